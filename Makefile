@@ -1,0 +1,96 @@
+# Every target works on a fresh clone: `.venv` is made when it is missing and renewed when a pyproject.toml changes.
+# `.ci/run` calls the same targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+PROJECTS := pyproject.toml client/pyproject.toml spark/pyproject.toml
+# mypy takes packages, ruff the whole tree.
+TYPED := cluster raft store client/keelmq spark/keelmq_spark deploy examples tests
+
+# Variables that targets take on the command line or from the environment.
+export PYTHON
+export CLUSTER_NODES CLUSTER_HTTP_PORT CLUSTER_PEER_PORT CLUSTER_DATA
+SEEDS ?= 50
+SEED ?=
+FIRST_SEED ?=
+PYTEST_ARGS ?=
+SIM_ARGS ?=
+MUTANT ?=
+NEMESIS ?= all
+CHAOS_ARGS ?=
+CYCLES ?= 20
+FILESYSTEM ?= both
+MINUTES ?= 10
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+POWERLOSS_ARGS ?=
+FUZZ_ARGS ?=
+
+.PHONY: help setup check test demo sim mutants chaos powerloss fuzz bench cluster cluster-stop format clean
+
+help: ## list the targets
+	@echo 'KeelMQ: make <target>'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the broker, the SDK, the Spark package and the tools
+	@echo 'ready: $(BIN)/keelmqd (broker), $(BIN)/keelmq (command line)'
+
+$(STAMP): $(PROJECTS)
+	@if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
+	    python=$$(deploy/find_python.sh); echo "setup: making $(VENV) with $$($$python --version)"; \
+	    rm -rf $(VENV); $$python -m venv $(VENV); \
+	fi
+	@echo 'setup: installing broker, SDK and tools into $(VENV) (half a minute when nothing is cached)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e 'client[sql]' -e spark
+	@touch $@
+
+check: $(STAMP) ## format, lint, types, import contract and the unit tests
+	@echo 'check: ruff format'; $(BIN)/ruff format --quiet --check .
+	@echo 'check: ruff'; $(BIN)/ruff check --quiet .
+	@echo 'check: mypy'; $(BIN)/mypy --no-error-summary $(TYPED)
+	@echo 'check: import contract'; $(BIN)/lint-imports > $(VENV)/lint-imports.log 2>&1 \
+	    || { cat $(VENV)/lint-imports.log; exit 1; }
+	@echo 'check: unit tests'; $(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test: $(STAMP) ## the whole test suite, with real broker processes
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+demo: $(STAMP) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
+	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)
+
+sim: $(STAMP) ## deterministic simulation of 1, 3 and 5 nodes: SEEDS=200 fresh ones, FIRST_SEED=n to repeat them, or SEED=17
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(SEED),--seed $(SEED)) $(SIM_ARGS)
+
+mutants: $(STAMP) ## broken nodes that the simulation must catch: SEEDS=500 each at most, MUTANT=votes-twice for one
+	@$(BIN)/python -m tests.sim.mutants $(if $(filter command environment,$(origin SEEDS)),--seeds $(SEEDS)) $(if $(MUTANT),--mutant $(MUTANT)) $(SIM_ARGS)
+
+powerloss: $(STAMP) ## real power loss on ext4 and xfs, as root: CYCLES=20, SEED=7 to repeat, FILESYSTEM=ext4|xfs|both
+	@$(BIN)/python -m tests.powerloss --cycles $(CYCLES) --filesystem $(FILESYSTEM) $(if $(SEED),--seed $(SEED)) $(POWERLOSS_ARGS)
+
+chaos: $(STAMP) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,disk SEED=7 CHAOS_ARGS='--nodes 5'
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --nemesis '$(NEMESIS)' $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+fuzz: $(STAMP) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
+
+bench: $(STAMP) ## throughput, latency and memory beside the floor of this machine
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+cluster: $(STAMP) ## start three nodes on 127.0.0.1:7081-7083 and return when they are ready
+	@$(BIN)/python -m deploy.local_cluster start
+
+cluster-stop: $(STAMP) ## stop the nodes of `make cluster`; their data stays
+	@$(BIN)/python -m deploy.local_cluster stop
+
+format: $(STAMP) ## rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove .venv and caches; data under .data stays
+	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache ./*.egg-info client/*.egg-info spark/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Spark data source and lineage over the KeelMQ log (see docs/architecture.md)."""
