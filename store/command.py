@@ -1,0 +1,312 @@
+"""Commands: what a Raft entry asks the state machine to do, and how an entry's payload is laid out.
+
+    u32 header_length (little-endian) | header (msgpack) | block 0 | block 1 | ...
+    header = [timestamp_ms, [command, ...]]
+
+A command is a msgpack array whose first element is its tag. Tags are never reused. A field may be appended with a
+default (older entries then read as that default); a field is never removed, reordered or given another meaning.
+Message blocks are opaque: their headers say how long they are, in the order in which the batches appear.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+Decision = Literal["commit", "rollback", "unknown"]
+DecisionSource = Literal["producer", "check", "operator"]
+CheckVia = Literal["poll", "webhook"]
+LeaveReason = Literal["leave", "expired"]
+TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
+FilterType = Literal["tags", "sql"]
+BlockEncoding = Literal["none", "zstd"]
+
+_HEADER_LENGTH: Final = struct.Struct("<I")
+
+
+class BatchHeader(msgspec.Struct, array_like=True, frozen=True):
+    """One message block: `count` messages that stay together in one queue with consecutive offsets."""
+
+    topic: str
+    queue: int
+    count: int
+    batch_id: str
+    message_ids: tuple[str | None, ...] | None
+    """By ordinal in the block; None where the id is implicit (`<batch_id>-<ordinal>`). None when all are implicit."""
+    crc32c: int
+    length: int
+    encoding: BlockEncoding = "none"
+    """How the block is compressed; `crc32c` and `length` are those of the block as it is stored."""
+    uncompressed_bytes: int | None = None
+    """What a compressed block unpacks to, exactly; None when it is not compressed."""
+    deliver_at_ms: int | None = None
+    """Visible at this time; at once when it is past. Not together with `delay_ms`."""
+    delay_ms: int | None = None
+    """Visible so long after the produce is applied; in a transaction, after its commit is."""
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.deliver_at_ms is not None or self.delay_ms is not None
+
+
+class PutTopic(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=1):
+    """Create a topic, or change the given fields of an existing one."""
+
+    topic: str
+    queues: int | None = None
+    retention_ms: int | None = None
+    type: TopicType | None = None
+
+
+class DeleteTopic(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=2):
+    topic: str
+
+
+class Produce(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=3):
+    """Append batches to queues of one topic: all of them or none."""
+
+    batches: tuple[BatchHeader, ...]
+
+
+class Prepare(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=4):
+    """Store a half transaction: its batches stay invisible until it is committed."""
+
+    transaction_id: str
+    producer_group: str
+    client_id: str
+    check_after_ms: int | None
+    batches: tuple[BatchHeader, ...]
+
+
+class Decide(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=5):
+    transaction_id: str
+    decision: Decision
+    source: DecisionSource = "producer"
+    client_id: str = ""
+    producer_group: str | None = None
+    force: bool = False
+    """Decide a discarded transaction too. Only of an operator, who gives a name and a reason."""
+    reason: str = ""
+    operator: str = ""
+
+
+class RecordChecks(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=6):
+    """These transactions' checks were delivered to `client_id`; the next ones are due after `next_check_after_ms`."""
+
+    transaction_ids: tuple[str, ...]
+    client_id: str
+    via: CheckVia
+    next_check_after_ms: int
+
+
+class Discard(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=7):
+    """Give up on transactions that nobody decided."""
+
+    transaction_ids: tuple[str, ...]
+
+
+class SetCheckUrl(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=8):
+    producer_group: str
+    url: str | None
+
+
+class TopicFilter(msgspec.Struct, array_like=True, frozen=True):
+    """Which messages of a topic a subscription is about: tags separated by ` || `, or an SQL92 expression."""
+
+    topic: str
+    type: FilterType
+    expression: str
+
+
+class JoinGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=9):
+    group: str
+    member_id: str
+    client_id: str
+    topics: tuple[str, ...]
+    session_timeout_ms: int
+    filters: tuple[TopicFilter, ...] = ()
+    """At most one per topic; a topic without one is subscribed to as a whole. Nobody looks into the expressions here:
+    they are the same when their text is."""
+
+
+class LeaveGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=10):
+    group: str
+    member_id: str
+    reason: LeaveReason = "leave"
+
+
+class QueueOffset(msgspec.Struct, array_like=True, frozen=True):
+    """`offset` is the next one to read."""
+
+    topic: str
+    queue: int
+    offset: int
+
+
+class CommitOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=11):
+    """All offsets or none. `member_id` and `generation` are both given, or both None for a group without members."""
+
+    group: str
+    member_id: str | None
+    generation: int | None
+    offsets: tuple[QueueOffset, ...]
+
+
+class ResetOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=12):
+    """Set offsets, backwards too, and move the generation on."""
+
+    group: str
+    offsets: tuple[QueueOffset, ...]
+
+
+class GivenBack(msgspec.Struct, array_like=True, frozen=True):
+    """A message that its group could not process, and when to try again: None for the group's back-off."""
+
+    topic: str
+    queue: int
+    offset: int
+    reason: str = ""
+    delay_ms: int | None = None
+
+
+class GiveBack(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=13):
+    """All messages or none; fenced like CommitOffsets. Given back once: again changes nothing."""
+
+    group: str
+    member_id: str | None
+    generation: int | None
+    messages: tuple[GivenBack, ...]
+
+
+class FireTimers(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=14):
+    """Make what is due by the clock of this entry visible, the longest due first: at most `limit` timers."""
+
+    limit: int
+
+
+class CancelScheduled(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=15):
+    """Take back a message that is not due yet."""
+
+    topic: str
+    message_id: str
+
+
+class ResumeTransaction(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=16):
+    """Ask about a discarded transaction again: it is prepared, its checks are counted anew."""
+
+    transaction_id: str
+    operator: str
+    reason: str
+    next_check_after_ms: int
+
+
+class PutSettings(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=17):
+    """Change the given settings of the cluster."""
+
+    reject_transactions: bool | None = None
+
+
+class PutGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=18):
+    """Create a group, or change the given settings of an existing one."""
+
+    group: str
+    retry_max_attempts: int | None = None
+    retry_delays_ms: tuple[int, ...] | None = None
+    """Of the first, second, … attempt; the last one also of all that follow."""
+
+
+class ReplayDeadLetters(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=19):
+    """Let the group process these of its dead letters once more, with all attempts before them. All or none."""
+
+    group: str
+    offsets: tuple[int, ...]
+
+
+Command = (
+    PutTopic
+    | DeleteTopic
+    | Produce
+    | Prepare
+    | Decide
+    | RecordChecks
+    | Discard
+    | SetCheckUrl
+    | JoinGroup
+    | LeaveGroup
+    | CommitOffsets
+    | ResetOffsets
+    | FireTimers
+    | CancelScheduled
+    | ResumeTransaction
+    | PutSettings
+    | GiveBack
+    | PutGroup
+    | ReplayDeadLetters
+)
+
+
+class Proposal(NamedTuple):
+    """A command with the message blocks of its batches, in their order."""
+
+    command: Command
+    blocks: tuple[bytes, ...] = ()
+
+
+class DecodedEntry(NamedTuple):
+    timestamp_ms: int
+    commands: tuple[Command, ...]
+    block_offsets: tuple[tuple[int, ...], ...]
+    """Per command, per batch: where the block begins in the payload."""
+    header_bytes: int
+    """Length of what comes before the first block."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, tuple[Command, ...]])
+
+
+def batches_of(command: Command) -> tuple[BatchHeader, ...]:
+    """The batches whose blocks follow the header; empty for a command without messages."""
+    return command.batches if isinstance(command, Produce | Prepare) else ()
+
+
+def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal]) -> bytes:
+    """One Raft entry's payload. ValueError when blocks and batch headers disagree: that is a bug of the caller."""
+    blocks: list[bytes] = []
+    for proposal in proposals:
+        batches = batches_of(proposal.command)
+        if len(batches) != len(proposal.blocks):
+            raise ValueError(f"{len(batches)} batches but {len(proposal.blocks)} blocks")
+        for batch, block in zip(batches, proposal.blocks, strict=True):
+            if batch.length != len(block):
+                raise ValueError(f"batch {batch.batch_id}: header says {batch.length} bytes, block has {len(block)}")
+        blocks.extend(proposal.blocks)
+    header = _encoder.encode((timestamp_ms, [proposal.command for proposal in proposals]))
+    return b"".join((_HEADER_LENGTH.pack(len(header)), header, *blocks))
+
+
+def decode_entry(payload: bytes) -> DecodedEntry:
+    """Read an entry's header; blocks stay where they are.
+
+    ValueError (msgspec's errors are ValueErrors too) when it is not an entry: the log's CRC vouches for the bytes, so
+    they were written by a newer version or by a bug.
+    """
+    if len(payload) < _HEADER_LENGTH.size:
+        raise ValueError(f"an entry of {len(payload)} bytes has no header")
+    (header_length,) = _HEADER_LENGTH.unpack_from(payload)
+    position = header_bytes = _HEADER_LENGTH.size + header_length
+    try:
+        timestamp_ms, commands = _decoder.decode(memoryview(payload)[_HEADER_LENGTH.size : header_bytes])
+    except RecursionError:
+        raise ValueError("the entry's header is nested too deeply") from None
+    block_offsets: list[tuple[int, ...]] = []
+    for command in commands:
+        offsets: list[int] = []
+        for batch in batches_of(command):
+            offsets.append(position)
+            position += batch.length
+        block_offsets.append(tuple(offsets))
+    if position != len(payload):
+        raise ValueError(f"the entry's header accounts for {position} bytes, the payload has {len(payload)}")
+    return DecodedEntry(timestamp_ms, commands, tuple(block_offsets), header_bytes)

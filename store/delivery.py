@@ -1,0 +1,79 @@
+"""Timers that are due, and messages that are taken back before they are.
+
+- A timer whose topic is gone is dropped. One whose topic is there is always delivered: whatever made it was
+  accepted, and queues are never taken away.
+- A message that was taken back stays so: its batch sent again is answered as before, and delivers nothing. Its
+  explicit id is free, for the same message at another time.
+- Taking back the same message twice gives the same answer, within the dedupe window.
+"""
+
+from store.command import CancelScheduled, FireTimers
+from store.dedupe import DedupeWindow
+from store.errors import NOT_SCHEDULED, Refused
+from store.limits import FIRED_IDS_MAX
+from store.placement import At, Placement
+from store.results import Cancelled, Fired, Position
+from store.timers import Timer, TimerKey, Timers, left_out
+from store.topics import Topics
+from store.transaction_table import TransactionTable
+
+
+class Delivery:
+    def __init__(
+        self,
+        topics: Topics,
+        timers: Timers,
+        dedupe: DedupeWindow,
+        placement: Placement,
+        transactions: TransactionTable,
+    ) -> None:
+        self._topics = topics
+        self._timers = timers
+        self._dedupe = dedupe
+        self._placement = placement
+        self._transactions = transactions
+
+    def fire(self, command: FireTimers, at: At) -> Fired:
+        """Deliver what is due by the clock of this entry."""
+        positions: list[Position] = []
+        dropped = 0
+        for key, timer in self._timers.due(at.clock_ms, command.limit, FIRED_IDS_MAX):
+            self._timers.remove(key, timer)
+            position = self._deliver(key, timer, at)
+            if position is None:
+                dropped += timer.count
+            else:
+                positions.append(position)
+        return Fired(tuple(positions), dropped)
+
+    def cancel(self, command: CancelScheduled) -> Cancelled:
+        """Take one message back. Refused (`not_scheduled`) when it does not wait: delivered, or never there."""
+        topic = self._topics.require(command.topic)
+        message_id = command.message_id
+        found = self._timers.find(topic.id, message_id)
+        if found is not None:
+            without = left_out(found)
+            if without.count:
+                self._timers.leave_out(found)
+            else:
+                self._timers.remove(found.key, found.timer)
+                if without.holds_batch_id:
+                    self._dedupe.remember_batch(topic.id, without.block.batch_id, without.seen(found.key.due_ms))
+            if not self._dedupe.is_cancelled(topic.id, message_id):
+                self._dedupe.remember_cancelled(topic.id, message_id)
+        elif self._dedupe.message(topic.id, message_id) or not self._dedupe.is_cancelled(topic.id, message_id):
+            detail = (
+                f"message {message_id} of topic {topic.name} is not waiting: it is delivered, or was never scheduled"
+            )
+            raise Refused(NOT_SCHEDULED, detail, {"topic": topic.name, "message_id": message_id})
+        return Cancelled(topic.name, message_id)
+
+    def _deliver(self, key: TimerKey, timer: Timer, at: At) -> Position | None:
+        topic = self._topics.by_id(timer.topic_id)
+        if topic is None:
+            return None
+        offset = self._placement.deliver(topic, timer, at)
+        position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
+        if timer.transaction_id is not None and timer.position is not None:
+            self._transactions.set_position(timer.transaction_id, timer.position, position)
+        return position

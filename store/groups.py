@@ -1,0 +1,446 @@
+"""Consumer groups: members, assignment and committed offsets.
+
+    - Membership is replicated: a failover of the broker is not a rebalance.
+    - Every change of members, queues or offsets that a running member must notice moves the generation on, and a commit
+      from an older generation is refused.
+    - A committed offset only moves forward, except by a reset.
+
+All groups are held in memory and written through to the index.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from store import keys
+from store.assignment import TopicQueue, assign
+from store.command import (
+    CommitOffsets,
+    GiveBack,
+    GivenBack,
+    JoinGroup,
+    LeaveGroup,
+    PutGroup,
+    QueueOffset,
+    ResetOffsets,
+    TopicFilter,
+)
+from store.errors import (
+    GROUP_HAS_MEMBERS,
+    GROUP_NOT_FOUND,
+    INVALID_REQUEST,
+    MEMBER_NOT_FOUND,
+    NOT_ASSIGNED,
+    OFFSET_MOVES_BACK,
+    OFFSET_OUT_OF_RANGE,
+    STALE_GENERATION,
+    SUBSCRIPTION_MISMATCH,
+    Refused,
+)
+from store.given_back import GivenBackMarks
+from store.index import Index
+from store.limits import (
+    DELAY_MAX_MS,
+    RETRY_DELAYS_MAX,
+    RETRY_DELAYS_MS,
+    RETRY_MAX_ATTEMPTS,
+    RETRY_MAX_ATTEMPTS_MAX,
+)
+from store.results import (
+    AssignedQueue,
+    GroupOffset,
+    GroupPut,
+    GroupView,
+    Joined,
+    Left,
+    MemberView,
+    OffsetsCommitted,
+    OffsetsReset,
+)
+from store.topics import RETRY_PREFIX, Topic, Topics
+
+
+class GivingGroup(NamedTuple):
+    """A group that gives messages back; without an id it does not exist yet."""
+
+    id: int | None
+    max_attempts: int
+    delays_ms: tuple[int, ...]
+    client_id: str
+    """Of the member that does; empty for a group without members."""
+
+
+class _Member(msgspec.Struct, array_like=True):
+    client_id: str
+    session_timeout_ms: int
+    joined_at_ms: int
+    assignment: list[TopicQueue]
+
+
+class _Record(msgspec.Struct, array_like=True):
+    """Value of a group in the index; its offsets have keys of their own."""
+
+    id: int
+    generation: int
+    topics: tuple[str, ...]
+    members: dict[str, _Member]
+    filters: tuple[TopicFilter, ...] = ()
+    retry_max_attempts: int = RETRY_MAX_ATTEMPTS
+    retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
+
+
+class _Group:
+    __slots__ = ("name", "offsets", "record")
+
+    def __init__(self, name: str, record: _Record) -> None:
+        self.name = name
+        self.record = record
+        self.offsets: dict[tuple[int, int], int] = {}
+        """By topic id and queue."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+
+class Groups:
+    def __init__(self, index: Index, topics: Topics, marks: GivenBackMarks, next_id: int) -> None:
+        """Load all groups. `next_id` is the id of the next new group."""
+        self._index = index
+        self._topics = topics
+        self._marks = marks
+        self._groups: dict[str, _Group] = {}
+        self.next_id = next_id
+        by_id: dict[int, _Group] = {}
+        for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
+            group = _Group(key[1:].decode(), _decode(value))
+            self._groups[group.name] = by_id[group.record.id] = group
+        for key, value in index.scan(keys.GROUP_OFFSET, keys.after(keys.GROUP_OFFSET)):
+            group_id, topic_id, queue = keys.group_offset_parts(key)
+            by_id[group_id].offsets[topic_id, queue] = keys.read_u64(value)
+
+    # Changes, during apply.
+
+    def join(self, command: JoinGroup, clock_ms: int) -> Joined:
+        topics = tuple(sorted(set(command.topics)))
+        if not topics:
+            raise Refused(INVALID_REQUEST, "topics: a member subscribes to at least one topic")
+        for name in topics:
+            self._topics.require(name)
+        filters = tuple(sorted(command.filters, key=lambda item: item.topic))
+        group = self._groups.get(command.group)
+        if group is not None:
+            _check_subscription(group, command.member_id, topics, filters)
+        else:
+            group = self._create(command.group)
+        record = group.record
+        member = record.members.get(command.member_id)
+        changed = member is None or (record.topics, record.filters) != (topics, filters)
+        record.topics, record.filters = topics, filters
+        if member is None:
+            member = _Member(command.client_id, command.session_timeout_ms, clock_ms, [])
+            record.members[command.member_id] = member
+        member.client_id = command.client_id
+        member.session_timeout_ms = command.session_timeout_ms
+        if changed:
+            self._rebalance(group)
+        self._store(group)
+        return Joined(
+            group.name,
+            command.member_id,
+            record.generation,
+            _assigned(member),
+            member.session_timeout_ms,
+        )
+
+    def leave(self, command: LeaveGroup) -> Left:
+        group = self._require(command.group)
+        _require_member(group, command.member_id)
+        del group.record.members[command.member_id]
+        self._rebalance(group)
+        self._store(group)
+        return Left(group.name, command.member_id, group.record.generation)
+
+    def commit(self, command: CommitOffsets) -> OffsetsCommitted:
+        group, assignment = self._fence(command)
+        changes: list[tuple[Topic, int, int]] = []
+        for queue_offset in command.offsets:
+            topic = self._check_offset(queue_offset)
+            if assignment is not None and (topic.name, queue_offset.queue) not in assignment:
+                raise _not_assigned(command, queue_offset.topic, queue_offset.queue)
+            committed = group.offsets.get((topic.id, queue_offset.queue), 0) if group is not None else 0
+            if group is not None and queue_offset.offset < committed:
+                raise _moves_back(group, queue_offset, committed)
+            changes.append((topic, queue_offset.queue, queue_offset.offset))
+        if group is None:
+            group = self._create(command.group)
+            self._store(group)
+        self._set_offsets(group, changes)
+        return OffsetsCommitted(group.name, command.offsets)
+
+    def give_back(self, command: GiveBack) -> GivingGroup:
+        """Who gives messages back, created if it is a group without members. Refused like a commit, and
+        (`offset_moves_back`) for messages that are committed; changes nothing then."""
+        group, assignment = self._fence(command)
+        for item in command.messages:
+            topic = self._topics.require(item.topic)
+            topic.require_queue(item.queue)
+            if assignment is not None and (topic.name, item.queue) not in assignment:
+                raise _not_assigned(command, item.topic, item.queue)
+            committed = group.offsets.get((topic.id, item.queue), 0) if group is not None else 0
+            if group is not None and item.offset < committed:
+                raise _moves_back(group, item, committed)
+        if group is None:
+            return GivingGroup(None, RETRY_MAX_ATTEMPTS, RETRY_DELAYS_MS, "")
+        record = group.record
+        member = record.members.get(command.member_id) if command.member_id is not None else None
+        client_id = member.client_id if member is not None else ""
+        return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
+
+    def put(self, command: PutGroup) -> GroupPut:
+        _check_settings(command)
+        group = self._groups.get(command.group)
+        created = group is None
+        if group is None:
+            group = self._create(command.group)
+        record = group.record
+        if command.retry_max_attempts is not None:
+            record.retry_max_attempts = command.retry_max_attempts
+        if command.retry_delays_ms is not None:
+            record.retry_delays_ms = command.retry_delays_ms
+        self._store(group)
+        return GroupPut(group.name, created, record.retry_max_attempts, record.retry_delays_ms)
+
+    def ensure(self, name: str) -> int:
+        """The id of the group, which is created if it is not there."""
+        group = self._groups.get(name)
+        if group is None:
+            group = self._create(name)
+            self._store(group)
+        return group.record.id
+
+    def id_of(self, name: str) -> int:
+        """Refused (`group_not_found`) when there is none."""
+        return self._require(name).record.id
+
+    def generation(self, name: str) -> int:
+        return self._require(name).record.generation
+
+    def retry_topic_created(self, name: str, topic: Topic) -> None:
+        """The group reads it from its beginning, whatever its start position is; its members get its queue."""
+        group = self._require(name)
+        self._set_offsets(group, [(topic, 0, 0)])
+        if group.record.members:
+            self._rebalance(group)
+            self._store(group)
+
+    def reset(self, command: ResetOffsets) -> OffsetsReset:
+        group = self._require(command.group)
+        changes = [(self._check_offset(item), item.queue, item.offset) for item in command.offsets]
+        for topic, queue, _ in changes:
+            self._marks.forget(group.record.id, topic.id, queue)
+        self._set_offsets(group, changes)
+        group.record.generation += 1
+        self._store(group)
+        return OffsetsReset(group.name, group.record.generation, command.offsets)
+
+    def topic_queues_changed(self, topic: Topic) -> None:
+        """A topic was created or has more queues: members that subscribe to it get them."""
+        for group in self._subscribed(topic.name):
+            self._rebalance(group)
+            self._store(group)
+
+    def topic_grown(self, topic: Topic, first_new_queue: int) -> None:
+        """Groups that have read the topic read its new queues from their beginning, whatever their start position is
+        for a topic they do not know: nothing in a new queue may pass a group by while it has no member.
+        """
+        new_queues = range(first_new_queue, len(topic.ends))
+        for group in self._groups.values():
+            if any(topic_id == topic.id for topic_id, _ in group.offsets):
+                self._set_offsets(group, [(topic, queue, 0) for queue in new_queues])
+        self.topic_queues_changed(topic)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Its offsets go; members lose its queues, and keep the subscription for a topic of that name to come."""
+        for group in self._groups.values():
+            gone = [place for place in group.offsets if place[0] == topic.id]
+            for place in gone:
+                del group.offsets[place]
+                self._index.delete(keys.group_offset(group.record.id, *place))
+        self._marks.forget_topic(topic.id)
+        self.topic_queues_changed(topic)
+
+    # Queries.
+
+    def view(self, name: str) -> GroupView | None:
+        group = self._groups.get(name)
+        return _view(group) if group is not None else None
+
+    def all(self) -> list[GroupView]:
+        """In the order of their names."""
+        return [_view(self._groups[name]) for name in sorted(self._groups)]
+
+    def offsets(self, name: str, topic: str | None = None) -> list[GroupOffset] | None:
+        """What is committed, by topic and queue; None when the group does not exist."""
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        found: list[GroupOffset] = []
+        for (topic_id, queue), offset in group.offsets.items():
+            of_topic = self._topics.by_id(topic_id)
+            if of_topic is not None and (topic is None or of_topic.name == topic):
+                end = of_topic.ends[queue]
+                found.append(GroupOffset(of_topic.name, queue, offset, end, end - offset))
+        return sorted(found, key=lambda item: (item.topic, item.queue))
+
+    def _fence(self, command: CommitOffsets | GiveBack) -> tuple[_Group | None, set[TopicQueue] | None]:
+        """The group, and what is assigned to the member; None for a group without members, which need not exist."""
+        if command.member_id is not None:
+            group = self._require(command.group)
+            return group, set(_fenced_member(group, command.member_id, command.generation).assignment)
+        found = self._groups.get(command.group)
+        if found is not None and found.record.members:
+            detail = f"group {found.name} has members: commit as one of them"
+            raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": found.record.generation})
+        return found, None
+
+    def _create(self, name: str) -> _Group:
+        group = _Group(name, _Record(self.next_id, 0, (), {}))
+        self.next_id += 1
+        self._groups[name] = group
+        return group
+
+    def _require(self, name: str) -> _Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise Refused(GROUP_NOT_FOUND, f"group {name} does not exist: a member's first join creates it")
+        return group
+
+    def _subscribed(self, topic: str) -> Iterable[_Group]:
+        return [group for group in self._groups.values() if group.record.members and topic in group.record.topics]
+
+    def _rebalance(self, group: _Group) -> None:
+        record = group.record
+        queues: list[TopicQueue] = []
+        for name in sorted({*record.topics, RETRY_PREFIX + group.name}):
+            topic = self._topics.get(name)
+            if topic is not None:
+                queues.extend((name, queue) for queue in range(len(topic.ends)))
+        held = {member_id: member.assignment for member_id, member in record.members.items()}
+        for member_id, assignment in assign(held, queues).items():
+            record.members[member_id].assignment = assignment
+        record.generation += 1
+
+    def _check_offset(self, item: QueueOffset) -> Topic:
+        topic = self._topics.require(item.topic)
+        topic.require_queue(item.queue)
+        if item.offset < 0:
+            raise Refused(INVALID_REQUEST, f"offset {item.offset} of queue {item.queue} of {item.topic} is negative")
+        end = topic.ends[item.queue]
+        if item.offset > end:
+            detail = f"queue {item.queue} of {item.topic} ends at {end}, offset {item.offset} is beyond it"
+            raise Refused(OFFSET_OUT_OF_RANGE, detail, {"topic": item.topic, "queue": item.queue, "max_offset": end})
+        return topic
+
+    def _set_offsets(self, group: _Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
+        for topic, queue, offset in changes:
+            group.offsets[topic.id, queue] = offset
+            self._index.put(keys.group_offset(group.record.id, topic.id, queue), keys.u64(offset))
+            self._marks.forget(group.record.id, topic.id, queue, offset)
+
+    def _store(self, group: _Group) -> None:
+        self._index.put(keys.group(group.name), _encode(group.record))
+
+
+def _check_subscription(
+    group: _Group, member_id: str, topics: tuple[str, ...], filters: tuple[TopicFilter, ...]
+) -> None:
+    """A member that is alone may change what it subscribes to. Members with different filters would each skip, and
+    commit, messages that the others are to process."""
+    record = group.record
+    if not record.members.keys() - {member_id}:
+        return
+    if record.topics != topics:
+        detail = (
+            f"the members of group {group.name} subscribe to {', '.join(record.topics)}: all must subscribe to the same"
+        )
+        extra = {"topics": list(record.topics), "generation": record.generation}
+        raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
+    for topic in topics if record.filters != filters else ():
+        subscribed, requested = _selection(record.filters, topic), _selection(filters, topic)
+        if subscribed != requested:
+            detail = (
+                f"the members of group {group.name} read {subscribed} of topic {topic}, this one {requested}: "
+                "all must read the same; a member that is alone may change it"
+            )
+            extra = {"topic": topic, "subscribed": subscribed, "requested": requested, "generation": record.generation}
+            raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
+
+
+def _selection(filters: tuple[TopicFilter, ...], topic: str) -> str:
+    """What is read of a topic, in words that are the same only for the same selection."""
+    found = next((item for item in filters if item.topic == topic), None)
+    if found is None:
+        return "all messages"
+    return f"the tags {found.expression}" if found.type == "tags" else f"what matches [{found.expression}]"
+
+
+def _require_member(group: _Group, member_id: str) -> _Member:
+    member = group.record.members.get(member_id)
+    if member is None:
+        detail = f"member {member_id} is not in group {group.name}: join again"
+        raise Refused(MEMBER_NOT_FOUND, detail, {"generation": group.record.generation})
+    return member
+
+
+def _fenced_member(group: _Group, member_id: str, generation: int | None) -> _Member:
+    member = _require_member(group, member_id)
+    current = group.record.generation
+    if generation != current:
+        detail = f"group {group.name} is at generation {current}, not {generation}: look at the assignment again"
+        raise Refused(STALE_GENERATION, detail, {"generation": current})
+    return member
+
+
+def _check_settings(command: PutGroup) -> None:
+    attempts, delays_ms = command.retry_max_attempts, command.retry_delays_ms
+    if attempts is not None and not 0 <= attempts <= RETRY_MAX_ATTEMPTS_MAX:
+        raise Refused(INVALID_REQUEST, f"retry_max_attempts must be 0 to {RETRY_MAX_ATTEMPTS_MAX}, not {attempts}")
+    if delays_ms is not None and not 1 <= len(delays_ms) <= RETRY_DELAYS_MAX:
+        raise Refused(INVALID_REQUEST, f"retry_delays_ms: 1 to {RETRY_DELAYS_MAX} of them, not {len(delays_ms)}")
+    for delay_ms in delays_ms or ():
+        if not 0 <= delay_ms <= DELAY_MAX_MS:
+            raise Refused(INVALID_REQUEST, f"retry_delays_ms must be 0 to {DELAY_MAX_MS}, not {delay_ms}")
+
+
+def _moves_back(group: _Group, item: QueueOffset | GivenBack, committed: int) -> Refused:
+    detail = f"{committed} is committed for queue {item.queue} of {item.topic}: only a reset goes back"
+    extra = {"topic": item.topic, "queue": item.queue, "committed": committed, "generation": group.record.generation}
+    return Refused(OFFSET_MOVES_BACK, detail, extra)
+
+
+def _not_assigned(command: CommitOffsets | GiveBack, topic: str, queue: int) -> Refused:
+    detail = f"queue {queue} of {topic} is not assigned to member {command.member_id}"
+    return Refused(NOT_ASSIGNED, detail, {"topic": topic, "queue": queue, "generation": command.generation})
+
+
+def _assigned(member: _Member) -> tuple[AssignedQueue, ...]:
+    return tuple(AssignedQueue(topic, queue) for topic, queue in member.assignment)
+
+
+def _view(group: _Group) -> GroupView:
+    record = group.record
+    members = tuple(
+        MemberView(member_id, member.client_id, member.session_timeout_ms, member.joined_at_ms, _assigned(member))
+        for member_id, member in sorted(record.members.items())
+    )
+    return GroupView(
+        group.name,
+        record.generation,
+        record.topics,
+        members,
+        record.filters,
+        record.retry_max_attempts,
+        record.retry_delays_ms,
+    )

@@ -1,0 +1,63 @@
+"""Limits and defaults of the replicated state.
+
+They decide what apply does, so every replica must run with the same values: they are constants, not configuration.
+Changing one changes what an old log replays to.
+"""
+
+from typing import Final
+
+DEFAULT_QUEUES: Final = 4
+DEFAULT_RETENTION_MS: Final = 259_200_000
+QUEUES_MAX: Final = 1_024
+"""Queues of one topic. Queue numbers are 16 bits wide in the index."""
+
+CHECK_IMMUNITY_MS: Final = 6_000
+"""A half transaction is not asked about before this age, unless it names its own `check_after_ms`."""
+
+CHECK_AFTER_MAX_MS: Final = 7 * 24 * 3_600_000
+"""The longest `check_after_ms`, and the longest time to the next check."""
+
+TIMELINE_EVENTS_MAX: Final = 256
+"""Checks and `unknown` answers kept per transaction; later ones are counted, not kept. What operators do always is."""
+
+OPERATOR_BYTES_MAX: Final = 255
+"""Name of who steps in by hand, in UTF-8."""
+
+REASON_BYTES_MAX: Final = 255
+"""Why an operator did it, in UTF-8."""
+
+DEDUPE_WINDOW_MS: Final = 15 * 60_000
+"""Batch and message ids are remembered for this long, by the replicated clock ..."""
+
+DEDUPE_MAX_ENTRIES: Final = 1_000_000
+"""... unless there are more of them than this: then the oldest go first."""
+
+DEDUPE_MIN_ENTRIES: Final = 50_000
+"""The youngest ids are remembered however old they are: a leader whose clock leaps ahead must not make the cluster
+forget what was sent a moment ago."""
+
+DELAY_MAX_MS: Final = 40 * 24 * 3_600_000
+"""The longest a message waits before it becomes visible."""
+
+RETRY_DELAYS_MS: Final = tuple(
+    1_000 * seconds for seconds in (10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+)
+"""How long a message that was given back waits, unless its group has other delays: those of RocketMQ."""
+
+RETRY_MAX_ATTEMPTS: Final = 16
+"""A message is given to its group so many times again, unless the group has another limit; then it is dead."""
+
+RETRY_MAX_ATTEMPTS_MAX: Final = 1_000
+"""The highest limit a group may have."""
+
+RETRY_DELAYS_MAX: Final = 64
+"""Delays a group may have."""
+
+GIVE_BACK_REASON_BYTES_MAX: Final = 255
+"""Of the reason for which a message is given back, in UTF-8."""
+
+GIVE_BACK_HISTORY_MAX: Final = 64
+"""Attempts that a message carries with it; of more than that, the first are forgotten."""
+
+FIRED_IDS_MAX: Final = 10_000
+"""Explicit message ids, and timers, that one FireTimers brings into the dedupe window: what a request may bring."""

@@ -1,0 +1,89 @@
+"""What can go wrong with the files under `data/log` and `data/hard_state`.
+
+LogError
+├── DiskError          an operation on a file failed (EIO, EACCES, ...)
+│   └── DiskFull       no space (ENOSPC, EDQUOT), or no descriptor for a new file (EMFILE, ENFILE): nothing was changed,
+│                      trying again later is right
+├── LogFailed          the log was poisoned by an earlier failed write or sync: the process must stop
+├── LogCorruption      bytes that were synced are not what was written: the process must stop
+└── HardStateCorruption  the same for the file that holds term and vote
+"""
+
+from __future__ import annotations
+
+import errno
+
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+
+REPAIR_ADVICE = (
+    "Stop this node, copy its data directory aside, then remove the directory and start the node: the others replicate "
+    "the log to it anew, and it votes again once it has caught up. Never edit or delete single files, and never remove "
+    "the directories of so many nodes that those with intact disks are no majority."
+)
+
+
+class LogError(Exception):
+    """Base of everything raised by the commit log and the hard state."""
+
+
+class DiskError(LogError):
+    """The operating system refused `operation` on `path`; `errno` says why."""
+
+    def __init__(self, operation: str, path: str, error_number: int, reason: str) -> None:
+        super().__init__(f"{operation} {path}: {reason}")
+        self.operation = operation
+        self.path = path
+        self.errno = error_number
+
+
+class DiskFull(DiskError):
+    """No space, or no file descriptor, was left for `operation` on `path`. Nothing was changed; the same call works
+    once there is some again.
+    """
+
+
+class LogFailed(LogError):
+    """An earlier write or sync failed, so what is on disk is unknown. Nothing is retried: the process must stop.
+
+    A failed fsync is never repeated: the kernel may have dropped the dirty pages and would report success.
+    """
+
+
+class LogCorruption(LogError):
+    """Synced bytes are damaged or missing. `case` is a `RecoveryCase` value, `index` None where it is not known."""
+
+    def __init__(self, case: str, segment: str, position: int, index: int | None, detail: str) -> None:
+        where = f"segment {segment}, position {position}" + ("" if index is None else f", index {index}")
+        super().__init__(f"commit log is corrupt ({case}): {detail} [{where}]. {REPAIR_ADVICE}")
+        self.case = case
+        self.segment = segment
+        self.position = position
+        self.index = index
+        self.detail = detail
+
+
+class UnsupportedLog(LogError):
+    """The log holds an intact record that this version cannot read. Nothing was changed."""
+
+    def __init__(self, segment: str, position: int, detail: str) -> None:
+        super().__init__(
+            f"segment {segment}, position {position}: {detail} is unknown to this version. "
+            "Start the version that wrote it."
+        )
+        self.segment = segment
+        self.position = position
+
+
+class HardStateCorruption(LogError):
+    """The file with term and vote is damaged: voting without it could elect two leaders in one term."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"hard state {path} is damaged: {detail}. {REPAIR_ADVICE}")
+        self.path = path
+
+
+def disk_error(operation: str, path: str, error: OSError) -> DiskError:
+    """The `DiskError` or `DiskFull` that stands for `error`."""
+    number = error.errno or 0
+    kind = DiskFull if number in _FULL_ERRNOS else DiskError
+    return kind(operation, path, number, error.strerror or str(error))

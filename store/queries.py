@@ -1,0 +1,165 @@
+"""What can be asked of the applied state. Nothing here changes anything."""
+
+from store import keys
+from store.errors import TRANSACTION_NOT_FOUND, Refused
+from store.given_back import REPLAYED, GivenBackMarks
+from store.groups import Groups
+from store.index import Index
+from store.queues import Queues
+from store.results import (
+    DueCheck,
+    GroupOffset,
+    GroupView,
+    QueueRange,
+    Row,
+    ScheduledPage,
+    Settings,
+    TimelineEvent,
+    TopicInfo,
+    TransactionPage,
+    TransactionState,
+    TransactionView,
+)
+from store.settings import ClusterSettings
+from store.timers import Timers
+from store.topics import DLQ_PREFIX, Topic, Topics
+from store.transaction_table import TransactionTable
+
+
+class Queries:
+    """Methods that take a topic or queue raise Refused (`topic_not_found`, `queue_not_found`) when there is none."""
+
+    def __init__(
+        self,
+        index: Index,
+        topics: Topics,
+        queues: Queues,
+        table: TransactionTable,
+        groups: Groups,
+        timers: Timers,
+        marks: GivenBackMarks,
+        settings: ClusterSettings,
+    ) -> None:
+        self._settings = settings
+        self._index = index
+        self._topics = topics
+        self._queues = queues
+        self._table = table
+        self._groups = groups
+        self._timers = timers
+        self._marks = marks
+
+    # Topics and queues.
+
+    def topic(self, name: str) -> TopicInfo | None:
+        topic = self._topics.get(name)
+        return topic.info() if topic is not None else None
+
+    def topics(self, *, system: bool = False) -> list[TopicInfo]:
+        """In the order of their names; system topics only when asked for."""
+        return [topic.info() for topic in self._topics.all() if system or not topic.system]
+
+    def queue_ranges(self, topic: str) -> list[QueueRange]:
+        found = self._topics.require(topic)
+        return [self._queues.range(found, queue) for queue in range(len(found.ends))]
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        return self._queues.range(self._queue_of(topic, queue), queue).min_offset
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """The offset that the next message will get."""
+        return self._queue_of(topic, queue).ends[queue]
+
+    def rows(self, topic: str, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
+        """Rows from the one that holds `offset` on: at least one if there is any, at most `max_rows`, and while their
+        blocks together stay, unpacked, within `max_bytes`. Empty at or beyond the end; below the first row it begins
+        there."""
+        return self._queues.rows(self._queue_of(topic, queue), queue, offset, max_rows, max_bytes)
+
+    def offset_at(self, topic: str, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
+        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) without
+        one. It is the first offset of a batch: the messages of a batch are stored at one time."""
+        return self._queues.offset_at(self._queue_of(topic, queue), queue, timestamp_ms)
+
+    # Timers.
+
+    @property
+    def timers_pending(self) -> int:
+        """Batches that wait for their time."""
+        return self._timers.counters.pending
+
+    @property
+    def messages_scheduled(self) -> int:
+        """Messages that wait for their time."""
+        return self._timers.counters.messages
+
+    def next_due_ms(self) -> int | None:
+        """When the next timer is due; None without timers. Cheap enough to be asked after every apply."""
+        return self._timers.next_due_ms()
+
+    def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> ScheduledPage:
+        """A topic's waiting messages by due time. `after` is the `next` of an earlier page; Refused
+        (`invalid_request`) if it is not."""
+        return self._timers.page(self._topics.require(topic).id, limit, after)
+
+    # The cluster.
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings.current
+
+    # Transactions.
+
+    def transaction(self, transaction_id: str) -> TransactionView | None:
+        return self._table.view(transaction_id)
+
+    def timeline(self, transaction_id: str) -> list[TimelineEvent]:
+        """Everything that happened to it, in order. Refused (`transaction_not_found`) when there is none."""
+        timeline = self._table.timeline(transaction_id)
+        if timeline is None:
+            detail = f"transaction {transaction_id} does not exist"
+            raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
+        return timeline
+
+    def transactions(
+        self,
+        *,
+        state: TransactionState | None = None,
+        prepared_before_ms: int | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> TransactionPage:
+        """From the oldest on. `after` is the `next` of an earlier page; Refused (`invalid_request`) if it is not."""
+        return self._table.page(state, prepared_before_ms, limit, after)
+
+    def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
+        """Prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
+        transaction_id) of the last one of an earlier call."""
+        return self._table.due_checks(now_ms, limit, after)
+
+    def check_url(self, producer_group: str) -> str | None:
+        url = self._index.get(keys.check_url(producer_group))
+        return url.decode() if url is not None else None
+
+    # Groups.
+
+    def group(self, name: str) -> GroupView | None:
+        return self._groups.view(name)
+
+    def groups(self) -> list[GroupView]:
+        return self._groups.all()
+
+    def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
+        """What the group has committed, by topic and queue; None when it does not exist."""
+        return self._groups.offsets(group, topic)
+
+    def replayed_at_ms(self, group: str, offset: int) -> int | None:
+        """When the dead letter at this offset was replayed last; None if it never was. Refused (`group_not_found`)."""
+        topic = self._topics.get(DLQ_PREFIX + group)
+        mark = self._marks.get(self._groups.id_of(group), topic.id, 0, offset) if topic is not None else None
+        return mark.due_at_ms if mark is not None and mark.outcome == REPLAYED else None
+
+    def _queue_of(self, topic: str, queue: int) -> Topic:
+        found = self._topics.require(topic)
+        found.require_queue(queue)
+        return found

@@ -1,0 +1,154 @@
+"""Consume queues: one row per visible batch, dense offsets, in order.
+
+A row says where in the commit log the batch's message block is; the block itself is never copied. `stored_at_ms` never
+falls within a queue (it is the replicated clock), so an offset is found by time with a binary search over offsets.
+"""
+
+import msgspec
+
+from store import keys
+from store.command import BatchHeader, BlockEncoding
+from store.index import Index
+from store.results import QueueRange, Redelivery, Row
+from store.topics import Topic, Topics
+
+
+class BlockLocation(msgspec.Struct, array_like=True, frozen=True):
+    """A message block: `length` bytes of the payload of the commit log record at `position`, from `offset` on."""
+
+    position: int
+    offset: int
+    length: int
+    crc32c: int
+    batch_id: str
+    encoding: BlockEncoding = "none"
+    uncompressed_bytes: int | None = None
+    inline: bytes | None = None
+    """The block itself, of a message that the broker made: then it is in no log record."""
+
+    @classmethod
+    def of_row(cls, row: Row) -> "BlockLocation":
+        """The block that a row points at."""
+        return cls(
+            row.position,
+            row.block_offset,
+            row.block_length,
+            row.crc32c,
+            row.batch_id,
+            row.encoding,
+            row.uncompressed_bytes,
+            row.inline,
+        )
+
+    @classmethod
+    def of(cls, header: BatchHeader, position: int, offset: int) -> "BlockLocation":
+        """The block of `header` in the record at `position`."""
+        return cls(
+            position,
+            offset,
+            header.length,
+            header.crc32c,
+            header.batch_id,
+            header.encoding,
+            header.uncompressed_bytes,
+        )
+
+
+class _Value(msgspec.Struct, array_like=True, frozen=True):
+    block: BlockLocation
+    count: int
+    stored_at_ms: int
+    raft_index: int
+    transaction_id: str | None
+    skip: tuple[int, ...]
+    redelivery: Redelivery | None = None
+
+
+_decode = msgspec.msgpack.Decoder(_Value).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Queues:
+    def __init__(self, index: Index, topics: Topics) -> None:
+        self._index = index
+        self._topics = topics
+
+    def append(
+        self,
+        topic: Topic,
+        queue: int,
+        block: BlockLocation,
+        count: int,
+        *,
+        stored_at_ms: int,
+        raft_index: int,
+        transaction_id: str | None = None,
+        skip: tuple[int, ...] = (),
+        redelivery: Redelivery | None = None,
+    ) -> int:
+        """Make `count` messages of a block visible; the offset of the first."""
+        base_offset = self._topics.advance(topic, queue, count)
+        value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
+        self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
+        return base_offset
+
+    def rows(self, topic: Topic, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
+        if offset >= topic.ends[queue]:
+            return []
+        holding = self.row_at(topic, queue, offset)
+        begin = keys.row(topic.id, queue, holding.base_offset if holding is not None else offset)
+        rows: list[Row] = []
+        size = 0
+        for key, value in self._index.scan(begin, keys.row(topic.id, queue, topic.ends[queue])):
+            row = _row(key, value)
+            size += row.unpacked_bytes
+            if rows and (size > max_bytes or len(rows) >= max_rows):
+                break
+            rows.append(row)
+        return rows
+
+    def range(self, topic: Topic, queue: int) -> QueueRange:
+        end = topic.ends[queue]
+        begin = keys.row(topic.id, queue, 0)
+        first = next(self._index.scan(begin, keys.row(topic.id, queue, end)), None)
+        return QueueRange(queue, keys.row_base_offset(first[0]) if first is not None else end, end)
+
+    def offset_at(self, topic: Topic, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
+        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (end, None) without one."""
+        found = self.range(topic, queue)
+        low, high = found.min_offset, found.max_offset
+        stored_at_ms: int | None = None
+        while low < high:
+            row = self.row_at(topic, queue, (low + high) // 2)
+            if row is None or row.stored_at_ms < timestamp_ms:
+                low = row.next_offset if row is not None else (low + high) // 2 + 1
+            else:
+                high, stored_at_ms = row.base_offset, row.stored_at_ms
+        return low, stored_at_ms
+
+    def row_at(self, topic: Topic, queue: int, offset: int) -> Row | None:
+        """The last row that begins at or before `offset`."""
+        found = self._index.last(keys.row(topic.id, queue, 0), keys.row(topic.id, queue, offset + 1))
+        return _row(*found) if found is not None else None
+
+
+def _row(key: bytes, data: bytes) -> Row:
+    value = _decode(data)
+    block = value.block
+    return Row(
+        base_offset=keys.row_base_offset(key),
+        position=block.position,
+        block_offset=block.offset,
+        block_length=block.length,
+        count=value.count,
+        crc32c=block.crc32c,
+        batch_id=block.batch_id,
+        stored_at_ms=value.stored_at_ms,
+        raft_index=value.raft_index,
+        transaction_id=value.transaction_id,
+        skip=value.skip,
+        encoding=block.encoding,
+        uncompressed_bytes=block.uncompressed_bytes,
+        redelivery=value.redelivery,
+        inline=block.inline,
+    )

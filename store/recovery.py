@@ -1,0 +1,327 @@
+"""Opening a log after whatever happened: the recovery table of docs/log-format.md.
+
+Only the last segment may hold unsynced bytes, so only it is scanned. Sealed segments are checked for being there, for
+their length and for their first record; damage inside them is found when they are read, or by `keelmqd log verify`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import Enum
+from typing import NamedTuple
+
+from store.disk import Disk, File
+from store.log_errors import LogCorruption, LogError, UnsupportedLog
+from store.record import HEADER_BYTES, Header, UnsupportedRecord, parse_header
+from store.scan import SCAN_WINDOW_BYTES, last_nonzero, later_headers, scan_records
+from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, segment_name, start_of
+from store.segments import SegmentSet
+from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from store.synced_mark import SyncedMark
+
+FIRST_POSITION = 0  # until segments are deleted from the front, a log that begins elsewhere has lost some
+FIRST_INDEX = 1
+
+
+class RecoveryCase(Enum):
+    """What was found. The first group is repaired and reported, the second stops the node with `LogCorruption`."""
+
+    NEW_LOG = "new_log"
+    CLEAN_END = "clean_end"
+    EMPTY_LAST_SEGMENT = "empty_last_segment"
+    TORN_TAIL = "torn_tail"
+    HOLE_IN_UNSYNCED_TAIL = "hole_in_unsynced_tail"
+    ZERO_FILLED_TAIL = "zero_filled_tail"
+
+    CORRUPT_SYNCED_RECORD = "corrupt_synced_record"
+    SYNCED_TAIL_LOST = "synced_tail_lost"
+    OUT_OF_SEQUENCE = "out_of_sequence"
+    MISSING_SEGMENT = "missing_segment"
+    SEGMENT_LONGER_THAN_EXPECTED = "segment_longer_than_expected"  # repaired if the surplus is zeros
+    SEGMENT_SHORTER_THAN_EXPECTED = "segment_shorter_than_expected"
+
+
+class RecoveryReport(NamedTuple):
+    """What opening the log found and did.
+
+    Invariant: `cut_bytes` is 0 unless `case` names an unsynced tail; nothing that was ever synced is counted in it.
+    """
+
+    case: RecoveryCase
+    segment: str  # the last one
+    end_position: int  # where the log ends now; bytes beyond were cut
+    cut_bytes: int  # up to the last byte that was not zero
+    records_scanned: int
+    rewritten_bytes: int  # of the tail that was not known to be synced
+    removed_files: tuple[str, ...] = ()  # leftovers of an interrupted operation
+    ignored_files: tuple[str, ...] = ()  # not ours: left alone
+    trimmed_segments: tuple[str, ...] = ()  # sealed, with zeros behind their last record
+
+
+class Recovered(NamedTuple):
+    segments: SegmentSet  # empty for a new log
+    mark: SyncedMark
+    report: RecoveryReport
+
+
+class _Names(NamedTuple):
+    starts: list[int]
+    removed: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+class _Tail(NamedTuple):
+    """The last segment up to the first record that is not intact."""
+
+    segment: Segment
+    file: File
+    records: SegmentIndex
+    previous: Header | None  # the last intact record
+    surplus_bytes: int  # from there to the last byte that is not zero
+
+    @property
+    def end_position(self) -> int:
+        return self.segment.start + self.records.length
+
+
+def recover(disk: Disk, directory: str, applied_index: int, may_be_new: bool = True) -> Recovered:
+    """Checks the log in `directory`, cuts an unsynced tail that is not whole, and makes what is left durable.
+
+    Raises `LogCorruption` when anything that was synced is damaged or missing, having changed nothing but leftovers.
+    """
+    disk.make_directory(directory)
+    names = _sort_names(disk, directory)
+    mark = SyncedMark.open(disk, directory)
+    disk.sync_directory(directory)  # of the mark, and of a segment whose process died before its name was durable
+    segments = SegmentSet(disk, directory)
+    try:
+        if names.starts:
+            report = _recover_segments(disk, segments, names, mark.position, applied_index)
+        else:
+            report = _begin(names, mark.position, applied_index, may_be_new)
+    except LogError:
+        segments.close()
+        mark.close()
+        raise
+    return Recovered(segments, mark, report)
+
+
+def _begin(names: _Names, mark_position: int, applied_index: int, may_be_new: bool) -> RecoveryReport:
+    """There is no segment: a new log, unless anything says that there was one."""
+    if mark_position > FIRST_POSITION or applied_index > 0:
+        detail = f"no segment is left; synced to position {mark_position}, applied to index {applied_index}"
+        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(0), FIRST_POSITION, FIRST_INDEX, detail)
+    if not may_be_new:
+        detail = "no segment is left, but this node has taken part in elections; was a volume not mounted?"
+        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(0), FIRST_POSITION, FIRST_INDEX, detail)
+    return RecoveryReport(RecoveryCase.NEW_LOG, segment_name(0), 0, 0, 0, 0, names.removed, names.ignored)
+
+
+def _recover_segments(
+    disk: Disk, segments: SegmentSet, names: _Names, mark_position: int, applied_index: int
+) -> RecoveryReport:
+    """Adds all segments to `segments`, the last one cut to what is whole."""
+    trimmed = _check_sealed(disk, segments, names.starts)
+    segment = Segment(segments.directory, names.starts[-1], FIRST_INDEX)
+    segment.file = disk.open(segment.path)
+    try:
+        tail = _scan_last(segments, segment, segment.file)
+        case = _classify(tail, mark_position, applied_index)
+        rewritten = _settle(tail, mark_position)
+    except LogError:
+        segment.file.close()
+        raise
+    segments.add(segment)
+    return RecoveryReport(
+        case,
+        segment.name,
+        tail.end_position,
+        tail.surplus_bytes,
+        len(tail.records.offsets),
+        rewritten,
+        names.removed,
+        names.ignored,
+        trimmed,
+    )
+
+
+def _sort_names(disk: Disk, directory: str) -> _Names:
+    """Segment positions in order; removes leftovers, keeps what it does not know."""
+    names = disk.list(directory)
+    starts = [start for name in names if (start := start_of(name, SEGMENT_SUFFIX)) is not None]
+    removed, ignored = [], []
+    for name in names:
+        sidecar_start = start_of(name, SIDECAR_SUFFIX)
+        if name == PENDING_NAME or (sidecar_start is not None and sidecar_start not in starts):
+            disk.unlink(f"{directory}/{name}")
+            removed.append(name)
+        elif sidecar_start is None and start_of(name, SEGMENT_SUFFIX) is None and name != SYNCED_MARK_NAME:
+            ignored.append(name)
+    if removed:
+        disk.sync_directory(directory)
+    return _Names(starts, tuple(removed), tuple(ignored))
+
+
+def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int]) -> tuple[str, ...]:
+    """Adds all but the last segment; returns the names of those that had zeros behind their last record."""
+    if starts[0] != FIRST_POSITION:
+        detail = f"the log begins at position {starts[0]}"
+        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(FIRST_POSITION), 0, FIRST_INDEX, detail)
+    trimmed = []
+    next_index = FIRST_INDEX
+    for start, next_start in itertools.pairwise(starts):
+        segment = Segment(segments.directory, start, next_index, next_start - start)
+        file = disk.open(segment.path)
+        try:
+            if _check_length(segment, file):
+                trimmed.append(segment.name)
+            header = _first_header(segment, file)
+        finally:
+            file.close()
+        if header is None:
+            detail = "the first record of a sealed segment is damaged"
+            raise _corruption(RecoveryCase.CORRUPT_SYNCED_RECORD, segment.name, start, None, detail)
+        if (start == FIRST_POSITION and header.index != FIRST_INDEX) or header.index < next_index:
+            detail = f"index {header.index} where at least {next_index} was expected"
+            raise _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, start, header.index, detail)
+        segment.first_index = header.index
+        next_index = header.index + 1
+        segments.add(segment)
+    return tuple(trimmed)
+
+
+def _check_length(segment: Segment, file: File) -> bool:
+    """True if zeros had to be cut off."""
+    size = file.size()
+    if size > segment.length:
+        if last_nonzero(file, segment.length) > segment.length:
+            detail = f"{size} bytes long, the next segment begins after {segment.length}"
+            end = segment.start + segment.length
+            raise _corruption(RecoveryCase.SEGMENT_LONGER_THAN_EXPECTED, segment.name, end, None, detail)
+        file.truncate(segment.length)
+        file.fdatasync()
+        return True
+    if size < segment.length:
+        end = segment.start
+        index = None
+        try:
+            for header, _ in scan_records(file, segment.start):
+                end, index = header.end_position, header.index + 1
+        except UnsupportedRecord as error:
+            raise UnsupportedLog(segment.name, end, str(error)) from error
+        if end == segment.start + size:
+            detail = f"nothing covers positions {end} to {segment.start + segment.length}"
+            raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(end), end, index, detail)
+        detail = f"{size} bytes long, the next segment begins after {segment.length}"
+        raise _corruption(RecoveryCase.SEGMENT_SHORTER_THAN_EXPECTED, segment.name, end, index, detail)
+    return False
+
+
+def _first_header(segment: Segment, file: File) -> Header | None:
+    try:
+        header = parse_header(file.pread(HEADER_BYTES, 0))
+    except UnsupportedRecord as error:
+        raise UnsupportedLog(segment.name, segment.start, str(error)) from error
+    return header if header is not None and header.position == segment.start else None
+
+
+def _scan_last(segments: SegmentSet, segment: Segment, file: File) -> _Tail:
+    """Reads every record of the last segment up to the first that is not intact, and checks their order."""
+    start = segment.start
+    index: SegmentIndex | None = None
+    previous: Header | None = None
+    try:
+        for header, _ in scan_records(file, start):
+            if index is None:
+                _check_first(segments, header)
+                index = SegmentIndex(header.index)
+            elif previous is None or header.index != previous.index + 1 or header.term < previous.term:
+                raise _out_of_sequence(segment, header, index.next_index)
+            index.append(HEADER_BYTES + header.payload_length, header.term)
+            previous = header
+    except UnsupportedRecord as error:
+        raise UnsupportedLog(segment.name, start + (index.length if index else 0), str(error)) from error
+    if index is None:
+        index = SegmentIndex(_next_index(segments))
+    segment.first_index = index.first_index
+    segment.index = index
+    return _Tail(segment, file, index, previous, last_nonzero(file, index.length) - index.length)
+
+
+def _next_index(segments: SegmentSet) -> int:
+    return segments.index_of(segments.active).next_index if segments.segments else FIRST_INDEX
+
+
+def _check_first(segments: SegmentSet, header: Header) -> None:
+    expected = _next_index(segments)
+    if header.index != expected:
+        segment = Segment(segments.directory, header.position, header.index)
+        raise _out_of_sequence(segment, header, expected)
+
+
+def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorruption:
+    detail = f"index {header.index} of term {header.term} where index {expected} was expected"
+    return _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, header.position, header.index, detail)
+
+
+def _classify(tail: _Tail, mark_position: int, applied_index: int) -> RecoveryCase:
+    """Names what follows the last intact record. Raises `LogCorruption` if it is known to have been synced."""
+    end = tail.end_position
+    evidence = _evidence(mark_position, applied_index, end, tail.records.next_index)
+    if not tail.surplus_bytes:
+        if evidence:
+            detail = f"the log ends here, but {evidence}"
+            raise _corruption(RecoveryCase.SYNCED_TAIL_LOST, tail.segment.name, end, tail.records.next_index, detail)
+        return RecoveryCase.CLEAN_END if tail.previous is not None else RecoveryCase.EMPTY_LAST_SEGMENT
+    hole = False
+    for later in later_headers(tail.file, tail.segment.start, tail.records.length):
+        hole = True
+        if later.synced_position > end:
+            evidence = evidence or f"the record at {later.position} was written when {later.synced_position} was synced"
+            break
+    if evidence:
+        detail = f"the record is damaged, but {evidence}"
+        raise _corruption(RecoveryCase.CORRUPT_SYNCED_RECORD, tail.segment.name, end, tail.records.next_index, detail)
+    if hole:
+        return RecoveryCase.HOLE_IN_UNSYNCED_TAIL
+    return RecoveryCase.ZERO_FILLED_TAIL if _is_header_before_zeros(tail) else RecoveryCase.TORN_TAIL
+
+
+def _evidence(mark_position: int, applied_index: int, end: int, next_index: int) -> str | None:
+    """Why what lies at `end` must have been durable, or None."""
+    if mark_position > end:
+        return f"everything below position {mark_position} was synced"
+    if applied_index >= next_index:
+        return f"index {applied_index} was applied"
+    return None
+
+
+def _is_header_before_zeros(tail: _Tail) -> bool:
+    """An intact header with nothing but zeros behind it: its blocks were allocated, its payload never arrived."""
+    try:
+        header = parse_header(tail.file.pread(HEADER_BYTES, tail.records.length))
+    except UnsupportedRecord:
+        return False
+    return header is not None and tail.surplus_bytes <= HEADER_BYTES
+
+
+def _settle(tail: _Tail, mark_position: int) -> int:
+    """Cuts what is not whole and makes the rest durable; returns how many bytes were written again.
+
+    After a failed fsync the kernel may hold pages as clean that never reached the disk, and a process that starts anew
+    would read them and believe them. So what is not known to be synced is written again before it is called durable.
+    """
+    file, start, length = tail.file, tail.segment.start, tail.records.length
+    if tail.surplus_bytes:
+        file.truncate(length)
+    offset = rewritten_from = min(length, max(0, mark_position - start))
+    while offset < length:
+        window = file.pread(min(SCAN_WINDOW_BYTES, length - offset), offset)
+        file.pwrite(window, offset)
+        offset += len(window)
+    file.fdatasync()
+    return length - rewritten_from
+
+
+def _corruption(case: RecoveryCase, segment: str, position: int, index: int | None, detail: str) -> LogCorruption:
+    return LogCorruption(case.value, segment, position, index, detail)

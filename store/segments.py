@@ -1,0 +1,159 @@
+"""The segments of a log in order: which one holds an index or a position, and what of the sealed ones is in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+
+from store.disk import Disk, File
+from store.log_errors import DiskFull, LogCorruption, UnsupportedLog
+from store.record import HEADER_BYTES, UnsupportedRecord
+from store.scan import scan_records
+from store.segment import Segment, SegmentIndex, sidecar_name
+from store.sidecar import decode_sidecar, encode_sidecar
+
+LOADED_SEGMENTS_MAX = 64
+LOADED_INDEX_BYTES_MAX = 16 * 1024 * 1024
+
+
+class SegmentSet:
+    """Never empty once recovery is done. The last segment is the active one: its index and file are always there.
+
+    Invariant: each segment begins where, and with the index with which, the one before it ends.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.segments: list[Segment] = []
+        self._starts: list[int] = []
+        self._firsts: list[int] = []
+        self._loaded: OrderedDict[int, Segment] = OrderedDict()  # sealed ones, least recently used first
+        self.sidecars_rebuilt = 0
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    def add(self, segment: Segment) -> None:
+        """Makes `segment` the last one. The one before, now sealed, keeps what it has loaded until it is evicted."""
+        if self.segments and self.active.index is not None:
+            self._loaded[self.active.start] = self.active
+        self.segments.append(segment)
+        self._starts.append(segment.start)
+        self._firsts.append(segment.first_index)
+        self._evict()
+
+    def remove_last(self) -> Segment:
+        """Takes the last segment out, files untouched; the one before it is loaded and becomes the active one."""
+        removed = self.segments.pop()
+        self._starts.pop()
+        self._firsts.pop()
+        self.index_of(self.active)
+        self.file_of(self.active)
+        self._loaded.pop(self.active.start, None)
+        return removed
+
+    def with_index(self, index: int) -> Segment:
+        return self.segments[bisect_right(self._firsts, index) - 1]
+
+    def with_position(self, position: int) -> Segment:
+        return self.segments[bisect_right(self._starts, position) - 1]
+
+    def file_of(self, segment: Segment) -> File:
+        if segment.file is None:
+            segment.file = self._disk.open(segment.path)
+            self._note_use(segment)
+        return segment.file
+
+    def index_of(self, segment: Segment) -> SegmentIndex:
+        if segment.index is None:
+            segment.index = self._read_sidecar(segment) or self._rebuild(segment)
+            self._check_continuity(segment, segment.index)
+            self._note_use(segment)
+        elif segment is not self.active:
+            self._loaded.move_to_end(segment.start)
+        return segment.index
+
+    def write_sidecar(self, segment: Segment) -> None:
+        """Not durable on return; given up when the disk is full: derived data, rebuilt by a scan when missing."""
+        index, file = self.index_of(segment), self.file_of(segment)
+        data = encode_sidecar(segment.start, index, self._last_header_crc(file, index))
+        path = f"{self.directory}/{sidecar_name(segment.start)}"
+        try:
+            sidecar = self._disk.open(path, create=True)
+            try:
+                sidecar.truncate(0)
+                sidecar.pwrite(data, 0)
+            finally:
+                sidecar.close()
+        except DiskFull:
+            self.remove_sidecar(segment)
+
+    def remove_sidecar(self, segment: Segment) -> None:
+        path = f"{self.directory}/{sidecar_name(segment.start)}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+
+    def _note_use(self, segment: Segment) -> None:
+        if segment is not self.active:
+            self._loaded[segment.start] = segment
+            self._loaded.move_to_end(segment.start)
+            self._evict()
+
+    def _evict(self) -> None:
+        size = sum(s.index.memory_bytes for s in self._loaded.values() if s.index is not None)
+        while len(self._loaded) > 1 and (len(self._loaded) > LOADED_SEGMENTS_MAX or size > LOADED_INDEX_BYTES_MAX):
+            _, segment = self._loaded.popitem(last=False)
+            if segment.index is not None:
+                size -= segment.index.memory_bytes
+            segment.index = None
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+
+    def _read_sidecar(self, segment: Segment) -> SegmentIndex | None:
+        path = f"{self.directory}/{sidecar_name(segment.start)}"
+        if not self._disk.exists(path):
+            return None
+        decoded = decode_sidecar(self._disk.read_bytes(path), segment.start, segment.length, segment.first_index)
+        if decoded is None:
+            return None
+        index, last_header_crc = decoded
+        return index if self._last_header_crc(self.file_of(segment), index) == last_header_crc else None
+
+    def _rebuild(self, segment: Segment) -> SegmentIndex:
+        index = SegmentIndex(segment.first_index)
+        try:
+            for header, _ in scan_records(self.file_of(segment), segment.start):
+                index.append(HEADER_BYTES + header.payload_length, header.term)
+        except UnsupportedRecord as error:
+            raise UnsupportedLog(segment.name, segment.start + index.length, str(error)) from error
+        if index.length != segment.length:
+            raise self._corrupt(segment, index, "a record of a sealed segment is damaged")
+        segment.index = index
+        self.write_sidecar(segment)
+        self.sidecars_rebuilt += 1
+        return index
+
+    def _check_continuity(self, segment: Segment, index: SegmentIndex) -> None:
+        after = bisect_right(self._starts, segment.start)
+        if after < len(self.segments) and self._firsts[after] != index.next_index:
+            detail = f"{self.segments[after].name} begins with index {self._firsts[after]}"
+            raise self._corrupt(segment, index, detail)
+
+    @staticmethod
+    def _corrupt(segment: Segment, index: SegmentIndex, detail: str) -> LogCorruption:
+        return LogCorruption(
+            "corrupt_synced_record", segment.name, segment.start + index.length, index.next_index, detail
+        )
+
+    @staticmethod
+    def _last_header_crc(file: File, index: SegmentIndex) -> int:
+        return int.from_bytes(file.pread(4, index.offsets[-1] + HEADER_BYTES - 4), "little")

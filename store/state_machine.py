@@ -1,0 +1,263 @@
+"""The state machine: applies committed entries in order, each exactly once in effect.
+
+- `apply` is the only way state changes. What it does is a function of the entries alone: not of when, or in how many
+  calls, or on which replica they are applied. A running hash over entries and results shows it if that ever fails.
+- A command that cannot be carried out gives `Refused` as its result and changes nothing.
+- Any other exception leaves `apply`: memory and index may disagree then, and the process must stop. A restart begins
+  at what the index has on disk.
+- Applied is not durable: the commit log is. The index reaches the disk now and then; a restart applies again, from
+  `applied_index` on, what was not on disk.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from store import keys
+from store.command import (
+    CancelScheduled,
+    Command,
+    CommitOffsets,
+    Decide,
+    DecodedEntry,
+    DeleteTopic,
+    Discard,
+    FireTimers,
+    GiveBack,
+    JoinGroup,
+    LeaveGroup,
+    Prepare,
+    Produce,
+    PutGroup,
+    PutSettings,
+    PutTopic,
+    RecordChecks,
+    ReplayDeadLetters,
+    ResetOffsets,
+    ResumeTransaction,
+    SetCheckUrl,
+    decode_entry,
+)
+from store.dedupe import DedupeCounters, DedupeWindow
+from store.delivery import Delivery
+from store.errors import Refused
+from store.given_back import GivenBackMarks
+from store.groups import Groups
+from store.index import Index
+from store.limits import DEDUPE_MIN_ENTRIES
+from store.placement import At, Placement
+from store.queries import Queries
+from store.queues import BlockLocation, Queues
+from store.record import KIND_ENTRY, Entry
+from store.redelivery import Redeliveries
+from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
+from store.settings import ClusterSettings
+from store.timers import TimerCounters, Timers
+from store.topics import FIRST_TOPIC_ID, Topics
+from store.transactions import Transactions
+
+FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
+"""The index is flushed after so many bytes of log were applied ..."""
+
+FLUSH_ENTRIES: Final = 20_000
+"""... or so many entries: together they bound what a restart applies again."""
+
+HASH_BYTES: Final = 8
+_HASHED_HEADER: Final = struct.Struct(">QQBQ")
+
+Handler = Callable[[Any, At, tuple[int, ...]], Result]
+
+
+class _Applied(msgspec.Struct, array_like=True):
+    """Written with every apply: how far it went, and the counters that are not in a table of their own."""
+
+    index: int = 0
+    term: int = 0
+    clock_ms: int = 0
+    state_hash: bytes = bytes(HASH_BYTES)
+    next_topic_id: int = FIRST_TOPIC_ID
+    next_group_id: int = 1
+    dedupe: DedupeCounters = msgspec.field(default_factory=DedupeCounters)
+    timers: TimerCounters = msgspec.field(default_factory=TimerCounters)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
+_decode_applied = msgspec.msgpack.Decoder(_Applied).decode
+
+
+class StateMachine(Queries):
+    """Owned by one thread. Queries between two calls of `apply` see all of the first and nothing of the second."""
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        flush_log_bytes: int = FLUSH_LOG_BYTES,
+        flush_entries: int = FLUSH_ENTRIES,
+        dedupe_min_entries: int = DEDUPE_MIN_ENTRIES,
+    ) -> None:
+        """Load what the index holds; a new index gets the system topics."""
+        stored = index.get(keys.META_APPLIED)
+        self._applied = applied = _decode_applied(stored) if stored is not None else _Applied()
+        self._index = index
+        topics = Topics(index, applied.next_topic_id)
+        queues = Queues(index, topics)
+        self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
+        timers = Timers(index, applied.timers)
+        self._placement = Placement(topics, queues, self._dedupe, timers)
+        settings = ClusterSettings(index)
+        transactions = Transactions(index, topics, queues, self._placement, settings)
+        marks = GivenBackMarks(index)
+        groups = Groups(index, topics, marks, applied.next_group_id)
+        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings)
+        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table)
+        redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement)
+        self._transactions = transactions
+        self._flush_log_bytes = flush_log_bytes
+        self._flush_entries = flush_entries
+        self._flushed_position: int | None = None
+        self._unflushed_entries = 0
+        self._handlers: dict[type[Command], Handler] = {
+            PutTopic: self._put_topic,
+            DeleteTopic: self._delete_topic,
+            Produce: self._produce,
+            Prepare: transactions.prepare,
+            Decide: lambda command, at, _: transactions.decide(command, at),
+            RecordChecks: lambda command, at, _: transactions.record_checks(command, at),
+            Discard: lambda command, at, _: transactions.discard(command, at),
+            SetCheckUrl: self._set_check_url,
+            JoinGroup: lambda command, at, _: self._groups.join(command, at.clock_ms),
+            LeaveGroup: lambda command, _at, _: self._groups.leave(command),
+            CommitOffsets: lambda command, _at, _: self._groups.commit(command),
+            ResetOffsets: lambda command, _at, _: self._groups.reset(command),
+            FireTimers: lambda command, at, _: delivery.fire(command, at),
+            CancelScheduled: lambda command, _at, _: delivery.cancel(command),
+            GiveBack: lambda command, at, _: redeliveries.give_back(command, at),
+            PutGroup: lambda command, _at, _: groups.put(command),
+            ReplayDeadLetters: lambda command, at, _: redeliveries.replay(command, at),
+            ResumeTransaction: lambda command, at, _: transactions.resume(command, at),
+            PutSettings: lambda command, _at, _: settings.put(command),
+        }
+        if stored is None:
+            topics.create_system_topics()
+            self._commit()
+
+    @property
+    def applied_index(self) -> int:
+        return self._applied.index
+
+    @property
+    def applied_term(self) -> int:
+        return self._applied.term
+
+    @property
+    def clock_ms(self) -> int:
+        """The replicated clock: the time of the last entry, never falling."""
+        return self._applied.clock_ms
+
+    @property
+    def state_hash(self) -> str:
+        """Equal on all replicas that applied the same entries; a difference at one applied_index is a defect."""
+        return self._applied.state_hash.hex()
+
+    def apply(self, entries: Sequence[Entry]) -> list[list[Result | Refused]]:
+        """Apply the entries after `applied_index`; per entry, the results of its commands in order.
+
+        One index write holds all effects and the new `applied_index`; it is not durable on return. ValueError when the
+        entries do not continue at `applied_index + 1` or are not entries.
+        """
+        results = [self._apply_entry(entry) for entry in entries]
+        if entries:
+            self._commit()
+            self._flush_sometimes(entries[0], entries[-1], len(entries))
+        return results
+
+    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+        applied = self._applied
+        if entry.index != applied.index + 1:
+            raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")
+        results: list[Result | Refused] = []
+        header: bytes | memoryview = b""
+        if entry.kind == KIND_ENTRY:
+            decoded = decode_entry(entry.payload)
+            header = memoryview(entry.payload)[: decoded.header_bytes]
+            applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
+            results = self._carry_out(decoded, At(entry.index, entry.term, entry.position, applied.clock_ms))
+            self._dedupe.end_entry(applied.clock_ms)
+        applied.index = entry.index
+        applied.term = entry.term
+        # The header holds the CRC of every block, so the blocks need not be hashed.
+        running = blake2b(applied.state_hash, digest_size=HASH_BYTES)
+        running.update(_HASHED_HEADER.pack(entry.index, entry.term, entry.kind, entry.position))
+        running.update(header)
+        running.update(_encode(results))
+        applied.state_hash = running.digest()
+        return results
+
+    def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+        results: list[Result | Refused] = []
+        for command, block_offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+            try:
+                results.append(self._handlers[type(command)](command, at, block_offsets))
+            except Refused as refused:
+                # Without its traceback: that would keep the frames of apply alive as long as the answer.
+                results.append(refused.with_traceback(None))
+        return results
+
+    def _commit(self) -> None:
+        applied = self._applied
+        applied.next_topic_id = self._topics.next_id
+        applied.next_group_id = self._groups.next_id
+        self._index.put(keys.META_APPLIED, _encode(applied))
+        self._index.commit()
+
+    def _flush_sometimes(self, first: Entry, last: Entry, entries: int) -> None:
+        if self._flushed_position is None:
+            self._flushed_position = first.position
+        self._unflushed_entries += entries
+        log_bytes = last.position + len(last.payload) - self._flushed_position
+        if log_bytes >= self._flush_log_bytes or self._unflushed_entries >= self._flush_entries:
+            self._index.flush(wait=False)
+            self._flushed_position = last.position
+            self._unflushed_entries = 0
+
+    def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:
+        known = self._topics.get(command.topic)
+        queues = len(known.ends) if known is not None else 0
+        topic, created = self._topics.put(command, at.clock_ms)
+        if len(topic.ends) != queues:
+            self._groups.topic_grown(topic, queues)
+        return TopicPut(topic.info(), created)
+
+    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> TopicDeleted:
+        topic = self._topics.delete(command)
+        self._groups.topic_deleted(topic)
+        return TopicDeleted(topic.name)
+
+    def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:
+        checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
+        placed: list[BatchPlaced] = []
+        for batch, offset in zip(checked, block_offsets, strict=True):
+            header = batch.header
+            block = BlockLocation.of(header, at.position, offset)
+            now = self._placement.recheck(batch) if placed else batch
+            placed.append(self._placement.place(now, block, at))
+        return Produced(tuple(placed))
+
+    def _set_check_url(self, command: SetCheckUrl, _at: At, _: tuple[int, ...]) -> CheckUrlSet:
+        key = keys.check_url(command.producer_group)
+        if command.url is None:
+            self._index.delete(key)
+        else:
+            self._index.put(key, command.url.encode())
+        return CheckUrlSet(command.producer_group, command.url)
+
+
+def _refusal(value: object) -> object:
+    """How a refusal enters the state hash."""
+    if isinstance(value, Refused):
+        return (value.code, value.detail, value.extra)
+    raise NotImplementedError(f"a result holds a {type(value).__name__}")

@@ -1,0 +1,14 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.store.replica import Replica
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    """A fresh replica, closed after the test."""
+    opened = Replica(tmp_path / "index")
+    yield opened
+    opened.close()

@@ -1,0 +1,113 @@
+"""A state machine over a real index, fed with entries made as the leader makes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from store.command import BatchHeader, Command, Prepare, Produce, Proposal, encode_entry
+from store.errors import Refused
+from store.index import Index
+from store.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.results import Result
+from store.state_machine import StateMachine
+
+HEADER_BYTES = 52
+
+
+class EntryLog:
+    """Entries with the positions the commit log would give them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = [Entry(b"", 1, 0, KIND_NOOP, 0)]
+
+    def append(self, timestamp_ms: int, proposals: Sequence[Proposal | Command]) -> Entry:
+        wrapped = [item if isinstance(item, Proposal) else Proposal(item) for item in proposals]
+        return self._add(encode_entry(timestamp_ms, wrapped), KIND_ENTRY)
+
+    def append_noop(self) -> Entry:
+        return self._add(b"", KIND_NOOP)
+
+    def _add(self, payload: bytes, kind: int) -> Entry:
+        last = self.entries[-1]
+        entry = Entry(payload, last.index + 1, 1, kind, last.position + HEADER_BYTES + len(last.payload))
+        self.entries.append(entry)
+        return entry
+
+
+class Replica:
+    """One node's index and state machine, with a clock that the test moves."""
+
+    def __init__(self, directory: Path, **options: int) -> None:
+        self.directory = directory
+        self.log = EntryLog()
+        self.now_ms = 1_000
+        self._options = {"dedupe_min_entries": 0, **options}
+        self._open()
+        self.machine.apply(self.log.entries)
+
+    def _open(self) -> None:
+        self.index = Index.open(str(self.directory))
+        self.machine = StateMachine(self.index, **self._options)
+
+    def reopen(self) -> None:
+        self.index.close()
+        self._open()
+
+    def close(self) -> None:
+        self.index.close()
+
+    def do(self, *proposals: Proposal | Command) -> list[Result | Refused]:
+        """Apply one entry with these commands."""
+        (results,) = self.machine.apply([self.log.append(self.now_ms, proposals)])
+        return results
+
+    def one(self, proposal: Proposal | Command) -> Result | Refused:
+        (result,) = self.do(proposal)
+        return result
+
+    def refusal(self, proposal: Proposal | Command) -> Refused:
+        """The refusal of a command that must be refused, checked to have changed nothing."""
+        before = self.dump(effects_only=True)
+        result = self.one(proposal)
+        assert isinstance(result, Refused), f"not refused: {result}"
+        assert self.dump(effects_only=True) == before
+        return result
+
+    def dump(self, *, effects_only: bool = False) -> dict[bytes, bytes]:
+        return dump(self.index, effects_only=effects_only)
+
+
+def dump(index: Index, *, effects_only: bool = False) -> dict[bytes, bytes]:
+    """The whole index; with effects_only without the record that every apply writes."""
+    return {key: value for key, value in index.scan(b"", b"\xff") if not (effects_only and key[:1] == b"m")}
+
+
+def block_of(count: int, content: int = 0, block_bytes: int = 20) -> bytes:
+    """The store does not look into blocks, so any bytes will do."""
+    return bytes((count + content) % 256 for _ in range(block_bytes))
+
+
+def header(
+    topic: str = "orders",
+    queue: int = 0,
+    batch_id: str = "b1",
+    count: int = 1,
+    message_ids: Sequence[str | None] | None = None,
+    content: int = 0,
+) -> BatchHeader:
+    ids = tuple(message_ids) if message_ids is not None else None
+    return BatchHeader(topic, queue, count, batch_id, ids, content, len(block_of(count, content)))
+
+
+def produce(*headers: BatchHeader) -> Proposal:
+    return Proposal(Produce(headers), tuple(block_of(item.count, item.crc32c) for item in headers))
+
+
+def prepare(
+    transaction_id: str,
+    *headers: BatchHeader,
+    producer_group: str = "pg",
+    client_id: str = "c1",
+    check_after_ms: int | None = None,
+) -> Proposal:
+    command = Prepare(transaction_id, producer_group, client_id, check_after_ms, headers)
+    return Proposal(command, tuple(block_of(item.count, item.crc32c) for item in headers))

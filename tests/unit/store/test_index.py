@@ -1,0 +1,214 @@
+"""The index reads its own staged writes, and commits all of them or none."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store import keys
+from store.errors import IndexDamaged
+from store.index import Index
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    opened = Index.open(str(tmp_path / "index"))
+    yield opened
+    opened.close()
+
+
+def contents(index: Index) -> list[tuple[bytes, bytes]]:
+    return [(key, value) for key, value in index.scan(b"", b"\xff") if not key.startswith(b"m")]
+
+
+def test_staged_writes_are_read_before_they_are_committed(index: Index) -> None:
+    index.put(b"a", b"1")
+    index.commit()
+    index.put(b"b", b"2")
+    index.delete(b"a")
+    assert index.get(b"a") is None
+    assert index.get(b"b") == b"2"
+    assert contents(index) == [(b"b", b"2")]
+
+
+def test_what_is_not_committed_is_gone_after_reopening(tmp_path: Path) -> None:
+    path = str(tmp_path / "index")
+    index = Index.open(path)
+    index.put(b"a", b"1")
+    index.commit()
+    index.put(b"b", b"2")
+    index.close()
+    index = Index.open(path)
+    assert contents(index) == [(b"a", b"1")]
+    index.close()
+
+
+def test_a_deleted_range_hides_what_was_there_and_not_what_comes_after(index: Index) -> None:
+    index.put(b"r1", b"committed")
+    index.commit()
+    index.put(b"r2", b"staged before")
+    index.delete_range(b"r", b"s")
+    assert index.get(b"r1") is None
+    assert index.get(b"r2") is None
+    index.put(b"r3", b"staged after")
+    expected = [(b"r3", b"staged after")]
+    assert contents(index) == expected
+    index.commit()
+    assert contents(index) == expected
+    assert index.get(b"r1") is None
+
+
+def test_last_is_the_greatest_key_in_the_range(index: Index) -> None:
+    for key in (b"r1", b"r3", b"r5", b"s1"):
+        index.put(key, key)
+    index.commit()
+    assert index.last(b"r", b"r4") == (b"r3", b"r3")
+    assert index.last(b"r", b"r5") == (b"r3", b"r3")
+    assert index.last(b"r", b"s") == (b"r5", b"r5")
+    assert index.last(b"r2", b"r3") is None
+    assert index.last(b"t", b"u") is None
+
+
+def test_last_sees_what_is_staged(index: Index) -> None:
+    for key in (b"r1", b"r3", b"r5"):
+        index.put(key, key)
+    index.commit()
+    index.put(b"r4", b"new")
+    assert index.last(b"r", b"s") == (b"r5", b"r5")
+    assert index.last(b"r", b"r5") == (b"r4", b"new")
+    index.put(b"r5", b"changed")
+    assert index.last(b"r", b"s") == (b"r5", b"changed")
+    index.delete(b"r5")
+    assert index.last(b"r", b"s") == (b"r4", b"new")
+    index.delete(b"r4")
+    assert index.last(b"r", b"s") == (b"r3", b"r3")
+    index.delete_range(b"r2", b"r9")
+    assert index.last(b"r", b"s") == (b"r1", b"r1")
+    index.put(b"r3", b"again")
+    assert index.last(b"r", b"s") == (b"r3", b"again")
+    assert index.last(b"r0", b"r1") is None
+    index.commit()
+    assert index.last(b"r", b"s") == (b"r3", b"again")
+
+
+def test_an_index_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "index")
+    index = Index.open(path)
+    index.put(keys.META_FORMAT, b"99")
+    index.commit()
+    index.close()
+    with pytest.raises(IndexDamaged, match="99"):
+        Index.open(path)
+
+
+def test_an_index_without_a_format_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "index")
+    index = Index.open(path)
+    index.put(b"x", b"1")
+    index.delete(keys.META_FORMAT)
+    index.commit()
+    index.close()
+    with pytest.raises(IndexDamaged):
+        Index.open(path)
+
+
+def test_an_index_that_rocksdb_cannot_open_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    Index.open(str(path)).close()
+    (path / "CURRENT").write_bytes(b"nonsense")
+    with pytest.raises(IndexDamaged, match="cannot be opened"):
+        Index.open(str(path))
+
+
+def test_an_index_has_one_owner(index: Index, tmp_path: Path) -> None:
+    with pytest.raises(IndexDamaged, match="lock"):
+        Index.open(str(tmp_path / "index"))
+
+
+Operation = Callable[[Index, dict[bytes, bytes]], None]
+
+
+def _put(key: bytes, value: bytes) -> Operation:
+    def run(index: Index, model: dict[bytes, bytes]) -> None:
+        index.put(key, value)
+        model[key] = value
+
+    return run
+
+
+def _delete(key: bytes) -> Operation:
+    def run(index: Index, model: dict[bytes, bytes]) -> None:
+        index.delete(key)
+        model.pop(key, None)
+
+    return run
+
+
+def _delete_range(begin: bytes, end: bytes) -> Operation:
+    def run(index: Index, model: dict[bytes, bytes]) -> None:
+        index.delete_range(min(begin, end), max(begin, end))
+        for key in [key for key in model if min(begin, end) <= key < max(begin, end)]:
+            del model[key]
+
+    return run
+
+
+def _commit(index: Index, model: dict[bytes, bytes]) -> None:
+    index.commit()
+
+
+_keys = st.text("rst", min_size=1, max_size=3).map(str.encode)
+_operations = st.one_of(
+    st.builds(_put, _keys, st.binary(max_size=3)),
+    st.builds(_delete, _keys),
+    st.builds(_delete_range, _keys, _keys),
+    st.just(_commit),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_operations, max_size=30))
+def test_reads_as_a_dict_does_whatever_is_staged(index: Index, operations: list[Operation]) -> None:
+    index.delete_range(b"r", b"u")
+    model: dict[bytes, bytes] = {}
+    for operation in operations:
+        operation(index, model)
+        assert contents(index) == sorted(model.items())
+        assert all(index.get(key) == value for key, value in model.items())
+    index.commit()
+    assert contents(index) == sorted(model.items())
+
+
+def test_after_is_beyond_every_key_with_the_prefix() -> None:
+    assert keys.after(b"r") == b"s"
+    assert keys.after(b"r\x00\xff") == b"r\x01"
+    assert keys.after(b"r\xff\xff") == b"s"
+
+
+def test_a_key_costs_a_few_blocks_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the filter of a whole file, which does not fit into the cache: with many keys every look-up would read it."""
+    monkeypatch.setattr("store.index.BLOCK_CACHE_BYTES", 64 * 1024)
+    path = str(tmp_path / "index")
+    index = Index.open(path)
+    for number in range(200_000):
+        index.put(b"k%012d" % (number * 7_919 % 1_000_000), b"value")
+    index.commit()
+    index.flush()
+    index._database.compact_range(None, None)  # what is new is kept in memory whatever its size
+    index.close()
+    index = Index.open(path)
+    assert index._database.property_value("rocksdb.block-cache-capacity") == str(64 * 1024), "after a restart too"
+
+    def bytes_read() -> int:
+        (line,) = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar")]
+        return int(line.split()[1])
+
+    assert index.get(b"k%012d" % 7_919) == b"value"
+    lookups = 500
+    before = bytes_read()
+    for number in range(lookups):
+        assert index.get(b"k%012d-missing" % (number * 1_999)) is None
+    assert (bytes_read() - before) / lookups < 32 * 1024
+    index.close()
