@@ -1,0 +1,1 @@
+"""PySyncObj made safe: order and durability of the commit log."""

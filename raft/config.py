@@ -1,0 +1,46 @@
+"""What a Raft node must be told; frozen, validated where the broker's configuration is."""
+
+import msgspec
+
+MIB = 1024 * 1024
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Mutual TLS between peers: both sides present a certificate signed by the same CA."""
+
+    certificate_file: str
+    key_file: str
+    ca_file: str
+
+
+class PeerAddress(msgspec.Struct, frozen=True):
+    """Where another node listens for Raft traffic."""
+
+    host: str
+    port: int
+
+
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's view of its Raft group.
+
+    `peers` are the *other* voters; an empty mapping is a single-node group (development only: one disk holds
+    everything). The election timeout is drawn from [election_timeout_ms, 2 * election_timeout_ms); a leader that has
+    not heard from a majority for 2 * election_timeout_ms steps down.
+    """
+
+    cluster_id: str
+    node_id: int
+    listen: PeerAddress
+    peers: dict[int, PeerAddress]
+    election_timeout_ms: int = 1000
+    heartbeat_ms: int = 100
+    max_entry_bytes: int = 1 * MIB
+    """Proposals that wait are put into one entry up to this size; one larger proposal still becomes an entry of its
+    own.
+    """
+    max_entries_in_flight: int = 4
+    max_in_flight_bytes: int = 64 * MIB
+    """Proposed and not yet applied; beyond it `propose` raises Overloaded."""
+    incarnation: str = ""
+    """Identifies the data directory: another one under the same node id has lost what was acknowledged before."""
+    tls: TlsConfig | None = None

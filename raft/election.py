@@ -1,0 +1,286 @@
+"""Terms and votes: who may lead, and how a node stands for it.
+
+The library runs the election once it is due; this module decides when it is due (pre-vote), grants votes, and counts
+them.
+"""
+
+import logging
+from typing import Any
+
+from pysyncobj.transport import Transport as LibraryTransport
+
+from raft.config import RaftConfig
+from raft.errors import ProtocolError
+from raft.gate import DurabilityGate
+from raft.journal import Journal
+from raft.library import CANDIDATE, FOLLOWER, LEADER, ROLE_NAMES, PinnedSyncObj, library_configuration, now
+from raft.messages import (
+    MAX_FRAME_BYTES,
+    Append,
+    AppendReply,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from raft.rejoin import Rejoin
+from store.log_errors import DiskFull
+
+log = logging.getLogger(__name__)
+
+
+class PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped
+    """The transport as the library sees it: its own two messages become ours, and nothing else leaves through it."""
+
+    def __init__(self, owner: "ElectionHandlers", transport: LibraryTransport) -> None:
+        super().__init__(None, None, None)
+        self._owner = owner
+        self._transport = transport
+        transport.setOnMessageReceivedCallback(self._onMessageReceived)
+        transport.setOnNodeConnectedCallback(self._onNodeConnected)
+        transport.setOnNodeDisconnectedCallback(self._onNodeDisconnected)
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        self._owner.send_library_message(node.id, message)
+        return True
+
+    def destroy(self) -> None:
+        self._transport.destroy()
+
+
+class ElectionHandlers(PinnedSyncObj):
+    """Invariants: at most one vote per term, durable before it is said (row 5); a term is adopted durably before
+    anything is answered in it (row 4); no term is raised by a node that a majority would not elect (pre-vote, row
+    14)."""
+
+    def __init__(self, config: RaftConfig, journal: Journal, transport: LibraryTransport) -> None:
+        self.config = config
+        self.journal = journal
+        self.log = journal.log
+        self.peer_ids = sorted(config.peers)
+        self.gate = DurabilityGate(transport.send)
+        self._transport_send = transport.send
+        self._votes: tuple[int, set[int]] = (0, set())  # the term they were given in, and by whom
+        self._pre_votes: set[int] | None = None  # None: no pre-vote under way
+        self._standing = False
+        self._retired = False
+        self._rejoin = Rejoin(self.peer_ids, config.election_timeout_ms)
+        self._leader_contact = float("-inf")
+        conf = library_configuration(
+            election_timeout_ms=config.election_timeout_ms,
+            heartbeat_ms=config.heartbeat_ms,
+            max_message_bytes=MAX_FRAME_BYTES,
+        )
+        super().__init__(config.node_id, self.peer_ids, conf, PeerLink(self, transport), journal)
+
+    def send(self, peer: int, message: Any) -> None:
+        """For what depends on no durable state: appends, refusals, heartbeat answers."""
+        self._transport_send(peer, message)
+
+    def send_promise(self, peer: int, message: Any) -> None:
+        """For votes and vote requests: they speak of the whole log, so they wait until it is synced."""
+        self.gate.submit(peer, message, self.log.last_index, self.log.synced_index)
+
+    def send_library_message(self, peer: int, message: dict[str, Any]) -> None:
+        """The library's own election and leadership transfer."""
+        if message["type"] == "request_vote":
+            request = RequestVote(
+                message["term"], message["last_log_index"], message["last_log_term"], self._has_blank_log
+            )
+            self.send_promise(peer, request)
+        elif message["type"] == "timeout_now":
+            self.send(peer, TimeoutNow(message["term"]))
+        else:
+            raise ProtocolError(f"the library wants to send {message['type']!r}")
+
+    @property
+    def majority(self) -> int:
+        return (len(self.peer_ids) + 1) // 2 + 1
+
+    # --- who may vote: a node whose disk was wiped has forgotten what it acknowledged ------------------------------
+
+    @property
+    def _has_blank_log(self) -> bool:
+        """Nothing but the genesis record: a new cluster, or a new disk in an old one."""
+        return self.log.last_index == self.log.first_index
+
+    def _may_vote(self, *, first_election: bool) -> bool:
+        """In the first election every log is blank; afterwards only nodes vote that have caught up once.
+
+        A majority that acknowledged an entry and a majority that elects share a node that remembers; a wiped node would
+        break that. It gets the log from a leader that the others elected, and votes when `raft/rejoin.py` says so.
+        """
+        return self._has_blank_log if first_election else self.journal.voter
+
+    # --- incoming ----------------------------------------------------------------------------------------------
+
+    def handle_message(self, peer: int, message: Any) -> None:
+        term = message.message.term if isinstance(message, Append) else message.term
+        if term > self.term:
+            self._adopt_term(term)
+        self._rejoin.heard(peer)
+        match message:
+            case Append():
+                self.on_append(peer, message)
+            case AppendReply():
+                self.on_append_reply(peer, message)
+            case RequestVote():
+                self._on_request_vote(peer, message)
+            case VoteReply():
+                self._on_vote_reply(peer, message)
+            case PreVote():
+                self._on_pre_vote(peer, message)
+            case PreVoteReply():
+                self._on_pre_vote_reply(peer, message)
+            case TimeoutNow():
+                self._on_timeout_now(peer, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not a Raft message")
+
+    def _adopt_term(self, term: int) -> None:
+        self.set_term(term, None)
+        self.on_higher_term()
+        self._pre_votes = None
+        self._standing = False
+        self.end_transfer()
+        self.become(FOLLOWER)
+        self.set_leader(None)
+
+    def follow(self, leader: int) -> None:
+        """The leader of our term has spoken."""
+        self.become(FOLLOWER)
+        self._pre_votes = None
+        self._standing = self.transfer_in_progress
+        if self.leader_id != leader:
+            log.info("node %d leads term %d", leader, self.term)
+            self.set_leader(leader)
+        self._leader_contact = now()
+        if not self.transfer_in_progress:
+            self.postpone_election()
+
+    # --- votes -------------------------------------------------------------------------------------------------
+
+    def _at_least_as_complete(self, last_index: int, last_term: int) -> bool:
+        """Raft paper 5.4.1: whose last entry has the later term, or the same term and an index at least as high."""
+        return (last_term, last_index) >= (self.log.last_term, self.log.last_index)
+
+    def _on_request_vote(self, peer: int, request: RequestVote) -> None:
+        granted = (
+            request.term == self.term
+            and self.role != LEADER
+            and self.voted_for in (None, peer)
+            and self._may_vote(first_election=request.first_election)
+            and self._at_least_as_complete(request.last_index, request.last_term)
+        )
+        if granted:
+            self.journal.become_voter()
+            self.set_term(self.term, peer)
+            self.postpone_election()
+        self.send_promise(peer, VoteReply(self.term, granted))
+
+    def _on_vote_reply(self, peer: int, reply: VoteReply) -> None:
+        if self.role != CANDIDATE or reply.term != self.term or not reply.granted:
+            return
+        if self._votes[0] != self.term:
+            self._votes = (self.term, {self.config.node_id})
+        self._votes[1].add(peer)
+        if len(self._votes[1]) >= self.majority:
+            self.become_leader()
+
+    # --- standing for election ---------------------------------------------------------------------------------
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        election_allowed = False
+        if self.role != LEADER and self.election_deadline < now() and self.connected_to_anyone:
+            if self._standing or not self.peer_ids:
+                self._standing = False
+                self.journal.become_voter()
+                election_allowed = True
+            else:
+                self._ask_for_pre_votes()
+        self.tick(election_allowed=election_allowed)
+
+    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+        try:
+            super()._SyncObj__onBecomeLeader()
+        except DiskFull as error:  # a leader that cannot append its no-op cannot commit: let another try
+            log.warning("not leading term %d: %s", self.term, error)
+            self.become(FOLLOWER)
+            self.set_leader(None)
+
+    def _ask_for_pre_votes(self) -> None:
+        self.postpone_election()
+        self.set_leader(None)
+        first_election = self._has_blank_log
+        if first_election and self._pre_votes is not None:
+            missing = [peer for peer in self.peer_ids if peer not in self._pre_votes]
+            log.warning("the first election of a cluster needs every node; no vote from %s", missing)
+        if self.sync_is_overdue():
+            log.warning("not standing for election: the disk has not synced for too long")
+            return
+        if self._retired:
+            return
+        if not self._may_vote(first_election=first_election):
+            log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
+            return
+        self._pre_votes = {self.config.node_id}
+        request = PreVote(self.term, self.log.last_index, self.log.last_term, first_election)
+        for peer in self.peer_ids:
+            if self.connected(peer):
+                self.send_promise(peer, request)
+
+    def _on_pre_vote(self, peer: int, request: PreVote) -> None:
+        leader_is_alive = self.role == LEADER or now() - self._leader_contact < self.conf.raftMinTimeout
+        granted = (
+            request.term == self.term
+            and not leader_is_alive
+            and self._may_vote(first_election=request.first_election)
+            and self._at_least_as_complete(request.last_index, request.last_term)
+        )
+        self.send(peer, PreVoteReply(self.term, request.term, granted))
+
+    def _on_pre_vote_reply(self, peer: int, reply: PreVoteReply) -> None:
+        if self._pre_votes is None or not reply.granted or reply.asked_term != self.term or self.role == LEADER:
+            return
+        self._pre_votes.add(peer)
+        # With every node's word that its log is blank, nothing can have been acknowledged yet.
+        needed = len(self.peer_ids) + 1 if self._has_blank_log else self.majority
+        if len(self._pre_votes) >= needed:
+            self._stand()
+
+    def retire(self) -> None:
+        """This node is about to leave: it does not stand any more, also not when a leader that leaves asks it to."""
+        self._retired = True
+
+    def _on_timeout_now(self, peer: int, message: TimeoutNow) -> None:
+        if self._retired:
+            return
+        if message.term == self.term and peer == self.leader_id and self.journal.voter:
+            self.begin_transfer()
+            self._stand()
+
+    def _stand(self) -> None:
+        """Makes the election due; the library's next tick raises the term, durably, and asks for votes."""
+        self._pre_votes = None
+        self._standing = True
+        self.election_deadline = 0.0
+
+    # --- transitions -------------------------------------------------------------------------------------------
+
+    def on_role_changed(self, previous: int, role: int) -> None:
+        log.info("%s -> %s in term %d", ROLE_NAMES[previous], ROLE_NAMES[role], self.term)
+        if previous == LEADER:
+            self.postpone_election()  # row 14: the library would keep a deadline from before it led
+
+    def sync_is_overdue(self) -> bool:
+        raise NotImplementedError
+
+    def on_higher_term(self) -> None:
+        raise NotImplementedError
+
+    def on_append(self, peer: int, append: Append) -> None:
+        raise NotImplementedError
+
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        raise NotImplementedError

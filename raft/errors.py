@@ -1,0 +1,52 @@
+"""Errors of the Raft layer.
+
+RaftError
+├── NotLeader          not this node's to accept; leader_id says whose
+├── NoLeader           nobody's at the moment; retry after a short wait
+├── Overloaded         too many bytes wait already; retry after a short wait
+├── ProposalTooLarge   no entry can hold it; the command must be made smaller
+├── UnknownOutcome     proposed, then leadership was lost: it may or may not commit; retry with the same id
+├── NodeStopped        the node is stopping or has stopped
+├── ProtocolError      a peer sent what the protocol does not allow; the connection is closed, the node goes on
+└── SafetyViolation    going on could lose or fork data: the process must stop, and says why
+"""
+
+
+class RaftError(Exception):
+    """Base of everything raised by raft/."""
+
+
+class NotLeader(RaftError):
+    """Proposed on a follower; nothing was appended."""
+
+    def __init__(self, leader_id: int) -> None:
+        super().__init__(f"node {leader_id} is the leader")
+        self.leader_id = leader_id
+
+
+class NoLeader(RaftError):
+    """No leader is known; nothing was appended."""
+
+
+class Overloaded(RaftError):
+    """The bytes waiting for commit are at their limit; nothing was appended."""
+
+
+class ProposalTooLarge(RaftError):
+    """No log record can hold the command with its blocks; nothing was appended, and it never can be."""
+
+
+class UnknownOutcome(RaftError):
+    """The entry was appended, but this node cannot tell whether it will commit."""
+
+
+class NodeStopped(RaftError):
+    """The node no longer takes proposals; nothing was appended."""
+
+
+class ProtocolError(RaftError):
+    """A frame or message that no correct peer sends."""
+
+
+class SafetyViolation(RaftError):
+    """An invariant of docs/invariants.md does not hold. Never caught to go on: the node stops."""

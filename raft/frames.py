@@ -1,0 +1,87 @@
+"""Frames of `raft/messages.py` on an asyncio connection."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from raft.errors import ProtocolError
+from raft.messages import FRAME, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Append, Message, decode
+
+log = logging.getLogger(__name__)
+
+OnMessage = Callable[["FrameProtocol", Message | Append], None]
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Calls `on_message(self, message)` for every whole, valid frame; anything else closes the connection.
+
+    An exception of `on_message` other than ProtocolError is not ours to judge and goes up to the loop.
+    """
+
+    def __init__(self, on_message: OnMessage) -> None:
+        self.on_message = on_message
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.handshake_timer: asyncio.TimerHandle | None = None
+        self.transport: asyncio.Transport | None = None  # none while, or if, a TLS handshake has not succeeded
+        self.max_frame_bytes = MAX_FRAME_BYTES
+        self._buffer = bytearray()
+        self._wanted_bytes = FRAME.size
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport else 0
+
+    def write(self, parts: list[bytes]) -> None:
+        """What is written to a connection that broke is lost, like what was on its way: `closed` tells of it soon."""
+        if self.transport and not self.transport.is_closing():  # uvloop raises where asyncio only drops
+            self.transport.writelines(parts)
+
+    def close(self) -> None:
+        """Sends what was written and ends the connection; harmless on one that never came about."""
+        if self.transport:
+            self.transport.close()
+        else:
+            self.connection_lost(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) < self._wanted_bytes:
+            return
+        try:
+            self._take_frames()
+        except ProtocolError as error:
+            log.warning("closing a peer connection: %s", error)
+            if self.transport:
+                self.transport.abort()
+
+    def _take_frames(self) -> None:
+        buffer, start = self._buffer, 0
+        # An error ends the connection; its trace may still hold views of the buffer, which then cannot be shortened.
+        self._buffer = bytearray()
+        with memoryview(buffer) as view:
+            while True:
+                self._wanted_bytes = FRAME.size
+                if len(buffer) - start < FRAME.size:
+                    break
+                body_length, header_length, header_crc = FRAME.unpack_from(buffer, start)
+                if body_length > self.max_frame_bytes or header_length > min(MAX_HEADER_BYTES, body_length):
+                    raise ProtocolError(f"a frame of {body_length} bytes with a header of {header_length}")
+                end = start + FRAME.size + body_length
+                if len(buffer) < end:
+                    self._wanted_bytes = end - start
+                    break
+                with view[start + FRAME.size : end] as body:
+                    message = decode(body, header_length, header_crc)
+                start = end
+                self.on_message(self, message)
+        if start:
+            del buffer[:start]
+        self._buffer = buffer

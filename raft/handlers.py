@@ -1,0 +1,325 @@
+"""The Raft handlers: PySyncObj with its message, replication and apply paths replaced.
+
+Row numbers in comments are those of docs/safe-pysyncobj.md: what the stock library does there, and
+why it loses acknowledged entries. No I/O of its own besides the log, no clock besides `library.now`, no randomness
+besides the library's, so the simulation drives exactly this code.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pysyncobj.transport import Transport as LibraryTransport
+
+from raft.config import RaftConfig
+from raft.election import ElectionHandlers
+from raft.errors import NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
+from raft.journal import Journal
+from raft.library import FOLLOWER, LEADER, now
+from raft.messages import Append, AppendEntries, AppendReply, PreVote, make_append
+from raft.progress import Progress
+from store.log_errors import DiskFull
+from store.record import KIND_ENTRY, Entry
+
+log = logging.getLogger(__name__)
+
+APPEND_BYTES = 4 * 1024 * 1024
+"""Entries in one append_entries message; a larger entry travels alone, always whole (row 2: never in chunks)."""
+SYNC_OVERDUE_TIMEOUTS = 4
+"""A leader whose oldest unsynced entry has waited for this many election timeouts steps down: it can commit nothing."""
+FIRST_WAIT_SHARE = 0.3
+"""A node that has just started waits for a leader for this share of its election timeout: three heartbeats at least."""
+APPLY_BYTES = 8 * 1024 * 1024
+"""Entries applied per step, so that a long replay does not silence the node's heartbeats."""
+
+Apply = Callable[[Sequence[Entry]], list[Any]]
+OnOutcome = Callable[[Entry | None, Any], None]
+
+
+class SafeSyncObj(ElectionHandlers):
+    """One voter. The owner drives it: `doTick()` on a timer and after events, `on_synced()` after each finished sync.
+
+    `apply(entries)` must return one result per entry and raise only when the node must stop. Every SafetyViolation,
+    LogFailed or exception of `apply` that comes out of a method means that this node must not go on.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        journal: Journal,
+        transport: LibraryTransport,
+        apply: Apply,
+        applied_index: int,
+    ) -> None:
+        self._progress: dict[int, Progress] = {}
+        self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
+        self._leads_from = 0  # index of the no-op of the own leadership
+        self._incarnations: dict[int, str] = {}
+        self._unsynced_since: float | None = None
+        self._synced_index = journal.log.synced_index  # when `_unsynced_since` was last looked at
+        self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
+        self._apply = apply
+        super().__init__(config, journal, transport)
+        # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
+        # nodes nobody has anything to wait for.
+        self.election_deadline = now() + FIRST_WAIT_SHARE * (self.election_deadline - now())
+        self.last_applied = applied_index  # row 15: the library would start at 1
+
+    @property
+    def has_unapplied(self) -> bool:
+        """Whether another tick would apply more."""
+        return self.last_applied < self.commit_index
+
+    @property
+    def leads_and_knows_all(self) -> bool:
+        """Leads, and has applied everything that was committed before it did."""
+        return bool(self.role == LEADER and self.last_applied >= self._leads_from)
+
+    # --- proposing ---------------------------------------------------------------------------------------------
+
+    def propose(self, payload: bytes, on_outcome: OnOutcome) -> int:
+        """Appends an entry and sends it; returns its index. Leader only (row 16): raises NotLeader or NoLeader.
+
+        `on_outcome(entry, result)` is called once: after apply, or with (None, UnknownOutcome) when leadership is
+        lost first. The entry is not durable on return; the caller asks for a sync.
+        """
+        if self.role != LEADER:
+            raise NoLeader if self.leader_id is None else NotLeader(self.leader_id)
+        index = self.log.last_index + 1
+        self.log.append(index, self.term, KIND_ENTRY, payload)
+        self._waiting[index] = (self.term, on_outcome)
+        self.send_appends(heartbeat=False)
+        return index
+
+    def durable_on(self, index: int) -> tuple[int, ...]:
+        """Leader: the nodes known to have the entry fsynced, this one included."""
+        nodes = [peer for peer, progress in self._progress.items() if progress.acked >= index]
+        if self.log.synced_index >= index:
+            nodes.append(self.config.node_id)
+        return tuple(sorted(nodes))
+
+    def match_index(self, peer: int) -> int:
+        """Leader: how far that peer's fsynced log is known to equal ours; 0 on other nodes."""
+        progress = self._progress.get(peer)
+        return progress.acked if progress and self.role == LEADER else 0
+
+    @property
+    def has_unannounced_commit(self) -> bool:
+        """Leader: whether a follower has not been told of the last commit."""
+        return any(
+            progress.announced_commit < self.commit_index and self.connected(peer)
+            for peer, progress in self._progress.items()
+        )
+
+    # --- leader: replication -----------------------------------------------------------------------------------
+
+    def send_appends(self, *, heartbeat: bool) -> None:
+        if heartbeat:
+            self.schedule_heartbeat()
+        for peer, progress in self._progress.items():
+            if self.connected(peer):
+                if heartbeat:
+                    progress.on_heartbeat()
+                self._send_appends_to(peer, progress, heartbeat)
+
+    def _send_appends_to(self, peer: int, progress: Progress, heartbeat: bool) -> None:
+        while progress.next_index <= self.log.last_index and progress.may_send():
+            entries = self.log.entries(progress.next_index, APPEND_BYTES)
+            self._send_append(peer, progress.next_index - 1, entries)
+            progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
+            heartbeat = False
+        if heartbeat:
+            self._send_append(peer, progress.next_index - 1, ())
+
+    def _send_append(self, peer: int, prev_index: int, entries: Sequence[Entry]) -> None:
+        prev_term = self.log.term_at(prev_index) if prev_index else 0
+        self._progress[peer].announced_commit = self.commit_index
+        self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries))
+
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        if self.role != LEADER or reply.term != self.term:
+            return  # row 4: an answer to an earlier leadership
+        if max(reply.match_index, reply.rejected_prev, reply.hint) > self.log.last_index + 1 - reply.success:
+            raise ProtocolError(f"node {peer} answers about entries that were never sent")
+        self.heard_from(peer)
+        progress = self._progress[peer]
+        if not reply.success:
+            if reply.hint <= progress.acked:
+                log.warning("node %d asks for entry %d and had acknowledged %d", peer, reply.hint, progress.acked)
+            if progress.on_reject(reply.rejected_prev, reply.hint):
+                self._send_appends_to(peer, progress, heartbeat=True)
+            return
+        progress.on_ack(reply.match_index)
+        self._count_acknowledged(peer)
+        self._send_appends_to(peer, progress, heartbeat=False)
+
+    def _count_acknowledged(self, peer: int) -> None:
+        """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
+        counts that one.
+        """
+        self.set_match(peer, min(self._progress[peer].acked, self.log.synced_index))
+
+    # --- follower: append --------------------------------------------------------------------------------------
+
+    def on_append(self, peer: int, append: Append) -> None:
+        message = append.message
+        if message.term < self.term:
+            self.send(peer, AppendReply(self.term, False, 0, message.prev_index, message.prev_index))
+            return
+        if self.role == LEADER:
+            raise SafetyViolation(f"nodes {peer} and {self.config.node_id} both lead term {self.term}")
+        self.follow(peer)
+        hint = self._mismatch(message)
+        if hint is not None:
+            self.send(peer, AppendReply(self.term, False, 0, message.prev_index, hint))
+            return
+        match = self._append_missing(message.prev_index, append.entries)
+        # row 3: beyond `match` this log may still differ from the leader's
+        self._known_committed = max(self._known_committed, min(message.commit_index, match))
+        self.commit_index = self._known_committed
+        self._rejoin.follow(message.term, message.commit_index)
+        if append.entries:
+            self.gate.submit(peer, AppendReply(self.term, True, match), match, self.log.synced_index)
+        else:  # a heartbeat is answered at once: a slow disk is not a dead node
+            self.send(peer, AppendReply(self.term, True, min(match, self.log.synced_index)))
+
+    def _vote_again(self) -> None:
+        """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
+        if self.journal.voter or self.leader_id is None:
+            return
+        if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
+            return
+        if not self._rejoin.has_heard_all:
+            for peer in self._rejoin.to_ask():
+                log.info("caught up; asking node %d for its term before voting again", peer)
+                self.send(peer, PreVote(self.term, self.log.last_index, self.log.last_term, False))
+            return
+        try:
+            self.set_term(self.term, self.leader_id)
+            self.journal.become_voter()
+        except DiskFull as error:  # the next tick tries again
+            log.debug("cannot note that this node has caught up: %s", error)
+        else:
+            log.info("caught up at entry %d: from now on this node votes", self.commit_index)
+
+    def _mismatch(self, message: AppendEntries) -> int | None:
+        """None if the entry before the new ones is here with that term, else where the leader should go on (row 12)."""
+        prev_index, our_log = message.prev_index, self.log
+        if prev_index > our_log.last_index:
+            return our_log.last_index + 1
+        if prev_index < our_log.first_index or our_log.term_at(prev_index) == message.prev_term:
+            return None
+        if prev_index <= self.commit_index:
+            raise SafetyViolation(
+                f"the leader of term {message.term} has another entry at {prev_index}, which is committed here"
+            )
+        conflicting_term, first = our_log.term_at(prev_index), prev_index
+        while first - 1 > self.commit_index and our_log.term_at(first - 1) == conflicting_term:
+            first -= 1
+        return first
+
+    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
+        """Row 1: entries already here with that term stay; the log is cut only at the first that differs.
+
+        Returns up to where this log now equals the leader's; less than all of it when the disk is full (the leader
+        sends the rest again).
+        """
+        match = prev_index
+        for entry in entries:
+            if entry.index > self.log.last_index or not self._has(entry):
+                try:
+                    self.log.append(entry.index, entry.term, entry.kind, entry.payload)
+                except DiskFull as error:
+                    log.warning("cannot take entry %d: %s", entry.index, error)
+                    break
+            match = entry.index
+        return match
+
+    def _has(self, entry: Entry) -> bool:
+        """Whether the entry is here; if another is in its place, that one and all after it are cut off, durably."""
+        if entry.index < self.log.first_index or self.log.term_at(entry.index) == entry.term:
+            return True
+        if entry.index <= max(self.commit_index, self._known_committed):
+            raise SafetyViolation(f"refusing to cut the committed entry {entry.index} for term {entry.term}")
+        log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, self.term)
+        self.gate.discard()
+        self.log.truncate_from(entry.index)
+        return False
+
+    # --- durability, commit, apply -----------------------------------------------------------------------------
+
+    def on_synced(self) -> None:
+        """The log's synced_index has moved: promises that waited for it leave, and more may be committed."""
+        self.gate.release(self.log.synced_index)
+        if self.role == LEADER:
+            for peer in self._progress:
+                self._count_acknowledged(peer)
+        else:
+            self.commit_index = self._known_committed
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        if self.role == LEADER and self.peer_ids and self.sync_is_overdue():
+            log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
+            self.become(FOLLOWER)
+            self.set_leader(None)
+        self._vote_again()
+        super()._onTick(timeToWait)
+
+    def sync_is_overdue(self) -> bool:
+        """Whether an entry has been waiting for the disk for SYNC_OVERDUE_TIMEOUTS election timeouts."""
+        if self.log.synced_index >= self.log.last_index:
+            self._unsynced_since = None
+        elif self._unsynced_since is None or self.log.synced_index != self._synced_index:
+            self._unsynced_since = now()
+        self._synced_index = self.log.synced_index
+        limit_s = SYNC_OVERDUE_TIMEOUTS * self.config.election_timeout_ms / 1000
+        return self._unsynced_since is not None and now() - self._unsynced_since > limit_s
+
+    def apply_committed(self) -> None:
+        """Row 10: an exception of `apply` comes out of the tick and stops the node; refusals are results."""
+        if self.last_applied >= self.commit_index:
+            return
+        entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.commit_index)
+        results = self._apply(entries)
+        self.last_applied = entries[-1].index
+        for entry, result in zip(entries, results, strict=True):
+            term, on_outcome = self._waiting.pop(entry.index, (0, None))
+            if on_outcome is not None:
+                if term == entry.term:
+                    on_outcome(entry, result)
+                else:
+                    on_outcome(None, UnknownOutcome("another leader's entry took this place; retry with the same id"))
+
+    # --- transitions -------------------------------------------------------------------------------------------
+
+    def on_role_changed(self, previous: int, role: int) -> None:
+        super().on_role_changed(previous, role)
+        if role == LEADER:
+            self._leads_from = self.log.last_index + 1
+            self._progress = {peer: Progress(self._leads_from) for peer in self.peer_ids}
+        if previous == LEADER:
+            self._progress = {}
+            self._known_committed = max(self._known_committed, self.commit_index)
+            waiting, self._waiting = self._waiting, {}
+            for _, on_outcome in waiting.values():
+                on_outcome(None, UnknownOutcome("leadership was lost before the entry was committed"))
+
+    def on_peer_connected(self, peer: int, incarnation: str) -> None:
+        forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
+        self._incarnations[peer] = incarnation
+        if self.role == LEADER:
+            if forgetful:
+                log.warning("node %d comes back with an empty disk: what it acknowledged no longer counts", peer)
+                self._progress[peer] = Progress(self.log.last_index + 1)
+                self._count_acknowledged(peer)
+            else:
+                self._progress[peer].restart()
+            self._send_appends_to(peer, self._progress[peer], heartbeat=True)
+
+    def on_peer_disconnected(self, peer: int) -> None:
+        if self.role == LEADER:
+            self._progress[peer].restart()
+
+    def on_higher_term(self) -> None:
+        """What was known of the old leader's commits still holds; what it was promised does not."""
+        self.gate.discard()

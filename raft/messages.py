@@ -1,0 +1,182 @@
+"""What peers say to each other, and its bytes.
+
+Every message carries its sender's current term (row 4). A frame is
+
+    u32 body_length | u32 header_length | u32 crc32c of the header | header (msgpack) | payloads
+
+`body_length` covers header and payloads. An append's payloads are the entries' payloads one after the other, with
+length and CRC32C of each in the header. Nothing is ever unpickled: headers are decoded by msgspec into these types or
+refused.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+from msgspec import Meta
+
+from raft.errors import ProtocolError
+from store.record import KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry
+
+FRAME = struct.Struct("<III")
+MAX_FRAME_BYTES = 96 * 1024 * 1024
+"""A record's payload is at most 64 MiB (docs/log-format.md); a peer that announces more is cut off."""
+MAX_HEADER_BYTES = 8 * 1024 * 1024
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""What indexes and terms can be on disk; a term that comes from here can still be raised there."""
+
+
+class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """First frame of a connection, from its opener: who I am, and whom I mean."""
+
+    cluster_id: str
+    node_id: Natural
+    target_node_id: Natural
+    protocol: Natural
+    incarnation: str
+    """As in Welcome: messages of a disk that is gone no longer count."""
+
+
+class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """The answer to Hello; `refusal` says in words why the connection is closed, or is empty."""
+
+    node_id: Natural
+    refusal: str
+    incarnation: str
+    """Changes when the node's data directory is made anew: what it acknowledged before, it has lost."""
+
+
+class PreVote(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """Would you vote for me in term + 1? Changes nothing on either side (Raft thesis 9.6)."""
+
+    term: Natural
+    last_index: Natural
+    last_term: Natural
+    first_election: bool
+    """The asker's log is blank: only the first election of a cluster is for such candidates."""
+
+
+class PreVoteReply(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    term: Natural
+    asked_term: Natural
+    granted: bool
+
+
+class RequestVote(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    term: Natural
+    last_index: Natural
+    last_term: Natural
+    first_election: bool
+
+
+class VoteReply(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    term: Natural
+    granted: bool
+
+
+class EntryHeader(msgspec.Struct, array_like=True, frozen=True):
+    index: Natural
+    term: Natural
+    kind: Annotated[int, Meta(ge=KIND_ENTRY, le=KIND_NOOP)]
+    length: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD_BYTES)]
+    crc: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class AppendEntries(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """Entries after (prev_index, prev_term), or none: a heartbeat. `payloads` travel behind the header."""
+
+    term: Natural
+    prev_index: Natural
+    prev_term: Natural
+    commit_index: Natural
+    headers: tuple[EntryHeader, ...] = ()
+
+
+class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """`success`: the follower's fsynced log equals the leader's up to match_index.
+
+    Otherwise: the entry before `rejected_prev + 1` did not match; the leader should go on from `hint`, the first
+    index of the follower's conflicting term (row 12) or the end of its log.
+    """
+
+    term: Natural
+    success: bool
+    match_index: Natural
+    rejected_prev: Natural = 0
+    hint: Natural = 0
+
+
+class TimeoutNow(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """Leadership transfer: stand for election at once (Raft thesis 3.10)."""
+
+    term: Natural
+
+
+RaftMessage = PreVote | PreVoteReply | RequestVote | VoteReply | AppendEntries | AppendReply | TimeoutNow
+Message = Hello | Welcome | RaftMessage
+
+
+class Append(NamedTuple):
+    """An AppendEntries with its entries, as handlers see it on both sides."""
+
+    message: AppendEntries
+    entries: Sequence[Entry]
+
+
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def make_append(term: int, prev_index: int, prev_term: int, commit_index: int, entries: Sequence[Entry]) -> Append:
+    headers = tuple(
+        EntryHeader(entry.index, entry.term, entry.kind, len(entry.payload), crc32c(entry.payload)) for entry in entries
+    )
+    return Append(AppendEntries(term, prev_index, prev_term, commit_index, headers), entries)
+
+
+def encode(message: Message | Append) -> list[bytes]:
+    """The frame's parts, for one vectored write; payloads are not copied."""
+    payloads: list[bytes] = []
+    if isinstance(message, Append):
+        payloads = [entry.payload for entry in message.entries]
+        message = message.message
+    header = _encoder.encode(message)
+    body_length = len(header) + sum(map(len, payloads))
+    return [FRAME.pack(body_length, len(header), crc32c(header)) + header, *payloads]
+
+
+def decode(body: memoryview, header_length: int, header_crc: int) -> Message | Append:
+    """The message in a frame's body. Payloads are copied out of `body`, which stays the caller's.
+
+    Raises ProtocolError when a CRC, a length or the form is wrong; then nothing of the frame may be used.
+    """
+    header = body[:header_length]
+    if crc32c(header) != header_crc:
+        raise ProtocolError("header checksum does not match")
+    try:
+        message = _decoder.decode(header)
+    except (ValueError, RecursionError) as error:  # not text where text belongs, or nested without end
+        raise ProtocolError(f"malformed header: {error}") from error
+    if not isinstance(message, AppendEntries):
+        if len(body) != header_length:
+            raise ProtocolError("payload behind a message that has none")
+        return message
+    return Append(message, _decode_entries(message, body[header_length:]))
+
+
+def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]:
+    entries: list[Entry] = []
+    start, expected, term = 0, message.prev_index + 1, message.prev_term
+    for header in message.headers:
+        if header.index != expected or not term <= header.term <= message.term:
+            raise ProtocolError(f"entry {header.index} out of place")
+        payload = bytes(payloads[start : start + header.length])
+        if len(payload) != header.length or crc32c(payload) != header.crc:
+            raise ProtocolError(f"entry {header.index} was damaged on the way")
+        entries.append(Entry(payload, header.index, header.term, header.kind, -1))
+        start, expected, term = start + header.length, expected + 1, header.term
+    if start != len(payloads):
+        raise ProtocolError("bytes left over behind the last entry")
+    return entries

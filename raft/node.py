@@ -1,0 +1,286 @@
+"""One Raft node on one asyncio loop: handlers, transport and sync thread put together."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
+from raft.config import RaftConfig
+from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
+from raft.handlers import SafeSyncObj
+from raft.journal import Journal
+from raft.library import LEADER, ROLE_NAMES
+from raft.proposals import Applied, ProposalQueue
+from raft.sync_thread import SyncThread
+from raft.transport import TcpTransport
+from store.command import Proposal
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.log_errors import DiskFull
+from store.record import Entry
+from store.state_machine import StateMachine
+
+log = logging.getLogger(__name__)
+
+TICKS_PER_HEARTBEAT = 4
+COMMIT_NOTICE_MS = 5
+"""Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
+HAND_OVER_TIMEOUT_MS = 3_000
+"""How long a stopping leader waits for another to take over before it just leaves."""
+
+
+class PeerStatus(NamedTuple):
+    connected: bool
+    match_index: int
+    """Leader only: how far the peer's fsynced log is known to equal ours; 0 elsewhere."""
+
+
+class RaftNode:
+    """Proposes commands and applies what is committed.
+
+    Everything runs on the loop that called `start`; only fdatasync runs in a thread. `on_fatal(reason)` is called at
+    most once, when going on could lose or fork data: the process must then end (the node does nothing more by itself).
+    Owns log and hard state from `start` to `stop`, but does not close them.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        commit_log: CommitLog,
+        hard_state: HardState,
+        state_machine: StateMachine,
+        *,
+        on_fatal: Callable[[str], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.config = config
+        self.node_id = config.node_id
+        self.state_machine = state_machine
+        self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms)
+        """What an entry proposed now would be stamped with."""
+        self._log = commit_log
+        self._on_fatal = on_fatal
+        self._failed = self._stopping = False
+        self._tick_scheduled = False
+        self._notice_scheduled = False
+        self._on_applied: list[Callable[[], None]] = []
+        self._transport = TcpTransport(config)
+        self._raft = SafeSyncObj(
+            config,
+            Journal(commit_log, hard_state, state_machine.applied_index),
+            self._transport,
+            self._apply,
+            state_machine.applied_index,
+        )
+        # whatever arrives for the handlers may change what is due: a tick follows
+        self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
+        self._transport.setOnNodeConnectedCallback(self._guarded(self._transport._onNodeConnectedCallback))
+        self._transport.setOnNodeDisconnectedCallback(self._guarded(self._transport._onNodeDisconnectedCallback))
+        self._proposals = ProposalQueue(
+            self._append_entry,
+            self._raft.durable_on,
+            self.clock_ms,
+            max_entry_bytes=config.max_entry_bytes,
+            max_entries_in_flight=config.max_entries_in_flight,
+            max_in_flight_bytes=config.max_in_flight_bytes,
+        )
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return int(self._raft.term)
+
+    @property
+    def role(self) -> str:
+        """`leader`, `follower` or `candidate`."""
+        return ROLE_NAMES[self._raft.role]
+
+    @property
+    def is_leader(self) -> bool:
+        """Leads as far as it knows, and has applied everything that was committed before it did."""
+        return self._raft.leads_and_knows_all and not self._stopping
+
+    @property
+    def leader_id(self) -> int | None:
+        return self._raft.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        return self._raft.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self._raft.last_applied
+
+    @property
+    def durable_index(self) -> int:
+        return self._log.synced_index
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return self._proposals.in_flight_bytes
+
+    @property
+    def peers(self) -> dict[int, PeerStatus]:
+        return {
+            peer: PeerStatus(self._transport.is_connected(peer), self._raft.match_index(peer))
+            for peer in self.config.peers
+        }
+
+    def on_applied(self, callback: Callable[[], None]) -> None:
+        """Calls back on the loop after every step that applied something."""
+        self._on_applied.append(callback)
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens, dials the peers and starts ticking. Raises OSError when the address cannot be bound."""
+        self._loop = asyncio.get_running_loop()
+        self._sync_thread = SyncThread(
+            self._log,
+            on_synced=partial(self._loop.call_soon_threadsafe, self._after_sync),
+            on_failed=lambda error: self._loop.call_soon_threadsafe(self._sync_failed, error),
+        )
+        await self._transport.start()
+        self._ticker = asyncio.create_task(self._tick_for_ever())
+
+    async def stop(self) -> None:
+        """Hands leadership over, if there is somebody to take it, then falls silent. What was not acknowledged is
+        unknown.
+        """
+        self._stopping = True
+        self._raft.retire()
+        self._proposals.fail_waiting(NodeStopped("the node is stopping"))
+        if self._raft.role == LEADER and self.config.peers and not self._failed:
+            await self._hand_over()
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._transport.stop()
+        self._failed = True  # nothing of what still arrives is for us
+        await asyncio.to_thread(self._sync_thread.stop)
+
+    async def _hand_over(self) -> None:
+        """Raft thesis 3.10: once a follower has everything, it is told to stand for election at once."""
+        try:
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
+                while self._raft.role == LEADER:
+                    self._raft.transferLeadership()
+                    await asyncio.sleep(self.config.heartbeat_ms / 1000)
+            log.info("leadership handed over")
+        except TimeoutError:
+            log.warning("nobody took over within %d ms; leaving as leader", HAND_OVER_TIMEOUT_MS)
+
+    # --- proposing ---------------------------------------------------------------------------------------------
+
+    def propose(self, proposal: Proposal) -> Awaitable[Applied]:
+        """Resolves when the command is fsynced on a majority and applied here.
+
+        Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped. The awaitable raises
+        Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry with the same
+        id), DiskFull.
+        """
+        if self._stopping or self._failed:
+            raise NodeStopped("the node is stopping")
+        if self._raft.role != LEADER:
+            raise NoLeader("no leader is known") if self.leader_id is None else NotLeader(self.leader_id)
+        return self._proposals.submit(proposal)
+
+    def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
+        try:
+            index = self._raft.propose(payload, on_outcome)
+        except (RaftError, DiskFull):
+            raise  # nothing was appended; the proposers are told
+        except Exception as error:
+            self._fail_with(error)
+            raise
+        self._sync_thread.request()
+        return index
+
+    def _apply(self, entries: Sequence[Entry]) -> list[Any]:
+        return self.state_machine.apply(entries)
+
+    # --- driving -----------------------------------------------------------------------------------------------
+
+    def _guarded(self, handler: Callable[..., None]) -> Callable[..., None]:
+        def handle(*arguments: Any) -> None:
+            if self._failed:
+                return
+            try:
+                handler(*arguments)
+            except ProtocolError:
+                raise  # the connection is at fault, and closed; this node is not
+            except DiskFull as error:  # the message is dropped, as if it had been lost on the way
+                log.warning("cannot answer a peer: %s", error)
+            except Exception as error:
+                self._fail_with(error)
+            else:
+                self._after_event()
+
+        return handle
+
+    def _after_event(self) -> None:
+        if self._log.synced_index < self._log.last_index:
+            self._sync_thread.request()
+            if self._raft.role != LEADER:
+                return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
+        if not self._tick_scheduled:
+            self._tick_scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def _after_sync(self) -> None:
+        if self._failed:
+            return
+        try:
+            self._raft.on_synced()
+        except Exception as error:
+            self._fail_with(error)
+        else:
+            self._after_event()
+
+    def _sync_failed(self, error: BaseException) -> None:
+        self._fail(f"the commit log cannot be synced: {error}")
+
+    def _tick(self) -> None:
+        self._tick_scheduled = False
+        if self._failed:
+            return
+        applied_before = self._raft.last_applied
+        try:
+            self._raft.doTick(0)
+        except DiskFull as error:
+            log.warning("cannot stand for election: %s", error)
+        except Exception as error:
+            self._fail_with(error)
+            return
+        if self._log.synced_index < self._log.last_index:
+            self._sync_thread.request()
+        if self._raft.last_applied != applied_before:
+            for callback in self._on_applied:
+                callback()
+        if self._raft.has_unapplied:
+            self._after_event()
+        if self._raft.has_unannounced_commit and not self._notice_scheduled:
+            self._notice_scheduled = True
+            self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)
+
+    def _announce_commit(self) -> None:
+        self._notice_scheduled = False
+        if not self._failed and self._raft.has_unannounced_commit:
+            self._raft.send_appends(heartbeat=True)
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            self._tick()
+            await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
+
+    def _fail_with(self, error: Exception) -> None:
+        log.exception("the node cannot go on", exc_info=error)
+        self._fail(f"{type(error).__name__}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._on_fatal(reason)

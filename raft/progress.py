@@ -1,0 +1,78 @@
+"""What a leader knows of one follower: how far it matches, and what is on the way to it.
+
+Two modes, as in etcd's raft: *probing* sends one append at a time until the place where the logs meet is known;
+*streaming* keeps a window of appends in flight (row 13). Dropping an append on the way is safe: the next one is
+refused and the leader probes.
+"""
+
+from collections import deque
+
+WINDOW_MESSAGES = 8
+WINDOW_BYTES = 16 * 1024 * 1024
+
+
+class Progress:
+    """Invariants: acked < next_index; acked never decreases within one term (row 4); the window only holds what is
+    unacknowledged.
+    """
+
+    def __init__(self, next_index: int) -> None:
+        self.acked = 0
+        """The follower's fsynced log equals ours up to here, by its own word in this term."""
+        self.next_index = next_index
+        self.announced_commit = 0
+        """The commit index in what was sent last."""
+        self.probing = True
+        self._probe_sent = False
+        self._stalled = False
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
+        self._in_flight_bytes = 0
+
+    def may_send(self) -> bool:
+        """Whether an append with entries fits now."""
+        if self.probing:
+            return not self._probe_sent
+        return len(self._in_flight) < WINDOW_MESSAGES and self._in_flight_bytes < WINDOW_BYTES
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """An append up to last_index has left."""
+        self.next_index = last_index + 1
+        self._in_flight.append((last_index, size_bytes))
+        self._in_flight_bytes += size_bytes
+        self._probe_sent = self.probing
+
+    def on_ack(self, match_index: int) -> None:
+        """The follower has everything up to match_index on disk. A late ack of less changes nothing.
+
+        When it took only a part of a probe, its disk is full: the rest is tried again, at once while that gets on, then
+        with the heartbeats.
+        """
+        advanced = match_index > self.acked
+        self.acked = max(self.acked, match_index)
+        self.next_index = max(self.next_index, self.acked + 1)
+        while self._in_flight and self._in_flight[0][0] <= self.acked:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
+        if self.probing and self._in_flight:
+            self.restart()
+            self._probe_sent = self._stalled = not advanced
+            return
+        self.probing = self._probe_sent = self._stalled = False
+
+    def on_heartbeat(self) -> None:
+        """A follower that took nothing of the last probe may be tried again."""
+        if self._stalled:
+            self._probe_sent = self._stalled = False
+
+    def on_reject(self, rejected_prev: int, hint: int) -> bool:
+        """The append after rejected_prev did not fit. Returns whether the news is new: stale refusals are ignored."""
+        if rejected_prev <= self.acked or (self.probing and rejected_prev > self.next_index):
+            return False
+        self.restart(max(self.acked + 1, min(hint, rejected_prev)))
+        return True
+
+    def restart(self, next_index: int | None = None) -> None:
+        """Forgets what is on the way (a lost connection, a refusal, a silent peer) and probes again."""
+        self.next_index = self.acked + 1 if next_index is None else next_index
+        self.probing, self._probe_sent, self._stalled = True, False, False
+        self._in_flight.clear()
+        self._in_flight_bytes = 0

@@ -1,0 +1,52 @@
+"""When a node whose disk is new to the cluster may vote.
+
+Its old disk knew two things that nobody may contradict: which entries it acknowledged, and whom it voted for. It votes
+again once it cannot contradict either:
+
+* It has everything that the leader had committed when it came, and an entry of that leader's own term is committed
+  here: that one stands behind everything earlier leaders committed (Raft paper 5.4.2).
+* Every other node has spoken to it since it started, so its term is at least that of every vote it may have given:
+  who asked for one had its term on disk before. Its vote in the present term counts as given to the leader it follows.
+"""
+
+from collections.abc import Callable, Collection
+
+from raft.library import now
+
+ASK_INTERVAL_TIMEOUTS = 1
+"""Election timeouts between two requests for the terms of nodes that have not spoken yet."""
+
+
+class Rejoin:
+    """What a node that does not vote has learnt since it started. Loop-only; nothing of it is durable."""
+
+    def __init__(self, peer_ids: Collection[int], election_timeout_ms: int) -> None:
+        self._unheard = set(peer_ids)
+        self._target = (0, 0)  # term, and the commit index its leader named first
+        self._ask_interval_s = ASK_INTERVAL_TIMEOUTS * election_timeout_ms / 1000
+        self._ask_again_at_s = 0.0
+
+    def heard(self, peer: int) -> None:
+        """A message of this peer has come, and its term, if it was higher, is ours, durably."""
+        self._unheard.discard(peer)
+
+    def follow(self, term: int, commit_index: int) -> None:
+        """The leader of `term`, which is ours, has committed this much; 0 when it does not know yet."""
+        if self._target[0] != term and commit_index:
+            self._target = (term, commit_index)
+
+    def holds_all(self, term: int, commit_index: int, term_at: Callable[[int], int]) -> bool:
+        """Whether a node in this term, with this much committed, has all it can ever have acknowledged."""
+        target_term, target_index = self._target
+        return target_term == term and 0 < target_index <= commit_index and term_at(commit_index) == term
+
+    def to_ask(self) -> list[int]:
+        """Peers that have not spoken; empty while the last request may still be answered."""
+        if not self._unheard or now() < self._ask_again_at_s:
+            return []
+        self._ask_again_at_s = now() + self._ask_interval_s
+        return sorted(self._unheard)
+
+    @property
+    def has_heard_all(self) -> bool:
+        return not self._unheard

@@ -1,0 +1,47 @@
+"""Group commit: one thread syncs the log while the loop goes on appending to it."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from store.commit_log import CommitLog
+
+
+class SyncThread:
+    """`request()` makes everything appended before it durable; requests made while a sync runs share the next one.
+
+    `on_synced()` and `on_failed(error)` are called in this thread. After a failure the thread has ended: a failed
+    fsync is never retried, since the kernel may have dropped the pages (invariant 2).
+    """
+
+    def __init__(
+        self, log: CommitLog, on_synced: Callable[[], object], on_failed: Callable[[BaseException], object]
+    ) -> None:
+        self._log = log
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._requested = False
+        self._thread = threading.Thread(target=self._run, name="commit-log-sync", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Called on the loop; cheap while a request is already waiting."""
+        if not self._requested:
+            self._requested = True
+            self._requests.put(True)
+
+    def stop(self) -> None:
+        """Returns when a sync under way has ended; nothing is called back afterwards."""
+        self._requests.put(False)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._requests.get():
+            self._requested = False  # before the sync: what is appended from here on asks again
+            try:
+                self._log.sync()
+            except BaseException as error:
+                self._on_failed(error)
+                return
+            self._on_synced()

@@ -1,0 +1,46 @@
+"""A real disk whose fdatasync of the commit log the test can hold back or make fail."""
+
+import errno
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from store.disk import File, PosixDisk
+from store.log_errors import DiskError
+
+
+@dataclass
+class HeldFile:
+    """The file it wraps, but for fdatasync."""
+
+    file: File
+    disk: "HeldDisk"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def fdatasync(self) -> None:
+        if not self.disk.may_sync.wait(timeout=60):
+            raise AssertionError("the test never let this sync go on")
+        if self.disk.broken:
+            raise DiskError("fdatasync", "segment", errno.EIO, "input/output error")
+        self.file.fdatasync()
+
+
+class HeldDisk(PosixDisk):
+    """`hold()` blocks every sync that begins from now on until `release()`; a `broken` one fails them."""
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.broken = False
+
+    def hold(self) -> None:
+        self.may_sync.clear()
+
+    def release(self) -> None:
+        self.may_sync.set()
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        file = super().open(path, create=create)
+        return HeldFile(file, self) if "/log/" in path else file  # term and vote are written on the loop

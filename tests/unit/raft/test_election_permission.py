@@ -1,0 +1,77 @@
+"""The library looks at the clock by itself: it may stand only in a step in which this node has decided to."""
+
+import random
+
+import pytest
+from pysyncobj import syncobj as library
+from pysyncobj.transport import Transport
+
+from raft.config import PeerAddress, RaftConfig
+from raft.handlers import SafeSyncObj
+from raft.journal import Journal
+from raft.library import FOLLOWER
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.record import KIND_ENTRY
+from tests.simdisk import SimDisk
+
+
+class SilentTransport(Transport):  # type: ignore[misc]  # the library is untyped
+    def __init__(self) -> None:
+        super().__init__(None, None, None)
+        self.sent: list[object] = []
+
+    def send(self, peer: int, message: object) -> bool:
+        self.sent.append(message)
+        return True
+
+    def destroy(self) -> None:
+        """Nothing to let go of."""
+
+
+def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found in review: a half-filled wiped node could ask for votes without pre-vote and without a vote of its own."""
+    time = {"now": 0.0, "step": 0.0}
+
+    def moving_clock() -> float:
+        time["now"] += time["step"]
+        return time["now"]
+
+    monkeypatch.setattr(library, "monotonicTime", moving_clock)
+    disk = SimDisk(random.Random(1))
+    disk.make_directory("/d")
+    log = CommitLog.open(disk, "/d/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
+    log.append(2, 1, KIND_ENTRY, b"half filled")
+    log.sync()
+    hard_state = HardState(disk, "/d/hard_state")
+    hard_state.set(1, None)
+    peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
+    config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
+    transport = SilentTransport()
+    node = SafeSyncObj(config, Journal(log, hard_state, 0), transport, lambda entries: [[] for _ in entries], 0)
+    for peer in node._nodes.values():
+        transport._onNodeConnected(peer)
+    transport.sent.clear()
+    for microseconds in range(1, 60):  # wherever in the step the deadline passes
+        time["step"] = 0.0
+        node.election_deadline = time["now"] + microseconds * 1e-6
+        time["step"] = 1e-6
+        node.doTick(0)
+    assert (node.role, node.term, hard_state.voter) == (FOLLOWER, 1, False)
+    assert transport.sent == []
+
+
+def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pre-votes are refused while a leader is alive, so that only a cluster without one is sooner at work."""
+    monkeypatch.setattr(library, "monotonicTime", lambda: 1_000.0)
+    disk = SimDisk(random.Random(1))
+    disk.make_directory("/d")
+    log = CommitLog.open(disk, "/d/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
+    peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
+    config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
+    journal = Journal(log, HardState(disk, "/d/hard_state"), 0)
+    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries: [[] for _ in entries], 0)
+    first_wait_s = node.election_deadline - 1_000.0
+    node.postpone_election()
+    least_wait_s = config.election_timeout_ms / 1000
+    assert 0 < first_wait_s < least_wait_s <= node.election_deadline - 1_000.0

@@ -1,0 +1,334 @@
+"""Whole Raft nodes in one loop: real sockets, real disks, the real state machine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from raft.config import PeerAddress, RaftConfig
+from raft.errors import NoLeader, NotLeader, RaftError, UnknownOutcome
+from raft.node import RaftNode
+from raft.proposals import Applied
+from store.command import BatchHeader, Produce, Proposal, PutTopic
+from store.commit_log import CommitLog
+from store.errors import Refused
+from store.hard_state import HardState
+from store.index import Index
+from store.state_machine import StateMachine
+from tests.unit.raft.held_disk import HeldDisk
+from tests.unit.raft.test_transport import free_port, until
+
+QUIET_S = 0.3
+"""How long nothing must happen before we believe that it does not: three heartbeats."""
+
+
+class Member:
+    """One node with its own directory; can be stopped and started again."""
+
+    def __init__(self, config: RaftConfig, directory: Path) -> None:
+        self.config = config
+        self.directory = directory
+        self.disk = HeldDisk()
+        self.fatal: list[str] = []
+        self.running = False
+
+    async def start(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self.index = Index.open(str(self.directory / "index"))
+        self.machine = StateMachine(self.index)
+        self.log = CommitLog.open(
+            self.disk,
+            str(self.directory / "log"),
+            segment_bytes=1 << 20,
+            cache_bytes=1 << 16,
+            applied_index=self.machine.applied_index,
+        )
+        hard_state = HardState(self.disk, str(self.directory / "hard_state"))
+        self.node = RaftNode(self.config, self.log, hard_state, self.machine, on_fatal=self.fatal.append)
+        await self.node.start()
+        self.running = True
+
+    async def stop(self) -> None:
+        if self.running:
+            self.running = False
+            self.disk.release()
+            await self.node.stop()
+            if not self.fatal:
+                self.log.close()
+            self.index.close()
+
+
+def make_members(count: int, tmp_path: Path) -> list[Member]:
+    addresses = {node: PeerAddress("127.0.0.1", free_port()) for node in range(1, count + 1)}
+    return [
+        Member(
+            RaftConfig(
+                cluster_id="test",
+                node_id=node,
+                listen=address,
+                peers={peer: other for peer, other in addresses.items() if peer != node},
+                election_timeout_ms=400,
+                heartbeat_ms=100,
+            ),
+            tmp_path / str(node),
+        )
+        for node, address in addresses.items()
+    ]
+
+
+@asynccontextmanager
+async def cluster(count: int, tmp_path: Path) -> AsyncIterator[list[Member]]:
+    members = make_members(count, tmp_path)
+    try:
+        for member in members:
+            await member.start()
+        yield members
+    finally:
+        for member in members:
+            await member.stop()
+
+
+async def leader_of(members: list[Member]) -> Member:
+    def leaders() -> list[Member]:
+        return [member for member in members if member.running and member.node.is_leader]
+
+    await until(lambda: len(leaders()) == 1)
+    return leaders()[0]
+
+
+def message(batch_id: str, body: bytes = b"x") -> Proposal:
+    return Proposal(Produce((BatchHeader("orders", 0, 1, batch_id, None, crc32c(body), len(body)),)), (body,))
+
+
+async def put_topic(leader: Member) -> Applied:
+    return await leader.node.propose(Proposal(PutTopic("orders", 1)))
+
+
+async def propose_until_accepted(members: list[Member], proposal: Callable[[], Proposal]) -> Applied:
+    """What the SDK does: another node, the same id."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await (await leader_of(members)).node.propose(proposal())
+            except RaftError:
+                await asyncio.sleep(0.01)
+
+
+def same_state(members: list[Member]) -> bool:
+    states = {(m.machine.applied_index, m.machine.state_hash) for m in members if m.running}
+    return len(states) == 1
+
+
+async def test_committed_commands_reach_every_node_in_the_same_order(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        applied = await asyncio.gather(*(leader.node.propose(message(f"b{i}")) for i in range(100)))
+        assert sorted(a.result.results[0].offset for a in applied) == list(range(100))
+        assert all(len(a.durable_on) >= 2 for a in applied), "a majority has it fsynced"
+        await until(lambda: same_state(members))
+        assert [m.machine.max_offset("orders", 0) for m in members] == [100, 100, 100]
+
+
+async def test_followers_name_the_leader_and_take_nothing(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        followers = [member for member in members if member is not leader]
+        await until(lambda: all(f.node.leader_id == leader.config.node_id for f in followers))
+        with pytest.raises(NotLeader) as raised:
+            followers[0].node.propose(message("b"))
+        assert raised.value.leader_id == leader.config.node_id
+
+
+async def test_refused_command_is_an_answer_and_the_node_goes_on(tmp_path: Path) -> None:
+    async with cluster(1, tmp_path) as [member]:
+        await leader_of([member])
+        with pytest.raises(Refused, match="topic_not_found"):
+            await member.node.propose(message("b"))
+        await put_topic(member)
+        assert member.fatal == []
+
+
+async def test_stopping_leader_hands_over_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await leader.node.propose(message("before"))
+        term = leader.node.term
+        await leader.stop()
+        successor = await leader_of(members)
+        assert successor.node.term == term + 1, "one election, without waiting for a time-out"
+        again = await propose_until_accepted(members, lambda: message("before"))
+        assert again.result.results[0].duplicate, "appended once, also across a leader change"
+        await leader.start()
+        await until(lambda: same_state(members))
+
+
+async def test_all_nodes_restart_with_what_was_acknowledged(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await leader.node.propose(message("kept"))
+        for member in members:
+            await member.stop()
+        for member in members:
+            await member.start()
+        await leader_of(members)
+        await until(lambda: same_state(members))
+        assert [m.machine.max_offset("orders", 0) for m in members] == [1, 1, 1]
+
+
+async def test_minority_takes_nothing(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        for member in members:
+            if member is not leader:
+                await member.stop()
+        pending = asyncio.ensure_future(leader.node.propose(message("alone")))
+        await until(lambda: not leader.node.is_leader)  # check-quorum
+        with pytest.raises(RaftError):
+            await pending
+        with pytest.raises(NoLeader):
+            leader.node.propose(message("later"))
+
+
+async def unanswered(pending: "asyncio.Future[Applied]") -> bool:
+    done, _ = await asyncio.wait([pending], timeout=QUIET_S)
+    return not done
+
+
+async def test_leader_does_not_count_its_own_copy_before_it_is_synced(tmp_path: Path) -> None:
+    """Row 8: both followers have it on disk, the leader has not."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        leader.disk.hold()
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        followers = [m for m in members if m is not leader]
+        await until(lambda: all(m.log.synced_index == leader.log.last_index for m in followers))
+        assert await unanswered(pending)
+        assert leader.node.commit_index < leader.log.last_index
+        leader.disk.release()
+        assert leader.config.node_id in (await pending).durable_on
+
+
+async def test_followers_do_not_acknowledge_before_they_have_synced(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        followers = [m for m in members if m is not leader]
+        await until(lambda: same_state(members))
+        for follower in followers:
+            follower.disk.hold()
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: all(m.log.last_index == leader.log.last_index for m in followers))
+        assert await unanswered(pending)
+        followers[0].disk.release()
+        assert (await pending).durable_on == tuple(sorted((leader.config.node_id, followers[0].config.node_id)))
+        followers[1].disk.release()  # its vote would wait for its disk, and with it this loop
+
+
+async def test_single_node_waits_for_its_own_sync(tmp_path: Path) -> None:
+    async with cluster(1, tmp_path) as [member]:
+        await leader_of([member])
+        await put_topic(member)
+        member.disk.hold()
+        pending = asyncio.ensure_future(member.node.propose(message("b")))
+        assert await unanswered(pending)
+        member.disk.release()
+        assert (await pending).durable_on == (1,)
+
+
+async def test_failed_sync_stops_the_node_with_the_reason(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        leader.disk.broken = True
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: leader.fatal != [])
+        assert "cannot be synced" in leader.fatal[0]
+        assert "input/output error" in leader.fatal[0]
+        assert await unanswered(pending), "what may not be on disk is not acknowledged"
+        pending.cancel()
+        others = [member for member in members if member is not leader]
+        applied = await propose_until_accepted(others, lambda: message("b"))
+        assert leader.config.node_id not in applied.durable_on
+
+
+async def test_slow_disk_is_not_a_dead_node(tmp_path: Path) -> None:
+    """Heartbeats are answered while a sync hangs, so leadership does not flap."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        term = leader.node.term
+        for member in members:
+            member.disk.hold()
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        done, _ = await asyncio.wait([pending], timeout=2.5 * leader.config.election_timeout_ms / 1000)
+        assert not done
+        assert (leader.node.term, leader.node.is_leader) == (term, True)
+        for member in members:
+            member.disk.release()
+        await pending
+
+
+async def test_leader_whose_disk_hangs_lets_another_lead(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        leader.disk.hold()
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        others = [member for member in members if member is not leader]
+        applied = await propose_until_accepted(others, lambda: message("b"))
+        assert applied.result.results[0].offset == 0
+        with pytest.raises(UnknownOutcome):
+            await pending
+        leader.disk.release()
+        await until(lambda: same_state(members))
+        assert leader.machine.max_offset("orders", 0) == 1
+
+
+async def test_nodes_that_stop_together_do_not_hand_leadership_to_and_fro(tmp_path: Path) -> None:
+    """Found by chaos (seed 77): two stopping nodes made each other leader sixty times, till their time was over."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        term = leader.node.term
+        follower, other = (member for member in members if member is not leader)
+        await other.stop()  # so that there is nobody else to take over
+        leader.running = follower.running = False
+        await asyncio.gather(leader.node.stop(), hand_back(follower))
+        assert max(leader.node.term, follower.node.term) == term + 1
+        leader.log.close()
+        follower.log.close()
+        leader.index.close()
+        follower.index.close()
+
+
+async def hand_back(member: Member) -> None:
+    """Stop the node as soon as it could hand leadership back."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while not member.node.is_leader:
+                await asyncio.sleep(0)
+    await member.node.stop()
+
+
+async def test_followers_hear_of_a_commit_without_waiting_for_a_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        term = leader.node.term
+        raft = leader.node._raft
+        monkeypatch.setattr(raft, "schedule_heartbeat", lambda: None)
+        raft._SyncObj__newAppendEntriesTime = float("inf")  # there will be none
+        await leader.node.propose(message("b"))
+        await until(lambda: same_state(members))
+        assert (leader.node.term, leader.node.is_leader) == (term, True), "not from another leader"

@@ -1,0 +1,217 @@
+"""Group commit of proposals, driven by hand: what is in one entry, and who hears what."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raft.errors import Overloaded, ProposalTooLarge, UnknownOutcome
+from raft.proposals import PROPOSAL_OVERHEAD_BYTES, Applied, ProposalQueue
+from store.command import BatchHeader, DeleteTopic, Produce, Proposal, QueueOffset, ResetOffsets, decode_entry
+from store.errors import Refused
+from store.log_errors import DiskFull
+from store.record import KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
+
+MAX_ENTRY_BYTES = 4_000
+MAX_IN_FLIGHT_BYTES = 20_000
+
+
+class Log:
+    """Takes entries and lets the test decide when each one is applied."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.outcomes: list[Callable[[Entry | None, Any], None]] = []
+        self.error: Exception | None = None
+
+    def append(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
+        if self.error:
+            raise self.error
+        self.payloads.append(payload)
+        self.outcomes.append(on_outcome)
+        return len(self.payloads)
+
+    def topics(self, number: int) -> list[str]:
+        commands = decode_entry(self.payloads[number]).commands
+        names = []
+        for command in commands:
+            assert isinstance(command, Produce | DeleteTopic)
+            names.append(command.batches[0].topic if isinstance(command, Produce) else command.topic)
+        return names
+
+    def apply(self, number: int, results: list[Any]) -> None:
+        self.outcomes[number](Entry(self.payloads[number], number + 1, 3, KIND_ENTRY, 0), results)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def queue(log: Log) -> ProposalQueue:
+    clock = iter(range(1_000, 100_000))
+    return ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        clock_ms=lambda: next(clock),
+        max_entry_bytes=MAX_ENTRY_BYTES,
+        max_entries_in_flight=2,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+
+
+def proposal(topic: str, size_bytes: int = 0) -> Proposal:
+    if not size_bytes:
+        return Proposal(DeleteTopic(topic))
+    batch = BatchHeader(topic, 0, 1, "b", None, 0, size_bytes)
+    return Proposal(Produce((batch,)), (bytes(size_bytes),))
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_what_waits_in_one_turn_of_the_loop_is_one_entry(log: Log, queue: ProposalQueue) -> None:
+    futures = [queue.submit(proposal(name)) for name in "abc"]
+    await turn()
+    assert log.topics(0) == ["a", "b", "c"]
+    log.apply(0, ["A", "B", "C"])
+    assert [await future for future in futures] == [
+        Applied(result, term=3, index=1, timestamp_ms=1_000, durable_on=(1, 2)) for result in "ABC"
+    ]
+    assert queue.in_flight_bytes == 0
+
+
+async def test_next_entry_collects_while_the_window_is_full(log: Log, queue: ProposalQueue) -> None:
+    for name in "ab":
+        queue.submit(proposal(name))
+        await turn()
+    for name in "cde":
+        queue.submit(proposal(name))
+        await turn()
+    assert len(log.payloads) == 2
+    log.apply(0, [None])
+    await turn()
+    assert log.topics(2) == ["c", "d", "e"]
+
+
+async def test_entries_stay_below_their_limit_but_a_large_proposal_passes(log: Log, queue: ProposalQueue) -> None:
+    for name, size in (("a", 2_000), ("b", 2_000), ("c", 9_000)):
+        queue.submit(proposal(name, size))
+    await turn()
+    assert [log.topics(0), log.topics(1)] == [["a"], ["b"]]
+    log.apply(0, [None])
+    await turn()
+    assert log.topics(2) == ["c"]
+
+
+async def test_bytes_in_flight_are_bounded_and_given_back(log: Log, queue: ProposalQueue) -> None:
+    first = queue.submit(proposal("a", MAX_IN_FLIGHT_BYTES))
+    with pytest.raises(Overloaded):
+        queue.submit(proposal("b"))
+    await turn()
+    log.apply(0, [None])
+    await first
+    queue.submit(proposal("b"))
+    assert PROPOSAL_OVERHEAD_BYTES < queue.in_flight_bytes < PROPOSAL_OVERHEAD_BYTES + 100
+
+
+def offsets(count: int) -> Proposal:
+    return Proposal(ResetOffsets("g", tuple(QueueOffset("t" * 127, queue, 0) for queue in range(count))))
+
+
+async def test_what_a_command_holds_counts_too(log: Log, queue: ProposalQueue) -> None:
+    for _ in range(4):
+        queue.submit(offsets(10))
+    await turn()
+    assert [len(decode_entry(payload).commands) for payload in log.payloads] == [2, 2]
+    assert all(len(payload) <= MAX_ENTRY_BYTES for payload in log.payloads)
+    with pytest.raises(Overloaded):
+        queue.submit(offsets(200))
+
+
+async def test_a_command_that_no_record_can_hold_is_refused_and_later_ones_pass(log: Log, queue: ProposalQueue) -> None:
+    length = MAX_PAYLOAD_BYTES - PROPOSAL_OVERHEAD_BYTES
+    with pytest.raises(ProposalTooLarge, match=str(MAX_PAYLOAD_BYTES)):
+        queue.submit(proposal("a", length))
+    assert queue.in_flight_bytes == 0
+    queue.submit(proposal("b", length - 100))
+    await turn()
+    assert log.topics(0) == ["b"]
+    assert len(log.payloads[0]) <= MAX_PAYLOAD_BYTES
+
+
+async def test_refusal_reaches_only_its_proposer(log: Log, queue: ProposalQueue) -> None:
+    good, bad = queue.submit(proposal("a")), queue.submit(proposal("b"))
+    await turn()
+    log.apply(0, ["A", Refused("topic_not_found", "no topic b")])
+    assert (await good).result == "A"
+    with pytest.raises(Refused, match="no topic b"):
+        await bad
+    assert queue.in_flight_bytes == 0
+
+
+async def test_lost_leadership_is_an_unknown_outcome(log: Log, queue: ProposalQueue) -> None:
+    future = queue.submit(proposal("a"))
+    await turn()
+    log.outcomes[0](None, UnknownOutcome("leadership was lost"))
+    with pytest.raises(UnknownOutcome):
+        await future
+    assert queue.in_flight_bytes == 0
+
+
+async def test_full_disk_fails_the_group_and_later_ones_pass(log: Log, queue: ProposalQueue) -> None:
+    log.error = DiskFull("allocate", "segment", 28, "no space")
+    future = queue.submit(proposal("a"))
+    await turn()
+    with pytest.raises(DiskFull):
+        await future
+    log.error = None
+    queue.submit(proposal("b"))
+    await turn()
+    assert log.topics(0) == ["b"]
+
+
+async def test_a_cancelled_caller_does_not_disturb_the_others(log: Log, queue: ProposalQueue) -> None:
+    gone, there = queue.submit(proposal("a")), queue.submit(proposal("b"))
+    await turn()
+    gone.cancel()
+    log.apply(0, ["A", "B"])
+    assert (await there).result == "B"
+    assert queue.in_flight_bytes == 0
+
+
+async def test_what_nobody_waits_for_any_more_is_not_appended(log: Log, queue: ProposalQueue) -> None:
+    """A cluster that cannot keep up must not spend itself on requests that have timed out: it would never catch up."""
+    futures = [queue.submit(proposal(topic, 3_000)) for topic in "abcdef"]
+    await turn()
+    assert [log.topics(number) for number in range(len(log.payloads))] == [["a"], ["b"]]
+    for gone in (futures[2], futures[3], futures[5]):
+        gone.cancel()
+    log.apply(0, ["A"])
+    await turn()
+    assert log.topics(2) == ["e"]
+    log.apply(1, ["B"])
+    log.apply(2, ["E"])
+    await turn()
+    assert len(log.payloads) == 3
+    assert (await futures[4]).result == "E"
+    assert queue.in_flight_bytes == 0
+
+
+async def test_timestamps_never_go_back(log: Log) -> None:
+    clock = iter([5_000, 4_000])
+    queue = ProposalQueue(
+        log.append,
+        lambda index: (),
+        lambda: next(clock),
+        max_entry_bytes=1,
+        max_entries_in_flight=9,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+    queue.submit(proposal("a"))
+    queue.submit(proposal("b"))
+    await turn()
+    assert [decode_entry(payload).timestamp_ms for payload in log.payloads] == [5_000, 5_000]

@@ -1,0 +1,110 @@
+"""A node that lost its disk: its old acknowledgements are gone, so its vote must not count until it has caught up."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.raft.test_node import (
+    Member,
+    cluster,
+    leader_of,
+    make_members,
+    message,
+    propose_until_accepted,
+    put_topic,
+    same_state,
+    unanswered,
+)
+from tests.unit.raft.test_transport import until
+
+SEVERAL_ELECTIONS_S = 3.0
+"""Three times the longest election timeout of these clusters."""
+
+
+async def wipe(member: Member) -> None:
+    await member.stop()
+    shutil.rmtree(member.directory)
+    member.config = msgspec.structs.replace(member.config, incarnation=member.config.incarnation + "+")
+
+
+async def no_leader_appears(members: list[Member]) -> bool:
+    try:
+        async with asyncio.timeout(SEVERAL_ELECTIONS_S):
+            await leader_of(members)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_first_election_needs_every_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    members = make_members(3, tmp_path)
+    try:
+        for member in members[:2]:
+            await member.start()
+        assert await no_leader_appears(members[:2])
+        assert "the first election of a cluster needs every node; no vote from [3]" in caplog.text
+        await members[2].start()
+        await leader_of(members)
+        await members[2].stop()
+        await put_topic(await leader_of(members[:2]))  # afterwards a majority is enough
+    finally:
+        for member in members:
+            await member.stop()
+
+
+async def test_wiped_node_cannot_elect_one_that_lacks_a_committed_entry(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        wiped, behind = [member for member in members if member is not leader]
+        await behind.stop()
+        await propose_until_accepted([leader, wiped], lambda: message("precious"))
+        await leader.stop()
+        await wipe(wiped)
+
+        await wiped.start()
+        await behind.start()
+        assert await no_leader_appears([wiped, behind]), "together they have forgotten a committed message"
+
+        await leader.start()
+        await leader_of(members)
+        await until(lambda: same_state(members))
+        assert [member.machine.max_offset("orders", 0) for member in members] == [1, 1, 1]
+        await leader.stop()
+        again = await propose_until_accepted([wiped, behind], lambda: message("precious"))
+        assert again.result.results[0].duplicate, "caught up, the wiped node votes, and remembers"
+
+
+async def test_wiped_node_is_filled_by_the_leader_it_already_had(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await asyncio.gather(*(leader.node.propose(message(f"b{i}")) for i in range(20)))
+        wiped = next(member for member in members if member is not leader)
+        await wipe(wiped)
+        term = leader.node.term
+        await wiped.start()
+        await until(lambda: same_state(members))
+        assert leader.node.term == term
+        assert wiped.machine.max_offset("orders", 0) == 20
+
+
+async def test_what_a_lost_disk_acknowledged_no_longer_counts(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        slow, wiped = [member for member in members if member is not leader]
+        await slow.stop()
+        leader.disk.hold()  # acknowledged by `wiped`, not yet durable on the leader
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: leader.node.peers[wiped.config.node_id].match_index == leader.log.last_index)
+        await wipe(wiped)
+        wiped.disk.hold()
+        leader.disk.release()
+        assert await unanswered(pending), "only the leader's disk has it"
+        pending.cancel()
