@@ -1,0 +1,183 @@
+"""The HTTP side of the node: one middleware, body reading within its limits, and the application.
+
+Everything a handler raises becomes a problem document, a redirect to the leader, or, for a bug, a 500 with a trace in
+the log. A client that is slow to send its body is told 408 and disconnected; nobody else waits for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from cluster.core import Core
+from cluster.problems import Problem, problem_of
+from cluster.requests import parse_json
+from cluster.response_writer import SMALL_RESPONSE_BYTES, write_large
+from cluster.responses import Response, json_body, msgpack_body
+from cluster.routes import JSON, MSGPACK, Route
+from raft.errors import NotLeader
+from store.log_errors import DiskFull
+
+logger = logging.getLogger(__name__)
+
+APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
+KEEPALIVE_TIMEOUT_S: Final = 75.0
+"""An idle connection, or one that does not finish its request line and headers, is closed after this."""
+
+CLIENT_GONE: Final = 499
+"""Status of an answer that reaches nobody."""
+
+LINGER_S: Final = 2.0
+"""What a client goes on sending after its request was refused is read for so long, so that it sees the answer."""
+
+UNKNOWN_HERE: Final = frozenset(
+    {"topic_not_found", "queue_not_found", "group_not_found", "transaction_not_found", "offset_out_of_range"}
+)
+"""Answers to reads that only a leader that is up to date can give: a replica that lags, or begins anew at what its
+index had flushed, cannot tell what is not there."""
+
+_JSON_HEADERS: Final = {"Content-Type": JSON}
+_MSGPACK_HEADERS: Final = {"Content-Type": MSGPACK}
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+Inner = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_response(response: Response, status: int = 200) -> web.Response:
+    return web.Response(body=json_body(response), status=status, headers=_JSON_HEADERS)
+
+
+def msgpack_response(response: Response, status: int = 200) -> web.Response:
+    return web.Response(body=msgpack_body(response), status=status, headers=_MSGPACK_HEADERS)
+
+
+def media_type(request: web.Request, allowed: Sequence[str]) -> str:
+    """The body's media type; Problem invalid_request when it is none of `allowed`."""
+    given = request.headers.get("Content-Type", JSON)
+    if given not in allowed:
+        given = given.partition(";")[0].strip().lower()
+        if given not in allowed:
+            raise Problem("invalid_request", f"Content-Type: {' or '.join(allowed)}, not {given[:80]!r}")
+    return given
+
+
+def wants_msgpack(request: web.Request) -> bool:
+    return MSGPACK in request.headers.get("Accept", "")
+
+
+async def read_body(request: web.Request, core: Core) -> bytes:
+    """The whole body; Problem request_too_large before or while reading, request_timeout when it comes too slowly."""
+    limit = core.config.max_request_bytes
+    if (request.content_length or 0) > limit:
+        raise Problem("request_too_large", f"{request.content_length} bytes, the limit is {limit}")
+    try:
+        if request.content.is_eof():
+            return await request.read()
+        async with asyncio.timeout(core.config.request_timeout_ms / 1000):
+            return await request.read()
+    except TimeoutError:
+        raise Problem(
+            "request_timeout", f"the body did not arrive within {core.config.request_timeout_ms} ms"
+        ) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise Problem("request_too_large", f"more than {limit} bytes") from None
+    except (web.RequestPayloadError, ConnectionError):
+        raise
+    except web.HTTPException as error:
+        raise Problem("invalid_request", error.reason) from None
+
+
+async def read_json(
+    request: web.Request, core: Core, decoder: "msgspec.json.Decoder[_Struct]", *, optional: bool = False
+) -> _Struct:
+    """The JSON body; where it is `optional`, no body stands for an empty object, whatever its media type."""
+    if optional and not request.can_read_body:
+        return decoder.decode(b"{}")
+    media_type(request, (JSON,))
+    return parse_json(decoder, await read_body(request, core))
+
+
+def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
+    """The application that serves `routes`, every error mapped by the one table."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+            if request.method == "GET" and not response.prepared:
+                response.headers[APPLIED_INDEX_HEADER] = str(core.raft.applied_index)
+            if isinstance(response, web.Response) and not response.prepared:
+                response = await _deliver(core, request, response)
+        except Exception as error:
+            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                return web.Response(status=CLIENT_GONE)  # reaches nobody; raised, it would be logged as a bug
+            response = _answer_error(core, request, error)
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        core.metrics.count_request(request.method, route, response.status)
+        return response
+
+    application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)
+    for route in routes:
+        # Not add_get: HEAD would run long polls whose answer nobody reads.
+        application.router.add_route(route.method, route.path, route.handler)
+    return application
+
+
+def response_timeout_s(core: Core) -> float:
+    """A client has as long to take its response as to send its request."""
+    return core.config.request_timeout_ms / 1000
+
+
+async def _deliver(core: Core, request: web.Request, response: web.Response) -> web.StreamResponse:
+    """A small response is left to the server; a large one is written here, within the budget and the time."""
+    body = response.body
+    if not isinstance(body, bytes) or len(body) <= SMALL_RESPONSE_BYTES:
+        return response
+    if request.method == "GET":  # a write is done: its outcome is told whatever the budget
+        core.response_budget.require_room(len(body))
+    with core.response_budget.held(len(body)):
+        return await write_large(request, response, body, response_timeout_s(core))
+
+
+def _answer_error(core: Core, request: web.Request, error: Exception) -> web.StreamResponse:
+    if isinstance(error, NotLeader):
+        return _redirect(core, request, error.leader_id)
+    problem = problem_of(error)
+    if problem is not None and problem.code in UNKNOWN_HERE and request.method == "GET" and not core.is_leader():
+        leader_id = core.raft.leader_id
+        if leader_id is not None and leader_id != core.raft.node_id:
+            return _redirect(core, request, leader_id)
+        problem = Problem("no_leader", f"{problem.detail}, as far as this node knows; no leader is ready to confirm it")
+    if problem is None:
+        problem = _foreign_problem(error)
+    if problem is None:
+        logger.error("%s %s failed", request.method, request.path, exc_info=error)
+        problem = Problem("internal", "a bug of the broker; its log has the trace")
+    response = problem.response()
+    if problem.code in ("request_too_large", "request_timeout"):
+        # What is still on its way is not a request: this connection cannot go on.
+        response.force_close()
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+    return response
+
+
+def _foreign_problem(error: Exception) -> Problem | None:
+    """Problems of errors that know nothing of HTTP codes of ours."""
+    if isinstance(error, DiskFull):
+        return Problem("disk_full", f"{error}; make room on the leader's disk")
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return Problem("method_not_allowed", f"this path takes {', '.join(sorted(error.allowed_methods))}")
+    if isinstance(error, web.HTTPNotFound):
+        return Problem("not_found", "no such path; /openapi.json lists them")
+    if isinstance(error, web.RequestPayloadError):
+        return Problem("invalid_request", "the body ended early or is not encoded as its headers say")
+    return None
+
+
+def _redirect(core: Core, request: web.Request, leader_id: int) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": f"{core.nodes[leader_id].url}{request.raw_path}"})

@@ -1,0 +1,218 @@
+"""One node from start to stop: opens what is on disk, wires the parts, serves, and hands over before it leaves.
+
+data directory -> index, commit log, hard state -> Raft node -> services -> HTTP
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from cluster.config import Address, NodeConfig
+from cluster.connections import ConnectionLimit
+from cluster.core import Core
+from cluster.data_directory import DataDirectory, Identity
+from cluster.disk_guard import DiskGuard
+from cluster.exit_codes import ExitCode, StartupError
+from cluster.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.metrics import MeasuredDisk, Metrics
+from cluster.response_writer import connections_max
+from cluster.services import Services
+from cluster.webhooks import HttpWebhooks
+from raft.clock import SYSTEM_CLOCK, Clock
+from raft.config import PeerAddress, RaftConfig, TlsConfig
+from raft.node import RaftNode
+from store.commit_log import CommitLog
+from store.disk import Disk
+from store.errors import IndexDamaged
+from store.hard_state import HardState
+from store.index import Index
+from store.log_errors import DiskError, LogError
+
+logger = logging.getLogger(__name__)
+
+HTTP_BACKLOG: Final = 1024
+ID_PREFIX_BYTES: Final = 10
+"""Random bytes that set this process' ids apart from everybody else's, for ever."""
+
+
+class Broker:
+    """`open`, then `serve` once. `on_fatal` is called when going on could lose data; it must end the process."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        data_directory: DataDirectory,
+        on_fatal: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """Use `Broker.open`."""
+        self.config = config
+        self._data_directory = data_directory
+        path = data_directory.path
+        self._metrics = Metrics()
+        disk = MeasuredDisk(self._metrics)
+        waiters = AppliedWaiters()
+        self._index = Index.open(str(path / "index"))
+        self._state = WakingStateMachine(self._index, waiters)
+        try:
+            self._log, hard_state = _open_log(config, path, disk, self._state.applied_index)
+        except BaseException:
+            self._index.close()
+            raise
+        logger.info("commit log opened: %s", self._log.recovery)
+        self._raft = RaftNode(
+            raft_config(config, data_directory.incarnation),
+            self._log,
+            hard_state,
+            self._state,
+            on_fatal=on_fatal,
+            clock=clock,
+        )
+        self.core = Core(
+            config,
+            self._raft,
+            self._state,
+            self._log,
+            waiters,
+            self._metrics,
+            on_fatal=on_fatal,
+            clock=clock,
+            id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
+        )
+        self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms))
+        self._disk_guard = DiskGuard(self.core, disk, str(path))
+
+    @classmethod
+    def open(cls, config: NodeConfig, on_fatal: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> "Broker":
+        """Claim the data directory and recover what is in it. StartupError says what to do when that is impossible."""
+        directory = DataDirectory.open(Path(config.data_dir), Identity(config.cluster_id, config.node_id))
+        try:
+            with _startup_errors(config):
+                return cls(config, directory, on_fatal, clock)
+        except BaseException:
+            directory.close()
+            raise
+
+    async def serve(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Serve until `stop` is set, then hand leadership over, answer what is under way, and close everything.
+
+        StartupError when an address is not available.
+        """
+        listener = _bind(self.config.http_address())
+        runner = self.services.make_runner()
+        await runner.setup()
+        try:
+            await self._start_raft()
+        except BaseException:
+            await runner.cleanup()
+            listener.close()
+            raise
+        self.services.start()
+        self._disk_guard.start()
+        assert runner.server is not None
+        limit = ConnectionLimit(runner.server, connections_max())
+        server = await asyncio.get_running_loop().create_server(limit, sock=listener, backlog=HTTP_BACKLOG)
+        on_ready()
+        await stop.wait()
+        await self._leave(runner, server)
+
+    def close(self) -> None:
+        """Close the files, the index flushed and the log synced. LogFailed when the log cannot be."""
+        try:
+            self._log.close()
+            self._index.close()
+        finally:
+            self._data_directory.close()
+
+    async def _start_raft(self) -> None:
+        try:
+            await self._raft.start()
+        except OSError as error:
+            raise _unavailable("peer_listen", self.config.peer_address(), error) from None
+
+    async def _leave(self, runner: web.AppRunner, server: asyncio.Server) -> None:
+        logger.info("stopping: handing over")
+        await self._disk_guard.stop()
+        await self.services.leave()
+        server.close()
+        await runner.cleanup()
+
+
+def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
+    """What the Raft node is told."""
+    listen = config.peer_address()
+    tls = None
+    if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
+        tls = TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
+    return RaftConfig(
+        cluster_id=config.cluster_id,
+        node_id=config.node_id,
+        listen=PeerAddress(listen.host, listen.port),
+        peers={
+            node_id: PeerAddress(peer.address.host, peer.address.port)
+            for node_id, peer in config.nodes().items()
+            if node_id != config.node_id
+        },
+        election_timeout_ms=config.election_timeout_ms,
+        heartbeat_ms=config.heartbeat_ms,
+        max_in_flight_bytes=config.max_in_flight_bytes,
+        incarnation=incarnation,
+        tls=tls,
+    )
+
+
+def _open_log(config: NodeConfig, path: Path, disk: Disk, applied_index: int) -> tuple[CommitLog, HardState]:
+    """Both belong together: a hard state whose log is gone is refused (LogCorruption)."""
+    hard_state = HardState(disk, str(path / "hard_state"))
+    log = CommitLog.open(
+        disk,
+        str(path / "log"),
+        segment_bytes=config.segment_bytes,
+        cache_bytes=config.cache_bytes,
+        applied_index=applied_index,
+        # The log gets its first record before the hard state is ever written: without one, the log was lost, and this
+        # node would vote as if it still held what it has acknowledged.
+        may_be_new=hard_state.term == 0 and not hard_state.voter,
+    )
+    return log, hard_state
+
+
+@contextlib.contextmanager
+def _startup_errors(config: NodeConfig) -> Iterator[None]:
+    """What the store says about a damaged or unusable disk, as exit codes."""
+    try:
+        yield
+    except DiskError as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
+    except (LogError, IndexDamaged) as error:
+        raise StartupError(ExitCode.LOG_CORRUPT, str(error)) from error
+
+
+def _bind(address: Address) -> socket.socket:
+    """A bound socket that does not listen yet: a port that is taken is known before anything else begins."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        # Two sockets may be bound alike with SO_REUSEADDR as long as neither listens.
+        listener.listen(HTTP_BACKLOG)
+    except OSError as error:
+        raise _unavailable("http_listen", address, error) from None
+    return listener
+
+
+def _unavailable(option: str, address: Address, error: OSError) -> StartupError:
+    return StartupError(
+        ExitCode.ADDRESS_UNAVAILABLE,
+        f"{option} {address}: {error.strerror or error}; stop what listens there, or choose another address",
+    )

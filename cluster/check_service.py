@@ -1,0 +1,270 @@
+"""Asks producers about half transactions that nobody decided. Only the leader asks.
+
+A due check goes to a waiting long poll of the producer group, the one of the client that prepared the transaction if it
+polls, or to the group's webhook. It counts only after it was delivered: then RecordChecks sets the next one through the
+log, so count, timeline and due times survive a failover. What is kept here, who polls and which checks are out, may be
+lost: at worst a check is asked once more without being counted twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from cluster.block_reader import BlockReader, message_view
+from cluster.core import Core
+from cluster.problems import Problem
+from cluster.responses import CheckView, MessageView
+from raft.errors import RaftError
+from store.command import CheckVia, Discard, RecordChecks
+from store.errors import Refused
+from store.log_errors import LogError
+from store.results import DueCheck
+
+logger = logging.getLogger(__name__)
+
+SCAN_INTERVAL_S: Final = 0.5
+SCAN_PAUSE_S: Final = 0.02
+"""Least time between two scans, however many polls arrive."""
+
+DUE_PER_SCAN: Final = 1_000
+"""Due checks one scan looks at; the next one goes on behind them, so a group that nobody polls for hides no other."""
+
+ORIGIN_SEEN_MS: Final = 5_000
+"""A client that polled within this time is waited for ..."""
+
+ORIGIN_GRACE_MS: Final = 2_000
+"""... for this long after its check became due; then any of its group is asked."""
+
+LEASE_MS: Final = 10_000
+"""A check that was handed out is not handed out again for this long, unless its delivery is known to have failed."""
+
+DISCARDS_MAX: Final = 256
+COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
+
+
+class Poller:
+    """A long poll that waits for checks of a producer group."""
+
+    def __init__(self, client_id: str, limit: int) -> None:
+        self.client_id = client_id
+        self.limit = limit
+        self.checks: list[DueCheck] = []
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.checks) < self.limit
+
+
+class _Seen(NamedTuple):
+    group: str
+    client_id: str
+
+
+class CheckService:
+    """Loop-only. `send_webhook` starts delivering a check to a URL, or says that it does not now: False.
+
+    It keeps account of the checks that are out to webhooks, calls `delivered` or `postpone`, and `nudge` at the end.
+    """
+
+    def __init__(self, core: Core, send_webhook: Callable[[DueCheck, str], bool]) -> None:
+        self._core = core
+        self._send_webhook = send_webhook
+        self._pollers: dict[str, list[Poller]] = {}
+        self._polled_at_ms: dict[_Seen, int] = {}
+        self._leased_until_ms: dict[str, int] = {}
+        self._nudge = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._discarding = False
+        self._scanned_to: tuple[int, str] | None = None
+
+    @property
+    def waiting_polls(self) -> int:
+        return sum(map(len, self._pollers.values()))
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="check-service")
+
+    async def stop(self) -> None:
+        """Ends the scans and answers every waiting poll."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for pollers in self._pollers.values():
+            for poller in pollers:
+                _wake(poller)
+
+    async def poll(self, group: str, client_id: str, limit: int, timeout_s: float) -> list[DueCheck]:
+        """Checks of the group, leased to the caller; empty when the time is over first.
+
+        The caller says `delivered` for those it has handed over, and `release` for the others.
+        """
+        poller = Poller(client_id, limit)
+        waiting = self._pollers.setdefault(group, [])
+        waiting.append(poller)
+        seen = _Seen(group, client_id)
+        self._polled_at_ms[seen] = self._core.steady_ms()
+        try:
+            if timeout_s <= 0:
+                self._scan()
+            else:
+                self._nudge.set()
+                async with asyncio.timeout(timeout_s):
+                    await poller.woken
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.release(check.transaction_id for check in poller.checks)
+            raise
+        finally:
+            waiting.remove(poller)
+            if not waiting and self._pollers.get(group) is waiting:
+                del self._pollers[group]
+            self._polled_at_ms[seen] = self._core.steady_ms()
+        return poller.checks
+
+    def view(self, check: DueCheck, reader: BlockReader) -> CheckView | None:
+        """The check with its messages, or None when the transaction was decided meanwhile."""
+        transaction = self._core.state.transaction(check.transaction_id)
+        if transaction is None or transaction.state != "prepared":
+            return None
+        messages: list[MessageView] = []
+        for batch in transaction.batches:
+            block = reader.messages(batch)
+            for ordinal, message in enumerate(block):
+                message_id = message.message_id or f"{batch.batch_id}-{ordinal}"
+                messages.append(
+                    message_view(message, message_id, batch.topic, batch.queue, transaction.prepared_at_ms, None)
+                )
+        return CheckView(
+            transaction_id=check.transaction_id,
+            producer_group=check.producer_group,
+            client_id=check.client_id,
+            check_times=transaction.check_times + 1,
+            prepared_at_ms=transaction.prepared_at_ms,
+            messages=messages,
+        )
+
+    async def delivered(self, transaction_ids: tuple[str, ...], client_id: str, via: CheckVia) -> None:
+        """Count the checks. If that fails nothing is lost: they are asked again, by this leader or the next one."""
+        try:
+            await self._core.propose(RecordChecks(transaction_ids, client_id, via, self._core.config.check_interval_ms))
+            self._core.metrics.checks["delivered"].inc(len(transaction_ids))
+        except COMMAND_ERRORS as error:
+            logger.warning("%d delivered checks could not be recorded: %s", len(transaction_ids), error)
+        finally:
+            self.release(transaction_ids)
+
+    def release(self, transaction_ids: Iterable[str]) -> None:
+        """The checks are no longer out; those still due are handed out again."""
+        for transaction_id in transaction_ids:
+            self._leased_until_ms.pop(transaction_id, None)
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Something changed: look for due checks soon."""
+        self._nudge.set()
+
+    def postpone(self, transaction_id: str, delay_ms: int) -> None:
+        """The check could not be delivered: not counted, and not tried again before `delay_ms` have passed."""
+        self._core.metrics.checks["failed"].inc()
+        self._leased_until_ms[transaction_id] = self._core.now_ms() + delay_ms
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if self._core.is_leader():
+                    self._scan()
+                else:
+                    self._forget()
+            except Exception:
+                logger.exception("the scan for due checks failed")
+            await asyncio.sleep(SCAN_PAUSE_S)
+            try:
+                async with asyncio.timeout(SCAN_INTERVAL_S):
+                    await self._nudge.wait()
+            except TimeoutError:
+                pass
+            self._nudge.clear()
+
+    def _forget(self) -> None:
+        """Not the leader: its waiting polls are answered, so that the clients find the new one."""
+        self._leased_until_ms.clear()
+        for pollers in self._pollers.values():
+            for poller in pollers:
+                _wake(poller)
+
+    def _scan(self) -> None:
+        """Hand out what is due, and discard what was asked often enough."""
+        now_ms = self._core.now_ms()
+        self._expire(now_ms)
+        given_up: list[str] = []
+        due = self._core.state.due_checks(now_ms, DUE_PER_SCAN, self._scanned_to)
+        for check in due:
+            if check.transaction_id in self._leased_until_ms:
+                continue
+            if check.check_times >= self._core.config.check_max:
+                given_up.append(check.transaction_id)
+            else:
+                self._hand_out(check, now_ms)
+        more = len(due) == DUE_PER_SCAN
+        self._scanned_to = (due[-1].next_check_at_ms, due[-1].transaction_id) if more else None
+        for pollers in self._pollers.values():
+            for poller in pollers:
+                if poller.checks:
+                    _wake(poller)
+        if given_up and not self._discarding:
+            self._discarding = True
+            asyncio.create_task(self._discard(tuple(given_up[:DISCARDS_MAX])), name="discard")  # noqa: RUF006
+
+    def _hand_out(self, check: DueCheck, now_ms: int) -> None:
+        url = self._core.state.check_url(check.producer_group)
+        if url is not None:
+            self._send_webhook(check, url)
+            return
+        poller = self._choose(check, now_ms)
+        if poller is not None:
+            self._leased_until_ms[check.transaction_id] = now_ms + LEASE_MS
+            poller.checks.append(check)
+
+    def _choose(self, check: DueCheck, now_ms: int) -> Poller | None:
+        """The originating client's poll; else any of the group, once the origin had its time to come back."""
+        free = [poller for poller in self._pollers.get(check.producer_group, ()) if poller.has_room]
+        if not free:
+            return None
+        origin = next((poller for poller in free if poller.client_id == check.client_id), None)
+        if origin is not None:
+            return origin
+        seen_at_ms = self._polled_at_ms.get(_Seen(check.producer_group, check.client_id))
+        if (
+            check.client_id
+            and seen_at_ms is not None
+            and self._core.steady_ms() - seen_at_ms < ORIGIN_SEEN_MS
+            and now_ms - check.next_check_at_ms < ORIGIN_GRACE_MS
+        ):
+            return None
+        return free[0]
+
+    async def _discard(self, transaction_ids: tuple[str, ...]) -> None:
+        try:
+            applied = await self._core.propose(Discard(transaction_ids))
+            self._core.metrics.decided["discarded"].inc(len(applied.result.transaction_ids))
+            for transaction_id in applied.result.transaction_ids:
+                logger.warning("transaction %s discarded: nobody answered its checks", transaction_id)
+        except COMMAND_ERRORS as error:
+            logger.warning("transactions could not be discarded yet: %s", error)
+        finally:
+            self._discarding = False
+
+    def _expire(self, now_ms: int) -> None:
+        for transaction_id in [key for key, until_ms in self._leased_until_ms.items() if until_ms <= now_ms]:
+            del self._leased_until_ms[transaction_id]
+        steady_ms = self._core.steady_ms()
+        for seen in [key for key, at_ms in self._polled_at_ms.items() if steady_ms - at_ms > ORIGIN_SEEN_MS]:
+            del self._polled_at_ms[seen]
+
+
+def _wake(poller: Poller) -> None:
+    if not poller.woken.done():
+        poller.woken.set_result(None)

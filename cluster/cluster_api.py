@@ -1,0 +1,175 @@
+"""The node itself: state of the cluster, probes, metrics, and the committed log for readers such as Spark."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, cast
+
+from aiohttp import web
+from prometheus_client.core import GaugeMetricFamily
+
+from cluster import VERSION
+from cluster.api import json_response
+from cluster.core import Core
+from cluster.limits import LIST_MAX
+from cluster.metrics import CONTENT_TYPE, gauge
+from cluster.problems import Problem
+from cluster.requests import LogQuery, parse_query
+from cluster.responses import ClusterView, HealthView, NodeView, Role
+from cluster.routes import OCTET_STREAM, TEXT, Route, json_of
+
+LAG_SERIES_MAX: Final = 1_000
+"""Queues whose consumer lag a scrape shows, so that its size does not grow with the cluster's use."""
+
+
+class ClusterApi:
+    """/v1/cluster, /v1/log, /healthz, /readyz, /metrics"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._caught_up = False
+        core.metrics.add_gauges(self._gauges)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/v1/cluster", self.cluster, "The cluster as this node sees it", {200: json_of(ClusterView)}),
+            Route(
+                "GET",
+                "/v1/log",
+                self.log,
+                "Committed log records as they are on disk; waits up to wait_ms for the first",
+                {200: {OCTET_STREAM: None}},
+                query=LogQuery,
+                errors=("offset_out_of_range", "overloaded"),
+            ),
+            Route("GET", "/healthz", self.healthz, "Whether the process serves", {200: json_of(HealthView)}),
+            Route(
+                "GET",
+                "/readyz",
+                self.readyz,
+                "Whether a leader is known and this node has applied what was committed at its start",
+                {200: json_of(HealthView)},
+                errors=("not_ready",),
+            ),
+            Route("GET", "/metrics", self.metrics, "Metrics for Prometheus", {200: {TEXT: None}}),
+        ]
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        core, raft = self._core, self._core.raft
+        peers = raft.peers
+        nodes = []
+        for node_id in sorted(core.nodes):
+            mine = node_id == raft.node_id
+            nodes.append(
+                NodeView(
+                    node_id=node_id,
+                    url=core.config.advertised_url() if mine else core.nodes[node_id].url,
+                    connected=mine or peers[node_id].connected,
+                    match_index=raft.durable_index if mine else peers[node_id].match_index,
+                )
+            )
+        return json_response(
+            ClusterView(
+                cluster_id=core.config.cluster_id,
+                node_id=raft.node_id,
+                role=cast(Role, raft.role),
+                term=raft.term,
+                leader_id=raft.leader_id,
+                leader_url=core.leader_url(),
+                commit_index=raft.commit_index,
+                applied_index=raft.applied_index,
+                durable_index=raft.durable_index,
+                state_hash=core.state.state_hash,
+                hash_index=core.state.applied_index,
+                nodes=nodes,
+                version=VERSION,
+            )
+        )
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return json_response(HealthView(status="ok"))
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        reason = self.not_ready_reason()
+        if reason is not None:
+            raise Problem("not_ready", reason)
+        return json_response(HealthView(status="ok"))
+
+    def not_ready_reason(self) -> str | None:
+        """Why this node should not be sent requests, or None."""
+        core, raft = self._core, self._core.raft
+        if raft.leader_id is None:
+            return "no leader is known"
+        # An applied entry of this term was committed by this term's leader, and everything older with it.
+        if core.state.applied_term != raft.term and (raft.role == "leader" or not self._caught_up):
+            return f"nothing of term {raft.term} is applied yet"
+        if not self._caught_up:
+            if raft.applied_index < raft.commit_index:
+                return f"applied {raft.applied_index} of {raft.commit_index} entries"
+            self._caught_up = True
+        return None
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._core.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def log(self, request: web.Request) -> web.Response:
+        query = parse_query(LogQuery, request.query)
+        core = self._core
+        deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
+        while query.from_index > core.raft.applied_index:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            if left_s <= 0 or core.waiters.closed or not await core.waiters.wait_any(left_s):
+                break
+        core.response_budget.require_room()
+        committed = core.raft.applied_index
+        records, next_index = b"", query.from_index
+        if query.from_index < core.log.first_index:
+            extra = {"first_index": core.log.first_index}
+            raise Problem("offset_out_of_range", f"the log begins at index {core.log.first_index}", extra)
+        if query.from_index <= committed:
+            records, next_index = core.read_records(query.from_index, committed, query.max_bytes)
+        headers = {
+            "Content-Type": OCTET_STREAM,
+            "KeelMQ-Next-Index": str(next_index),
+            "KeelMQ-Commit-Index": str(committed),
+        }
+        return web.Response(body=records, headers=headers)
+
+    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+        core, raft = self._core, self._core.raft
+        yield gauge("keelmq_raft_term", "Current term", raft.term)
+        yield gauge("keelmq_raft_is_leader", "1 while this node leads", raft.role == "leader")
+        yield gauge("keelmq_raft_has_leader", "1 while a leader is known", raft.leader_id is not None)
+        yield gauge("keelmq_raft_commit_index", "Highest index known committed", raft.commit_index)
+        yield gauge("keelmq_raft_applied_index", "Highest index applied", raft.applied_index)
+        yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
+        yield gauge("keelmq_in_flight_bytes", "Bytes of writes waiting for their commit", raft.in_flight_bytes)
+        yield gauge("keelmq_waiting_pulls", "Long polls that wait for messages", len(core.waiters))
+        yield gauge("keelmq_disk_is_low", "1 while writes are refused for want of space", core.disk_is_low)
+        yield gauge("keelmq_timers_pending", "Timers, one for each batch that waits", core.state.timers_pending)
+        yield gauge("keelmq_messages_scheduled", "Messages that wait for their time", core.state.messages_scheduled)
+        undecided = core.state.transactions(state="prepared", limit=LIST_MAX)
+        yield gauge(
+            "keelmq_transactions_undecided",
+            f"Half transactions that are prepared, counted up to {LIST_MAX}",
+            len(undecided.transactions),
+        )
+        connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is connected", labels=["node_id"])
+        for node_id, peer in raft.peers.items():
+            connected.add_metric([str(node_id)], peer.connected)
+        yield connected
+        yield self._lag()
+
+    def _lag(self) -> GaugeMetricFamily:
+        lag = GaugeMetricFamily(
+            "keelmq_consumer_lag_messages",
+            "Messages not yet committed by the group",
+            labels=["group", "topic", "queue"],
+        )
+        series = 0
+        for group in self._core.state.groups():
+            for offset in self._core.state.offsets(group.group) or ():
+                if series == LAG_SERIES_MAX:
+                    return lag
+                lag.add_metric([group.group, offset.topic, str(offset.queue)], offset.lag)
+                series += 1
+        return lag

@@ -1,0 +1,138 @@
+"""What every handler needs of the node: propose a command, read blocks, say who leads."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from cluster.config import NodeConfig, Peer
+from cluster.long_poll import AppliedWaiters
+from cluster.metrics import Metrics
+from cluster.problems import Problem
+from cluster.response_writer import ResponseBudget
+from cluster.responses import Receipt
+from raft.clock import Clock
+from raft.errors import NoLeader, NotLeader, UnknownOutcome
+from raft.node import RaftNode
+from raft.proposals import Applied
+from store.command import Command, Proposal
+from store.commit_log import CommitLog
+from store.log_errors import DiskFull, LogError
+from store.state_machine import StateMachine
+
+
+class Core:
+    """One running node, as the handlers see it. Loop-only."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        raft: RaftNode,
+        state: StateMachine,
+        log: CommitLog,
+        waiters: AppliedWaiters,
+        metrics: Metrics,
+        *,
+        on_fatal: Callable[[str], None],
+        clock: Clock,
+        id_prefix: str,
+    ) -> None:
+        """`id_prefix` begins every id this process makes: nobody else's ever does."""
+        self.config = config
+        self.nodes: dict[int, Peer] = config.nodes()
+        self.raft = raft
+        self.state = state
+        self.log = log
+        self.waiters = waiters
+        self.metrics = metrics
+        self._clock = clock
+        self.response_budget = ResponseBudget()
+        self.disk_is_low = False
+        """Set by the disk guard: writes are refused, reads go on."""
+        self._on_fatal = on_fatal
+        self._id_prefix = id_prefix
+        self._ids = 0
+
+    async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+        """The command's outcome, once it is fsynced on a majority and applied here.
+
+        Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full. UnknownOutcome also when it
+        takes longer than request_timeout_ms; it may still be committed then.
+        """
+        if self.disk_is_low:
+            self.require_leader()
+            raise Problem(
+                "disk_full", f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room"
+            )
+        begun_s = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.config.request_timeout_ms / 1000):
+                applied = await self.raft.propose(Proposal(command, tuple(blocks)))
+        except TimeoutError:
+            raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
+        self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
+        return applied
+
+    def is_leader(self) -> bool:
+        """Leads, and has applied everything that was committed before its term: what it reads here is current."""
+        return self.raft.is_leader and self.state.applied_term == self.raft.term
+
+    def require_leader(self) -> None:
+        """NotLeader or NoLeader unless this node leads and is up to date."""
+        if self.is_leader():
+            return
+        leader_id = self.raft.leader_id
+        if leader_id is None or leader_id == self.raft.node_id:
+            raise NoLeader("no leader is ready")
+        raise NotLeader(leader_id)
+
+    def leader_url(self) -> str | None:
+        leader_id = self.raft.leader_id
+        if leader_id is None:
+            return None
+        return self.config.advertised_url() if leader_id == self.raft.node_id else self.nodes[leader_id].url
+
+    def new_id(self) -> str:
+        """Unique for ever: the process' prefix, then counted. An allowed batch, transaction and member id."""
+        self._ids += 1
+        return f"{self._id_prefix}{self._ids:x}"
+
+    def now_ms(self) -> int:
+        """The replicated clock as it would be if something were proposed now."""
+        return self.raft.clock_ms()
+
+    def steady_ms(self) -> int:
+        """For spans of time: goes on at its own pace when the wall clock leaps."""
+        return int(self._clock.steady_s() * 1000)
+
+    def read_payload(self, position: int) -> bytes:
+        """The payload of the record at a log position. A log that cannot be read ends the process: other nodes have the
+        data. DiskFull when there is no file descriptor left for it.
+        """
+        with self._reading():
+            return self.log.entry(self.log.index_at(position)).payload
+
+    def read_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
+        """Records as they are on disk, and the index that follows them; for errors see `read_payload`."""
+        with self._reading():
+            return self.log.raw_records(first, last, max_bytes)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskFull:
+            raise
+        except LogError as error:
+            self.fatal(str(error))
+
+    def fatal(self, reason: str) -> NoReturn:
+        self._on_fatal(reason)
+        raise RuntimeError(reason)
+
+
+def receipt_of(applied: Applied) -> Receipt:
+    return Receipt(
+        term=applied.term, index=applied.index, timestamp_ms=applied.timestamp_ms, durable_on=applied.durable_on
+    )

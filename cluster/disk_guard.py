@@ -1,0 +1,50 @@
+"""Refuses writes before the disk is full, and takes them again once there is space."""
+
+import asyncio
+import logging
+from typing import Final
+
+from cluster.core import Core
+from store.disk import Disk
+from store.log_errors import DiskError
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+
+
+class DiskGuard:
+    """Looks at the free space every second and sets `core.disk_is_low`."""
+
+    def __init__(self, core: Core, disk: Disk, path: str) -> None:
+        self._core = core
+        self._disk = disk
+        self._path = path
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.look()
+        self._task = asyncio.create_task(self._run(), name="disk-guard")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def look(self) -> None:
+        """Compare the free space with min_free_bytes now."""
+        try:
+            free_bytes = self._disk.free_bytes(self._path)
+        except DiskError as error:
+            logger.warning("free space unknown: %s", error)
+            return
+        low = free_bytes < self._core.config.min_free_bytes
+        if low != self._core.disk_is_low:
+            self._core.disk_is_low = low
+            message = "writes are refused" if low else "writes are taken again"
+            logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.look()

@@ -1,0 +1,34 @@
+"""How JSON shows the rows of the half topic and of the topic of discarded halves: with RocketMQ's properties."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from store.results import Row
+from store.state_machine import StateMachine
+from store.topics import DISCARDED_TOPIC, HALF_TOPIC
+
+HALF_TOPICS: Final = frozenset({HALF_TOPIC, DISCARDED_TOPIC})
+
+AddedProperties = Callable[[Row], Mapping[str, str]]
+
+
+def added_properties(state: StateMachine, topic: str) -> AddedProperties | None:
+    """What is added to the properties of a row's messages; None for topics whose messages are shown as they are."""
+    if topic not in HALF_TOPICS:
+        return None
+
+    def of(row: Row) -> Mapping[str, str]:
+        transaction = None if row.transaction_id is None else state.transaction(row.transaction_id)
+        if transaction is None:
+            raise AssertionError(f"offset {row.base_offset} of {topic} is of no transaction")
+        place = (row.position, row.block_offset)
+        batch = next(each for each in transaction.batches if (each.position, each.block_offset) == place)
+        return {
+            "REAL_TOPIC": batch.topic,
+            "REAL_QID": str(batch.queue),
+            "PGROUP": transaction.producer_group,
+            "TRAN_MSG": "true",
+            "TRANSACTION_CHECK_TIMES": str(transaction.check_times),
+        }
+
+    return of

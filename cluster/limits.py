@@ -1,0 +1,67 @@
+"""The limits of the HTTP API, and the names it accepts. docs/http-api.md states them; a test holds both together."""
+
+import re
+from typing import Final
+
+from store.limits import DELAY_MAX_MS as DELAY_MAX_MS
+from store.limits import GIVE_BACK_REASON_BYTES_MAX as GIVE_BACK_REASON_BYTES_MAX
+from store.limits import QUEUES_MAX as QUEUES_MAX
+from store.limits import RETRY_DELAYS_MAX as RETRY_DELAYS_MAX
+from store.limits import RETRY_MAX_ATTEMPTS_MAX as RETRY_MAX_ATTEMPTS_MAX
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
+BLOCK_MESSAGES_MAX: Final = 10_000
+REQUEST_MESSAGES_MAX: Final = 10_000
+"""Messages of one request, over all its batches: the loop does nothing else while it looks at them."""
+DUPLICATES_SOUGHT_BYTES_MAX: Final = 64 * 1024
+"""Fields that appear twice are sought in JSON bodies up to this size: the only pass over them in Python."""
+TAG_BYTES_MAX: Final = 255
+KEYS_MAX: Final = 32
+KEY_BYTES_MAX: Final = 255
+SHARDING_KEY_BYTES_MAX: Final = 255
+PROPERTIES_BYTES_MAX: Final = 32_767
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+CLIENT_ID_LENGTH_MAX: Final = 255
+BATCHES_MAX: Final = 1_000
+"""Batches in one request: one per queue of a large topic is far below it."""
+RETENTION_MS_MAX: Final = 3650 * 86_400_000
+WAIT_MS_MAX: Final = 30_000
+PULL_MESSAGES_DEFAULT: Final = 32
+PULL_MESSAGES_MAX: Final = 10_000
+PULL_BYTES_DEFAULT: Final = 1024 * 1024
+PULL_BYTES_MAX: Final = 16 * 1024 * 1024
+CHECKS_MAX: Final = 256
+LIST_MAX: Final = 1_000
+TAGS_LENGTH_MAX: Final = 2_048
+FILTER_BYTES_MAX: Final = 2_048
+"""Of an SQL92 expression in UTF-8: with every byte percent-encoded it still fits a request line."""
+FILTER_DEPTH_MAX: Final = 32
+"""Parentheses and NOTs within each other."""
+FILTER_IN_ITEMS_MAX: Final = 256
+FILTER_LIKES_MAX: Final = 32
+FILTER_PATTERN_LENGTH_MAX: Final = 256
+"""Characters of a LIKE pattern."""
+FILTER_NUMBER_LENGTH_MAX: Final = 40
+"""Characters of a number, in an expression and in a property: a longer text is not one."""
+DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+"""What the delay levels 1 to 18 stand for, those of RocketMQ."""
+OFFSETS_MAX: Final = 1_024
+GIVE_BACK_MESSAGES_MAX: Final = 256
+"""Of one request to give messages back, or to replay dead letters: a row is read and written for each."""
+GROUP_TOPICS_MAX: Final = 64
+SESSION_TIMEOUT_MS_MIN: Final = 1_000
+SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
+LOG_BYTES_DEFAULT: Final = 1024 * 1024
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+URL_LENGTH_MAX: Final = 2_048
+INT64_MAX: Final = (1 << 63) - 1
+
+NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$(?!\n)"
+ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
+MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
+
+NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+ID_REGEX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MESSAGE_ID_REGEX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")

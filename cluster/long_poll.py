@@ -1,0 +1,117 @@
+"""Waiting for what is applied: per queue for consumers, for anything at all for log readers.
+
+A waiter costs nothing until its own queue moves: `notice` is told what each applied command touched, `wake` wakes them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from store.commit_log import Entry
+from store.errors import Refused
+from store.index import Index
+from store.results import Decided, Discarded, Fired, Prepared, Produced, Result
+from store.state_machine import FLUSH_ENTRIES, StateMachine
+from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+
+
+class AppliedWaiters:
+    """Loop-only. Waiters that are cancelled (a client that went away) leave nothing behind."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self._any: set[asyncio.Future[None]] = set()
+        self._touched: set[tuple[str, int]] = set()
+        self.closed = False
+        """The node stops: nobody waits any more."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_queue.values())) + len(self._any)
+
+    def notice(self, result: Result | Refused) -> None:
+        """Remember which queues a result made longer. Their waiters wake with the next `wake`."""
+        if not self._by_queue:
+            return
+        if isinstance(result, Produced):
+            self._touched.update((each.topic, each.queue) for each in result.results if each.offset is not None)
+        elif isinstance(result, Decided | Fired):
+            self._touched.update((each.topic, each.queue) for each in result.positions if each.offset is not None)
+            if isinstance(result, Decided):
+                self._touched.add((OP_HALF_TOPIC, 0))
+        elif isinstance(result, Prepared):
+            self._touched.add((HALF_TOPIC, 0))
+        elif isinstance(result, Discarded):
+            self._touched.update(((DISCARDED_TOPIC, 0), (OP_HALF_TOPIC, 0)))
+
+    def wake(self) -> None:
+        """Something was applied: wake whoever waits for it."""
+        if self._touched:
+            for key in self._touched:
+                _resolve(self._by_queue.pop(key, ()))
+            self._touched.clear()
+        if self._any:
+            woken, self._any = self._any, set()
+            _resolve(woken)
+
+    def close(self) -> None:
+        """Wake everybody; from now on waiting returns at once."""
+        self.closed = True
+        for waiting in self._by_queue.values():
+            _resolve(waiting)
+        _resolve(self._any)
+
+    async def wait_queue(self, topic: str, queue: int, timeout_s: float) -> bool:
+        """Until something is appended to the queue; False when the time is over first."""
+        if self.closed:
+            return False
+        key = (topic, queue)
+        future = asyncio.get_running_loop().create_future()
+        self._by_queue.setdefault(key, set()).add(future)
+        try:
+            return await _wait(future, timeout_s)
+        finally:
+            waiting = self._by_queue.get(key)
+            if waiting is not None:
+                waiting.discard(future)
+                if not waiting:
+                    del self._by_queue[key]
+
+    async def wait_any(self, timeout_s: float) -> bool:
+        """Until anything is applied; False when the time is over first."""
+        if self.closed:
+            return False
+        future = asyncio.get_running_loop().create_future()
+        self._any.add(future)
+        try:
+            return await _wait(future, timeout_s)
+        finally:
+            self._any.discard(future)
+
+
+class WakingStateMachine(StateMachine):
+    """The state machine; tells long polls which queues an applied command made longer."""
+
+    def __init__(self, index: Index, waiters: AppliedWaiters, *, flush_entries: int = FLUSH_ENTRIES) -> None:
+        super().__init__(index, flush_entries=flush_entries)
+        self._waiters = waiters
+
+    def apply(self, entries: Sequence[Entry]) -> list[list[Result | Refused]]:
+        outcomes = super().apply(entries)
+        for results in outcomes:
+            for result in results:
+                self._waiters.notice(result)
+        return outcomes
+
+
+async def _wait(future: "asyncio.Future[None]", timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await future
+    except TimeoutError:
+        return False
+    return True
+
+
+def _resolve(waiting: "Iterable[asyncio.Future[None]]") -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)

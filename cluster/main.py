@@ -1,0 +1,136 @@
+"""`keelmqd`: run a node, or look into its log. Exit codes are in cluster/exit_codes.py."""
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import uvloop
+
+from cluster import VERSION
+from cluster.broker import Broker
+from cluster.config import ConfigError, NodeConfig, load, options
+from cluster.exit_codes import ExitCode, StartupError
+from cluster.log_command import LOG_ACTIONS, log_command
+from cluster.logging_setup import set_up_logging
+from store.log_errors import LogFailed
+
+logger = logging.getLogger("keelmqd")
+
+GC_THRESHOLD: Final = 50_000
+"""Young objects before a collection. Requests make few cycles, and each collection stops the loop."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `keelmqd`; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = given.pop(0) if given and given[0] in ("run", "log") else "run"
+    try:
+        if command == "log":
+            parsed = log_parser().parse_args(given)
+            return log_command(parsed.action, parsed.data_dir, parsed.from_index)
+        return run_command(given)
+    except StartupError as error:
+        print(f"keelmqd: {error}", file=sys.stderr)
+        return error.code
+
+
+def run_command(given: Sequence[str]) -> int:
+    parsed = vars(run_parser().parse_args(given))
+    file, check_only = parsed.pop("config"), parsed.pop("check_config")
+    try:
+        config = load(file, os.environ, parsed)
+    except ConfigError as error:
+        raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
+    if check_only:
+        print(f"keelmqd: the configuration of node {config.node_id} of cluster {config.cluster_id!r} is valid")
+        return ExitCode.STOPPED
+    set_up_logging(config.log_level, config.log_format)
+    broker = Broker.open(config, end_at_once)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(broker))
+    finally:
+        close(broker)
+    logger.info("stopped")
+    return ExitCode.STOPPED
+
+
+async def serve(broker: Broker) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # What exists now lives as long as the process: no collection need look at it again.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    await broker.serve(stop, lambda: announce(broker.config))
+
+
+def announce(config: NodeConfig) -> None:
+    """The one line on standard output."""
+    print(
+        f"keelmqd {VERSION}: node {config.node_id} of cluster {config.cluster_id!r} serves "
+        f"{config.advertised_url()}, peers at {config.peer_address()}, data in {config.data_dir}, pid {os.getpid()}",
+        flush=True,
+    )
+
+
+def close(broker: Broker) -> None:
+    try:
+        broker.close()
+    except LogFailed as error:
+        end_at_once(str(error))
+
+
+def end_at_once(reason: str) -> NoReturn:
+    """Going on could lose data: say why and end, without anything that might still write."""
+    logger.critical("this node stops now: %s", reason)
+    print(f"keelmqd: fatal: {reason}", file=sys.stderr, flush=True)
+    os._exit(ExitCode.FATAL)
+
+
+def run_parser() -> argparse.ArgumentParser:
+    """Flags for every option of the configuration; what is not given stays out of the result."""
+    codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
+    parser = argparse.ArgumentParser(
+        prog="keelmqd",
+        usage="keelmqd [run] [options]\n       keelmqd log {dump,verify} --data-dir DIR",
+        description="Run one node of a KeelMQ cluster. Options come from a TOML file, then from KEELMQ_<OPTION> in the "
+        "environment, then from the command line; the last one wins.",
+        epilog=f"exit codes: {codes}",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"keelmqd {VERSION}")
+    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options by name")
+    parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
+    for option in options():
+        repeated = option.name == "peers"
+        default = "" if option.default in (None, ()) else f" (default: {option.default})"
+        parser.add_argument(
+            option.flag,
+            dest=option.name,
+            metavar="ID=HOST:PORT=URL" if repeated else option.name.rpartition("_")[2].upper(),
+            action="append" if repeated else "store",
+            help=(option.description + default).replace("%", "%%"),
+        )
+    return parser
+
+
+def log_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="keelmqd log", description="Look into the commit log of a stopped node.")
+    parser.add_argument("action", choices=LOG_ACTIONS)
+    parser.add_argument("--data-dir", required=True, help="the node's data directory")
+    parser.add_argument("--from-index", type=int, default=1, help="first record to print (default: 1)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

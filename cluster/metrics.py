@@ -1,0 +1,125 @@
+"""What operators watch, in Prometheus' form, in a registry of its own.
+
+Children are labelled once, so the hot path pays an addition under a lock. Gauges of the Raft node and of the state are
+read when they are scraped.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from store.disk import PosixDisk, PosixFile
+
+LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+GaugeReader = Callable[[], Iterator[GaugeMetricFamily]]
+
+
+class Metrics:
+    """All metrics of one node."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks when a counter began
+        self.registry = CollectorRegistry()
+        self.produced_messages = self._counter("keelmq_produced_messages", "Messages acknowledged to producers")
+        self.produced_bytes = self._counter("keelmq_produced_bytes", "Bytes of acknowledged message blocks")
+        self.pulled_messages = self._counter("keelmq_pulled_messages", "Messages handed to consumers")
+        self.pulled_bytes = self._counter("keelmq_pulled_bytes", "Bytes of message blocks read for consumers")
+        self.prepared = self._counter("keelmq_transactions_prepared", "Half transactions stored")
+        decided = Counter(
+            "keelmq_transactions_decided", "Transactions decided through this node", ["state"], registry=self.registry
+        )
+        self.decided = {state: decided.labels(state) for state in ("committed", "rolled_back", "discarded")}
+        checks = Counter("keelmq_checks", "Checks of half transactions by outcome", ["outcome"], registry=self.registry)
+        self.checks = {outcome: checks.labels(outcome) for outcome in ("delivered", "failed")}
+        self.expired_members = self._counter("keelmq_group_members_expired", "Members whose session ended silently")
+        self.timers_fired = self._counter("keelmq_timers_fired", "Timers whose messages became visible")
+        self.timer_lateness_seconds = Histogram(
+            "keelmq_timer_lateness_seconds",
+            "How long after its time a delayed batch became visible",
+            buckets=LATENESS_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.commit_seconds = self._histogram(
+            "keelmq_commit_seconds", "From proposing a command to its being applied, durable on a majority"
+        )
+        self.fsync_seconds = self._histogram("keelmq_fsync_seconds", "fdatasync of the commit log")
+        self.append_seconds = self._histogram("keelmq_append_seconds", "Writing one record into the commit log file")
+        self._http = Counter(
+            "keelmq_http_requests", "HTTP requests", ["method", "route", "status"], registry=self.registry
+        )
+        self._http_children: dict[tuple[str, str, int], Counter] = {}
+
+    def count_request(self, method: str, route: str, status: int) -> None:
+        child = self._http_children.get((method, route, status))
+        if child is None:
+            child = self._http_children[method, route, status] = self._http.labels(method, route, str(status))
+        child.inc()
+
+    def add_gauges(self, reader: GaugeReader) -> None:
+        """`reader` is called at every scrape."""
+        self.registry.register(_Gauges(reader))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, description: str) -> Counter:
+        return Counter(name, description, registry=self.registry)
+
+    def _histogram(self, name: str, description: str) -> Histogram:
+        return Histogram(name, description, buckets=LATENCY_BUCKETS_S, registry=self.registry)
+
+
+class _Gauges:
+    def __init__(self, reader: GaugeReader) -> None:
+        self._reader = reader
+
+    def describe(self) -> Iterator[Metric]:
+        # Without it registering would read the gauges, before there is a node to read them from.
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        return self._reader()
+
+
+def gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, description, value=value)
+
+
+class MeasuredDisk(PosixDisk):
+    """The real disk; its files report how long writing and syncing took."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def open(self, path: str, *, create: bool = False) -> "MeasuredFile":
+        return MeasuredFile.of(super().open(path, create=create), self._metrics)
+
+
+class MeasuredFile(PosixFile):
+    """A file whose writes and syncs are timed. Its methods keep the promises of PosixFile."""
+
+    __slots__ = ("_metrics",)
+    _metrics: Metrics
+
+    @classmethod
+    def of(cls, file: PosixFile, metrics: Metrics) -> "MeasuredFile":
+        measured = cls(file._descriptor, file._path)
+        measured._metrics = metrics
+        return measured
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        begun_s = time.perf_counter()
+        super().pwrite(data, position)
+        self._metrics.append_seconds.observe(time.perf_counter() - begun_s)
+
+    def fdatasync(self) -> None:
+        begun_s = time.perf_counter()
+        super().fdatasync()
+        self._metrics.fsync_seconds.observe(time.perf_counter() - begun_s)

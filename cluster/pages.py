@@ -1,0 +1,185 @@
+"""What one pull answers, filled row by row: messages for JSON, whole batches for the SDK.
+
+What is not selected is left out: messages for JSON; for msgpack batches without any message that is, and of the other
+batches it is said which messages to skip.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from crc32c import crc32c
+from msgspec import UNSET
+
+from cluster.block_reader import BlockReader, FoundMessage, delivered, message_view
+from cluster.blocks import encode_block
+from cluster.filters.selection import Selects
+from cluster.half_topics import AddedProperties
+from cluster.requests import PullQuery
+from cluster.responses import MessageView, PulledBatch, origin_view
+from store.results import Row
+
+SCAN_S_MAX: Final = 0.25
+"""A pull that looks into blocks answers when it has looked for so long, whatever it found."""
+SCAN_SLICE_S: Final = 0.005
+"""After so long it lets the loop do everything else that waits."""
+
+
+class Pace:
+    """Keeps a scan from holding up the loop: whoever looks at one message after the other asks after each."""
+
+    def __init__(self) -> None:
+        self._now_s = asyncio.get_running_loop().time
+        self._begun_s = self._rested_s = self._now_s()
+        self.rests = 0
+
+    @property
+    def is_tired(self) -> bool:
+        return self._now_s() - self._rested_s >= SCAN_SLICE_S
+
+    @property
+    def is_over(self) -> bool:
+        return self._now_s() - self._begun_s >= SCAN_S_MAX
+
+    async def rest(self) -> None:
+        await asyncio.sleep(0)
+        self._rested_s = self._now_s()
+        self.rests += 1
+
+
+class Page(Protocol):
+    """What one answer will hold. `next_offset` is where to go on, whatever was found."""
+
+    next_offset: int
+    found: int
+    size_bytes: int
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        """Look through a row; False when the page was full before its end."""
+        ...
+
+
+class MessagePage:
+    """Messages for JSON: those that are wanted, one by one."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue: int,
+        query: PullQuery,
+        selects: Selects | None,
+        added_properties: AddedProperties | None = None,
+    ) -> None:
+        self._added_properties = added_properties
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.messages: list[MessageView] = []
+        self._topic = topic
+        self._queue = queue
+        self._query = query
+        self._selects = selects
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        added = None if self._added_properties is None else self._added_properties(row)
+        for found in delivered(row, reader.messages(row)):
+            if found.offset < self.next_offset:
+                continue
+            if self._selects is None or self._selects(found.message):
+                size = self.size_bytes + len(found.message.body)
+                if self.messages and size > self._query.max_bytes:
+                    return False
+                self._add(found, row, added)
+                if self.found == self._query.max_messages:
+                    return False
+            self.next_offset = found.offset + 1
+            if pace.is_tired:
+                await pace.rest()
+        self.next_offset = max(self.next_offset, row.next_offset)
+        return True
+
+    def _add(self, found: FoundMessage, row: Row, added_properties: Mapping[str, str] | None) -> None:
+        self.messages.append(
+            message_view(
+                found.message,
+                found.message_id,
+                self._topic,
+                self._queue,
+                row.stored_at_ms,
+                found.offset,
+                row.redelivery,
+                transaction_id=row.transaction_id,
+                added_properties=added_properties,
+            )
+        )
+        self.found += 1
+        self.size_bytes += len(found.message.body)
+        self.next_offset = found.offset + 1
+
+
+class BlockPage:
+    """Batches for the SDK: those with a message that is wanted, and which of their messages are not."""
+
+    def __init__(self, query: PullQuery, selects: Selects) -> None:
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.batches: list[PulledBatch] = []
+        self._query = query
+        self._selects = selects
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        too_much = self.size_bytes + row.unpacked_bytes > self._query.max_bytes
+        if self.batches and (too_much or self.found >= self._query.max_messages):
+            return False
+        messages = reader.messages(row)
+        filtered: list[int] = []
+        wanted = 0
+        for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
+            if not self._selects(messages[ordinal]):
+                filtered.append(ordinal)
+            elif offset >= self.next_offset:
+                wanted += 1
+            if pace.is_tired:
+                await pace.rest()
+        if wanted:
+            self.batches.append(pulled_batch(row, reader, tuple(filtered)))
+            self.found += wanted
+            self.size_bytes += max(row.unpacked_bytes, len(self.batches[-1].block))
+        self.next_offset = row.next_offset
+        return True
+
+
+def pulled_batch(row: Row, reader: BlockReader, filtered: tuple[int, ...] = ()) -> PulledBatch:
+    """A row as the SDK takes it; one of a single message goes out alone, however large the batch was that it came in.
+
+    The checksum of the whole block was verified just before the message is cut out of it.
+    """
+    if row.redelivery is not None:
+        block = encode_block([reader.messages(row)[row.redelivery.only]], row.batch_id)
+        return PulledBatch(
+            base_offset=row.base_offset,
+            count=1,
+            batch_id=row.batch_id,
+            stored_at_ms=row.stored_at_ms,
+            crc32c=crc32c(block),
+            block=block,
+            transaction_id=row.transaction_id,
+            skip=(),
+            only=row.redelivery.only,
+            attempt=row.redelivery.attempt,
+            origin=origin_view(row.redelivery),
+        )
+    return PulledBatch(
+        base_offset=row.base_offset,
+        count=row.count,
+        batch_id=row.batch_id,
+        stored_at_ms=row.stored_at_ms,
+        crc32c=row.crc32c,
+        block=reader.block(row),
+        transaction_id=row.transaction_id,
+        skip=row.skip,
+        filtered=filtered or UNSET,
+        encoding=UNSET if row.encoding == "none" else row.encoding,
+        uncompressed_bytes=UNSET if row.uncompressed_bytes is None else row.uncompressed_bytes,
+    )

@@ -1,0 +1,123 @@
+"""Errors as HTTP: one table from a stable code to its status, title and whether a retry may help.
+
+A handler raises `Problem` (or `Refused`, or one of raft's errors); `problem_of` is the only place that translates, and
+`Problem.response` the only one that renders `application/problem+json`. docs/http-api.md lists the same codes; a test
+compares the two.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from cluster.filters.errors import InvalidFilter
+from raft import errors as raft_errors
+from store.errors import Refused
+
+PROBLEM_JSON: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 1
+
+
+class ProblemKind(NamedTuple):
+    """One row of the error table."""
+
+    status: int
+    title: str
+    retry: bool = False
+    """Whether the same request may succeed later without the client changing it."""
+
+
+KINDS: Final[Mapping[str, ProblemKind]] = {
+    "invalid_request": ProblemKind(400, "The request is not valid"),
+    "invalid_topic": ProblemKind(400, "The topic name is not valid"),
+    "invalid_group": ProblemKind(400, "The group name is not valid"),
+    "invalid_filter": ProblemKind(400, "The filter is not an expression"),
+    "checksum_mismatch": ProblemKind(400, "The block was damaged on its way", retry=True),
+    "invalid_compression": ProblemKind(400, "A block does not unpack to what it declares"),
+    "empty_body": ProblemKind(400, "A message has an empty body"),
+    "too_many_properties": ProblemKind(400, "A message has too many properties"),
+    "system_topic": ProblemKind(403, "System topics cannot be written"),
+    "topic_type_mismatch": ProblemKind(403, "The topic is of another type"),
+    "transactions_rejected": ProblemKind(403, "The cluster takes no new transactions"),
+    "not_found": ProblemKind(404, "There is nothing at this path"),
+    "topic_not_found": ProblemKind(404, "The topic does not exist"),
+    "queue_not_found": ProblemKind(404, "The queue does not exist"),
+    "group_not_found": ProblemKind(404, "The group does not exist"),
+    "member_not_found": ProblemKind(404, "The member is not in the group"),
+    "transaction_not_found": ProblemKind(404, "The transaction does not exist"),
+    "not_scheduled": ProblemKind(404, "The message does not wait for its time"),
+    "method_not_allowed": ProblemKind(405, "The path does not take this method"),
+    "request_timeout": ProblemKind(408, "The request was not sent in time", retry=True),
+    "transaction_conflict": ProblemKind(409, "The transaction was decided otherwise"),
+    "producer_group_mismatch": ProblemKind(409, "The transaction belongs to another producer group"),
+    "idempotency_conflict": ProblemKind(409, "The id was used for other content"),
+    "stale_generation": ProblemKind(409, "The group has moved to another generation"),
+    "not_assigned": ProblemKind(409, "The queue is not assigned to this member"),
+    "offset_moves_back": ProblemKind(409, "The offset is behind the committed one"),
+    "group_has_members": ProblemKind(409, "The group has members"),
+    "subscription_mismatch": ProblemKind(409, "The group's members read something else"),
+    "topic_exists_with_more_queues": ProblemKind(409, "The topic has more queues"),
+    "message_too_large": ProblemKind(413, "A message is too large"),
+    "batch_too_large": ProblemKind(413, "A batch is too large"),
+    "request_too_large": ProblemKind(413, "The request is too large"),
+    "offset_out_of_range": ProblemKind(416, "The offset is beyond the end of the queue"),
+    "overloaded": ProblemKind(429, "Too many bytes are in flight", retry=True),
+    "internal": ProblemKind(500, "The broker has a bug"),
+    "no_leader": ProblemKind(503, "The cluster has no leader at the moment", retry=True),
+    "unknown_outcome": ProblemKind(503, "The write may or may not have happened", retry=True),
+    "not_ready": ProblemKind(503, "The node does not serve yet", retry=True),
+    "disk_full": ProblemKind(507, "The leader's disk is full", retry=True),
+}
+
+
+class Problem(Exception):
+    """A request that is answered with an error. `extra` becomes further members of the problem document."""
+
+    def __init__(self, code: str, detail: str, extra: Mapping[str, Any] | None = None) -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+        self.extra = dict(extra) if extra else {}
+
+    @property
+    def kind(self) -> ProblemKind:
+        return KINDS[self.code]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.extra,
+            "type": "about:blank",
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "code": self.code,
+            "detail": self.detail,
+        }
+
+    def response(self) -> web.Response:
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if self.kind.retry and self.kind.status in (429, 503, 507) else {}
+        return web.Response(
+            status=self.kind.status,
+            body=msgspec.json.encode(self.document()),
+            content_type=PROBLEM_JSON,
+            headers=headers,
+        )
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The problem a known error stands for; None for NotLeader (a redirect, not a problem) and for bugs."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Refused):
+        return Problem(error.code, error.detail, error.extra)
+    if isinstance(error, InvalidFilter):
+        return Problem("invalid_filter", error.detail, {"position": error.position})
+    if isinstance(error, raft_errors.Overloaded):
+        return Problem("overloaded", f"{error}; send again after Retry-After seconds, with the same ids")
+    if isinstance(error, raft_errors.ProposalTooLarge):
+        return Problem("request_too_large", f"{error}; send it in parts")
+    if isinstance(error, raft_errors.UnknownOutcome):
+        return Problem("unknown_outcome", f"{error}; send again with the same ids: it is then done once")
+    if isinstance(error, raft_errors.NoLeader | raft_errors.NodeStopped):
+        return Problem("no_leader", f"{error}; send again after Retry-After seconds")
+    return None

@@ -1,0 +1,172 @@
+"""Pull: rows of a queue, their blocks from the log, and a long poll that waits for more.
+
+Whole batches go to the SDK as they were stored (msgpack), JSON consumers get messages; both with tags or a filter.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from msgspec import UNSET
+
+from cluster.api import json_response, msgpack_response, wants_msgpack
+from cluster.block_reader import BlockReader
+from cluster.core import Core
+from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
+from cluster.half_topics import added_properties
+from cluster.pages import BlockPage, MessagePage, Pace, Page, pulled_batch
+from cluster.problems import Problem
+from cluster.requests import OffsetQuery, PullQuery, check_queue, check_topic, parse_query
+from cluster.responses import BlockPullView, OffsetView, PulledBatch, PullView
+from cluster.routes import JSON, MSGPACK, Route, json_of
+
+ROWS_PER_READ: Final = 256
+SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A pull that looks into blocks answers after reading this much, selected or not."""
+MOVED_WAIT_S: Final = 1.0
+"""A pull that has moved on past messages without finding one waits no longer than this: its client has to know of it
+to commit it, and one answer per second is no burden."""
+
+QUEUE_ERRORS: Final = ("invalid_topic", "topic_not_found", "queue_not_found")
+
+
+def selection_of(query: PullQuery) -> Selects | None:
+    """Which messages the query asks for; None when it is all of them."""
+    if query.filter is not None:
+        if query.tags is not None:
+            raise Problem("invalid_request", "tags or filter, not both; a filter may ask for TAGS IN ('A', 'B')")
+        return by_expression(query.filter)
+    tags = None if query.tags is None else parse_tags(query.tags)
+    return None if tags is None else by_tags(tags)
+
+
+def parse_tags(text: str) -> frozenset[str] | None:
+    """`A || B` as a set; None stands for every message."""
+    try:
+        return tag_set(text)
+    except ValueError as error:
+        raise Problem("invalid_request", f"tags: {error}") from None
+
+
+class PullApi:
+    """GET .../queues/{queue}/messages and .../offsets"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/queues/{queue}/messages",
+                self.pull,
+                "Read messages from an offset on; waits up to wait_ms for the first",
+                {200: {JSON: PullView, MSGPACK: BlockPullView}},
+                query=PullQuery,
+                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded"),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/queues/{queue}/offsets",
+                self.offset,
+                "The offset of a point in time: earliest, latest, or the first message stored at or after a time",
+                {200: json_of(OffsetView)},
+                query=OffsetQuery,
+                errors=QUEUE_ERRORS,
+            ),
+        ]
+
+    async def pull(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        queue = check_queue(request.match_info["queue"])
+        query = parse_query(PullQuery, request.query)
+        selects = selection_of(query)
+        if not wants_msgpack(request):
+            messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
+            max_offset = await self._fill(messages, topic, queue, query)
+            view = PullView(messages=messages.messages, next_offset=messages.next_offset, max_offset=max_offset)
+            return json_response(view)
+        if selects is None:
+            return await self._pull_blocks(topic, queue, query)
+        blocks = BlockPage(query, selects)
+        max_offset = await self._fill(blocks, topic, queue, query)
+        return msgpack_response(
+            BlockPullView(batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset)
+        )
+
+    async def offset(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        queue = check_queue(request.match_info["queue"])
+        query = parse_query(OffsetQuery, request.query)
+        state = self._core.state
+        if query.at == "earliest":
+            return json_response(OffsetView(offset=state.min_offset(topic, queue)))
+        if query.at == "latest":
+            return json_response(OffsetView(offset=state.max_offset(topic, queue)))
+        offset, stored_at_ms = state.offset_at(topic, queue, query.at)
+        return json_response(OffsetView(offset=offset, timestamp_ms=UNSET if stored_at_ms is None else stored_at_ms))
+
+    async def _pull_blocks(self, topic: str, queue: int, query: PullQuery) -> web.Response:
+        await self._wait_beyond(topic, queue, query.offset, query.wait_ms / 1000)
+        self._core.response_budget.require_room()
+        reader = BlockReader(self._core)
+        batches: list[PulledBatch] = []
+        next_offset, size, unpacked_bytes = query.offset, 0, 0
+        for row in self._core.state.rows(topic, queue, query.offset, query.max_messages, query.max_bytes):
+            if next_offset - query.offset >= query.max_messages:
+                break
+            if row.redelivery is not None:  # a block is unpacked for it, and what it takes itself is not known before
+                unpacked_bytes += row.block_bytes if reader.reads_anew(row) else 0
+                if batches and (unpacked_bytes > SCAN_BYTES_MAX or size >= query.max_bytes):
+                    break
+            batches.append(pulled_batch(row, reader))
+            next_offset = row.next_offset
+            size += len(batches[-1].block)
+        self._count(sum(batch.count for batch in batches), size)
+        max_offset = self._core.state.max_offset(topic, queue)
+        return msgpack_response(BlockPullView(batches=batches, next_offset=next_offset, max_offset=max_offset))
+
+    async def _fill(self, page: Page, topic: str, queue: int, query: PullQuery) -> int:
+        """Look for what the page wants, and wait for more while there is nothing; the end of the queue then."""
+        deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
+        scanned_bytes, moved = 0, False
+        while True:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            await self._wait_beyond(topic, queue, page.next_offset, left_s)
+            self._core.response_budget.require_room()
+            scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
+            if page.next_offset > query.offset and not moved:
+                moved = True
+                deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
+            if page.found or not at_end or self._core.waiters.closed or left_s <= 0:
+                break
+        self._count(page.found, page.size_bytes)
+        return self._core.state.max_offset(topic, queue)
+
+    async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
+        """How much was read until now, and whether the queue was read to its end."""
+        reader, pace = BlockReader(self._core), Pace()
+        while rows := self._core.state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes):
+            rests = pace.rests
+            for row in rows:
+                scanned_bytes += row.unpacked_bytes
+                if not await page.take(row, reader, pace) or scanned_bytes >= SCAN_BYTES_MAX or pace.is_over:
+                    return scanned_bytes, False
+                if pace.rests > rests:
+                    break  # the rows may be old by now
+        return scanned_bytes, True
+
+    async def _wait_beyond(self, topic: str, queue: int, offset: int, timeout_s: float) -> None:
+        """Until the queue has a message at `offset`, or the time is over."""
+        end = self._core.state.max_offset(topic, queue)
+        if offset > end:
+            detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"
+            raise Problem("offset_out_of_range", detail, {"topic": topic, "queue": queue, "max_offset": end})
+        if offset == end and timeout_s > 0:
+            await self._core.waiters.wait_queue(topic, queue, timeout_s)
+
+    def _count(self, messages: int, size: int) -> None:
+        if messages:
+            self._core.metrics.pulled_messages.inc(messages)
+            self._core.metrics.pulled_bytes.inc(size)

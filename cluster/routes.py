@@ -1,0 +1,49 @@
+"""One route of the API: where it is, who handles it, and what the schema says about it.
+
+The same table registers the handlers and makes /openapi.json, so a route cannot be missing from either.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from cluster.responses import Response
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+OCTET_STREAM: Final = "application/octet-stream"
+TEXT: Final = "text/plain"
+
+WRITE_ERRORS: Final = (
+    "request_timeout",
+    "request_too_large",
+    "overloaded",
+    "no_leader",
+    "unknown_outcome",
+    "disk_full",
+)
+"""What every call that goes through the log can be answered with."""
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    responses: Mapping[int, Mapping[str, type[Response] | None]]
+    """Media types and their structs by status; None is a body that has no struct, no media type is no body."""
+    query: type[Any] | None = None
+    body: Mapping[str, type[Any]] = {}
+    body_optional: bool = False
+    errors: tuple[str, ...] = ()
+    """Codes beside invalid_request and internal, which every route can answer with."""
+    redirects: bool = False
+    """Whether a follower answers 307."""
+    takes_idempotency_key: bool = False
+
+
+def json_of(kind: type[Response]) -> Mapping[str, type[Response] | None]:
+    return {JSON: kind}

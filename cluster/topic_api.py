@@ -1,0 +1,106 @@
+"""Topics: create, change, describe, delete."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from cluster.api import json_response, read_json
+from cluster.core import Core
+from cluster.requests import TopicSettings, TopicsQuery, check_topic, parse_query
+from cluster.responses import QueueOffsetsView, TopicsView, TopicView
+from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
+from store.command import DeleteTopic, PutTopic
+from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
+from store.results import TopicInfo, TopicPut
+
+_decoder: Final = msgspec.json.Decoder(TopicSettings)
+
+
+class TopicApi:
+    """/v1/topics"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        topic = "/v1/topics/{topic}"
+        return [
+            Route(
+                "PUT",
+                topic,
+                self.put,
+                "Create a topic, or change the given settings of an existing one; queues may only grow",
+                {201: json_of(TopicView), 200: json_of(TopicView)},
+                body={JSON: TopicSettings},
+                body_optional=True,
+                errors=("invalid_topic", "system_topic", "topic_exists_with_more_queues", *WRITE_ERRORS),
+                redirects=True,
+            ),
+            Route("GET", "/v1/topics", self.list_all, "All topics", {200: json_of(TopicsView)}, query=TopicsQuery),
+            Route(
+                "GET",
+                topic,
+                self.show,
+                "One topic with the offsets of its queues",
+                {200: json_of(TopicView)},
+                errors=("invalid_topic", "topic_not_found"),
+            ),
+            Route(
+                "DELETE",
+                topic,
+                self.delete,
+                "Delete a topic with its messages",
+                {204: {}},
+                errors=("invalid_topic", "topic_not_found", "system_topic", *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def put(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        name = check_topic(request.match_info["topic"])
+        settings = await read_json(request, self._core, _decoder, optional=True)
+        self._refuse_system(name)
+        applied = await self._core.propose(PutTopic(name, settings.queues, settings.retention_ms, settings.type))
+        put: TopicPut = applied.result
+        return json_response(self._view(put.topic), 201 if put.created else 200)
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        query = parse_query(TopicsQuery, request.query)
+        topics = self._core.state.topics(system=query.system)
+        return json_response(TopicsView(topics=[self._view(topic) for topic in topics]))
+
+    async def show(self, request: web.Request) -> web.Response:
+        name = check_topic(request.match_info["topic"])
+        topic = self._core.state.topic(name)
+        if topic is None:
+            raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist", {"topic": name})
+        return json_response(self._view(topic))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        name = check_topic(request.match_info["topic"])
+        self._refuse_system(name)
+        await self._core.propose(DeleteTopic(name))
+        return web.Response(status=204)
+
+    def _refuse_system(self, name: str) -> None:
+        topic = self._core.state.topic(name)
+        if topic is not None and topic.system:
+            raise Refused(SYSTEM_TOPIC, f"{name} is a system topic: it cannot be changed", {"topic": name})
+
+    def _view(self, topic: TopicInfo) -> TopicView:
+        ranges = self._core.state.queue_ranges(topic.topic)
+        return TopicView(
+            topic=topic.topic,
+            queues=topic.queues,
+            type=topic.type,
+            retention_ms=topic.retention_ms,
+            system=topic.system,
+            created_at_ms=topic.created_at_ms,
+            queue_offsets=tuple(
+                QueueOffsetsView(queue=each.queue, min_offset=each.min_offset, max_offset=each.max_offset)
+                for each in ranges
+            ),
+        )

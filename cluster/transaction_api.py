@@ -1,0 +1,319 @@
+"""Half transactions: prepare, decide, look up. Asking producers about undecided ones is the check service's."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from cluster.api import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
+from cluster.core import Core, receipt_of
+from cluster.limits import ID_REGEX
+from cluster.problems import Problem
+from cluster.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
+from cluster.requests import (
+    BlockHalf,
+    DecisionRequest,
+    JsonHalf,
+    JsonHalfMessage,
+    ResumeRequest,
+    TransactionsQuery,
+    check_group,
+    parse_json_messages,
+    parse_msgpack,
+    parse_query,
+)
+from cluster.responses import (
+    DecidedView,
+    HalfMessagesView,
+    PositionView,
+    PreparedView,
+    ResumedView,
+    TimelineEventView,
+    TransactionDetail,
+    TransactionSummary,
+    TransactionsView,
+    as_view,
+    or_unset,
+)
+from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route, json_of
+from store.command import Decide, Decision, Prepare, ResumeTransaction
+from store.errors import TRANSACTION_NOT_FOUND, Refused
+from store.results import Decided, Position, Prepared, TimelineEvent, TransactionView
+
+_json_decoder: Final = msgspec.json.Decoder(JsonHalf)
+_msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockHalf)
+_decision_decoder: Final = msgspec.json.Decoder(DecisionRequest)
+_resume_decoder: Final = msgspec.json.Decoder(ResumeRequest)
+
+
+class TransactionApi:
+    """/v1/transactions"""
+
+    def __init__(self, core: Core, chooser: QueueChooser) -> None:
+        self._core = core
+        self._chooser = chooser
+
+    def routes(self) -> list[Route]:
+        one = "/v1/transactions/{transaction_id}"
+        return [
+            Route(
+                "POST",
+                "/v1/transactions",
+                self.prepare,
+                "Store a half transaction: its messages stay invisible until it is committed",
+                {201: {JSON: PreparedView, MSGPACK: PreparedView}},
+                body={JSON: JsonHalf, MSGPACK: BlockHalf},
+                errors=(
+                    "invalid_topic",
+                    "invalid_group",
+                    "topic_not_found",
+                    "queue_not_found",
+                    "system_topic",
+                    "topic_type_mismatch",
+                    "transactions_rejected",
+                    "checksum_mismatch",
+                    "invalid_compression",
+                    "empty_body",
+                    "too_many_properties",
+                    "message_too_large",
+                    "batch_too_large",
+                    "idempotency_conflict",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+            *self._decision_routes(one),
+            Route(
+                "POST",
+                f"{one}/resume",
+                self.resume,
+                "Have producers asked about a discarded transaction again",
+                {200: json_of(ResumedView)},
+                body={JSON: ResumeRequest},
+                errors=("transaction_not_found", "transaction_conflict", *WRITE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                one,
+                self.show,
+                "State and full timeline of a transaction",
+                {200: json_of(TransactionDetail)},
+                errors=("transaction_not_found",),
+            ),
+            Route(
+                "GET",
+                "/v1/transactions",
+                self.list_all,
+                "Transactions from the oldest on, without their timelines",
+                {200: json_of(TransactionsView)},
+                query=TransactionsQuery,
+            ),
+        ]
+
+    def _decision_routes(self, one: str) -> list[Route]:
+        return [
+            Route(
+                "POST",
+                f"{one}/{decision}",
+                handler,
+                summary,
+                {200: json_of(DecidedView)},
+                body={JSON: DecisionRequest},
+                body_optional=True,
+                errors=(
+                    "invalid_group",
+                    "transaction_not_found",
+                    "transaction_conflict",
+                    "producer_group_mismatch",
+                    *(("topic_not_found", "queue_not_found") if decision == "commit" else ()),
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            )
+            for decision, handler, summary in (
+                ("commit", self.commit, "Make the messages of a half transaction visible"),
+                ("rollback", self.rollback, "Drop the messages of a half transaction"),
+                ("unknown", self.unknown, "Answer that the transaction is not decided yet"),
+            )
+        ]
+
+    async def prepare(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        kind = media_type(request, (JSON, MSGPACK))
+        body = await read_body(request, core)
+        half: BlockHalf | JsonHalf
+        if kind == MSGPACK:
+            half = parse_msgpack(_msgpack_decoder, body)
+            batches = self._block_batches(half)
+        else:
+            half = parse_json_messages(_json_decoder, body)
+            batches = []
+        check_group(half.producer_group)
+        transaction_id = core.new_id() if half.transaction_id is None else half.transaction_id
+        if isinstance(half, JsonHalf):
+            batches = self._json_batches(half, transaction_id)
+        check_after_ms = core.config.check_immunity_ms if half.check_after_ms is None else half.check_after_ms
+        command = Prepare(
+            transaction_id,
+            half.producer_group,
+            half.client_id,
+            check_after_ms,
+            tuple(batch.header for batch in batches),
+        )
+        applied = await core.propose(command, [batch.block for batch in batches])
+        prepared: Prepared = applied.result
+        if not prepared.duplicate:
+            core.metrics.prepared.inc()
+        view = PreparedView(
+            transaction_id=transaction_id,
+            state=prepared.state,
+            duplicate=prepared.duplicate,
+            receipt=receipt_of(applied),
+        )
+        return msgpack_response(view, 201) if kind == MSGPACK or wants_msgpack(request) else json_response(view, 201)
+
+    async def commit(self, request: web.Request) -> web.Response:
+        return await self._decide(request, "commit")
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        return await self._decide(request, "rollback")
+
+    async def unknown(self, request: web.Request) -> web.Response:
+        return await self._decide(request, "unknown")
+
+    async def resume(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        transaction_id = _path_id(request)
+        body = await read_json(request, core, _resume_decoder)
+        interval_ms = core.config.check_interval_ms
+        applied = await core.propose(ResumeTransaction(transaction_id, body.operator, body.reason, interval_ms))
+        return json_response(as_view(ResumedView, applied.result))
+
+    async def show(self, request: web.Request) -> web.Response:
+        transaction_id = _path_id(request)
+        view = self._core.state.transaction(transaction_id)
+        if view is None:
+            detail = f"transaction {transaction_id} does not exist"
+            raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
+        timeline = tuple(_event_view(event) for event in self._core.state.timeline(transaction_id))
+        detail_view = TransactionDetail(**msgspec.structs.asdict(summary_of(view)), timeline=timeline)
+        return json_response(detail_view)
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        query = parse_query(TransactionsQuery, request.query)
+        before_ms = None if query.older_than_ms is None else self._core.now_ms() - query.older_than_ms
+        page = self._core.state.transactions(
+            state=query.state, prepared_before_ms=before_ms, limit=query.limit, after=query.after
+        )
+        return json_response(
+            TransactionsView(transactions=[summary_of(each) for each in page.transactions], next=page.next)
+        )
+
+    async def _decide(self, request: web.Request, decision: Decision) -> web.Response:
+        core = self._core
+        core.require_leader()
+        transaction_id = _path_id(request)
+        body = await read_json(request, core, _decision_decoder, optional=True)
+        if body.producer_group is not None:
+            check_group(body.producer_group)
+        command = Decide(
+            transaction_id,
+            decision,
+            body.source,
+            body.client_id,
+            body.producer_group,
+            force=body.force,
+            reason=body.reason,
+            operator=body.operator,
+        )
+        applied = await core.propose(command)
+        decided: Decided = applied.result
+        if decision != "unknown":
+            core.metrics.decided[decided.state].inc()
+        positions = _position_views(decided.positions) if decided.state == "committed" else UNSET
+        return json_response(
+            DecidedView(transaction_id=decided.transaction_id, state=decided.state, positions=positions)
+        )
+
+    def _block_batches(self, half: BlockHalf) -> list[Batch]:
+        blocks = unpacked_blocks(self._core, half.batches)
+        number = self._chooser.next_request(half.transaction_id)
+        return [
+            checked_batch(writable_topic(self._core, batch.topic), batch, block, number, f"batches[{ordinal}]")
+            for ordinal, (batch, block) in enumerate(zip(half.batches, blocks, strict=True))
+        ]
+
+    def _json_batches(self, half: JsonHalf, transaction_id: str) -> list[Batch]:
+        """One batch per topic and queue; a repeated call with the same id makes the same batches."""
+        by_topic: dict[str, list[tuple[int, JsonHalfMessage]]] = {}
+        for ordinal, message in enumerate(half.messages):
+            by_topic.setdefault(message.topic, []).append((ordinal, message))
+        number = self._chooser.next_request(half.transaction_id)
+        batches: list[Batch] = []
+        for topic, messages in by_topic.items():
+            made = json_batches(writable_topic(self._core, topic), messages, transaction_id, len(batches), number)
+            batches.extend(each.batch for each in made)
+        return batches
+
+
+def summary_of(view: TransactionView) -> TransactionSummary:
+    return TransactionSummary(
+        transaction_id=view.transaction_id,
+        state=view.state,
+        producer_group=view.producer_group,
+        client_id=view.client_id,
+        prepared_at_ms=view.prepared_at_ms,
+        decided_at_ms=view.decided_at_ms,
+        check_times=view.check_times,
+        next_check_at_ms=view.next_check_at_ms,
+        messages=tuple(
+            HalfMessagesView(
+                topic=batch.topic,
+                queue=batch.queue,
+                count=batch.count,
+                batch_id=batch.batch_id,
+                position=batch.position,
+            )
+            for batch in view.batches
+        ),
+        positions=_position_views(view.positions),
+    )
+
+
+def _position_views(positions: tuple[Position, ...]) -> tuple[PositionView, ...]:
+    return tuple(
+        PositionView(
+            topic=each.topic,
+            queue=each.queue,
+            offset=or_unset(each.offset),
+            deliver_at_ms=or_unset(each.deliver_at_ms),
+            count=each.count,
+        )
+        for each in positions
+    )
+
+
+def _event_view(event: TimelineEvent) -> TimelineEventView:
+    return TimelineEventView(
+        at_ms=event.at_ms,
+        event=event.event,
+        raft_index=event.raft_index,
+        client_id=UNSET if event.client_id is None else event.client_id,
+        via=UNSET if event.via is None else event.via,
+        answer=UNSET if event.answer is None else event.answer,
+        source=UNSET if event.source is None else event.source,
+        operator=UNSET if event.operator is None else event.operator,
+        reason=UNSET if event.reason is None else event.reason,
+        forced=event.forced or UNSET,
+    )
+
+
+def _path_id(request: web.Request) -> str:
+    transaction_id = request.match_info["transaction_id"]
+    if not ID_REGEX.fullmatch(transaction_id):
+        raise Problem("invalid_request", "transaction id: 1 to 64 characters of A-Z a-z 0-9 _ -")
+    return transaction_id

@@ -1,0 +1,106 @@
+"""A real node in this process: real files, real Raft (a group of one), real HTTP, and a clock of our own."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from cluster.broker import Broker
+from cluster.config import NodeConfig
+from cluster.core import Core
+from raft.clock import Clock
+from tests.e2e.cluster_process import free_ports
+
+START_MS = 1_700_000_000_000
+
+
+class HeldClock:
+    """Time that moves only when told to: what is due by the replicated clock is due when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now_ms, lambda: self.now_ms / 1000)
+
+
+class Answer(NamedTuple):
+    status: int
+    body: Any
+    headers: Any
+
+
+class Node:
+    """The node, its clock and a client of it."""
+
+    def __init__(self, broker: Broker, clock: HeldClock, session: aiohttp.ClientSession) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.session = session
+
+    @property
+    def core(self) -> Core:
+        return self.broker.core
+
+    async def call(self, method: str, path: str, payload: Any = None) -> Answer:
+        async with self.session.request(method, path, json=payload, allow_redirects=False) as response:
+            is_json = response.content_type.endswith("json") and response.status != 204
+            body = await response.json(content_type=None) if is_json else await response.read()
+            return Answer(response.status, body, response.headers)
+
+    async def wait(self, condition: Callable[[], Awaitable[Any]]) -> Any:
+        """The first truthy answer of `condition`."""
+        async with asyncio.timeout(60):
+            while not (value := await condition()):
+                await asyncio.sleep(0.01)
+            return value
+
+
+def node_config(path: Path, **changes: Any) -> NodeConfig:
+    http_port, peer_port = free_ports(2)
+    settings: dict[str, Any] = {
+        "data_dir": str(path / "data"),
+        "http_listen": f"127.0.0.1:{http_port}",
+        "peer_listen": f"127.0.0.1:{peer_port}",
+        "segment_bytes": 1 << 20,
+        "min_free_bytes": 0,
+        "election_timeout_ms": 50,
+        "heartbeat_ms": 10,
+        "check_webhook_timeout_ms": 60_000,
+    }
+    return NodeConfig(**{**settings, **changes})
+
+
+@contextlib.asynccontextmanager
+async def running_node(config: NodeConfig, fatal: list[str]) -> AsyncIterator[Node]:
+    """A ready node; why it would have to stop is appended to `fatal`."""
+    clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
+    broker = Broker.open(config, fatal.append, clock.clock())
+    serving = asyncio.create_task(broker.serve(stop, ready.set))
+    try:
+        await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+        async with aiohttp.ClientSession(base_url=f"http://{config.http_listen}") as session:
+            node = Node(broker, clock, session)
+
+            async def is_ready() -> bool:
+                return (await node.call("GET", "/readyz")).status == 200
+
+            await node.wait(is_ready)
+            yield node
+    finally:
+        stop.set()
+        await serving
+        broker.close()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A ready node."""
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path), fatal) as node:
+        yield node
+    assert not fatal

@@ -1,0 +1,287 @@
+"""The check service on a real node: who is asked, what counts, and what happens when nobody answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from cluster.check_api import WEBHOOKS_AT_ONCE_MAX
+from cluster.check_service import LEASE_MS, ORIGIN_GRACE_MS
+from tests.unit.cluster.conftest import Node
+
+IMMUNITY_MS = 6_000
+INTERVAL_MS = 30_000
+CHECK_MAX = 15
+
+
+async def prepare(node: Node, transaction_id: str, client_id: str = "origin", **more: Any) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+    half = {
+        "transaction_id": transaction_id,
+        "producer_group": "shop",
+        "client_id": client_id,
+        "messages": [{"topic": "orders", "body": "one"}, {"topic": "orders", "body": "two", "message_id": "m2"}],
+        **more,
+    }
+    assert (await node.call("POST", "/v1/transactions", half)).status == 201
+
+
+async def poll(node: Node, client_id: str = "origin", wait_ms: int = 0, group: str = "shop") -> list[dict[str, Any]]:
+    path = f"/v1/producer-groups/{group}/checks?client_id={client_id}&wait_ms={wait_ms}"
+    answer = await node.call("GET", path)
+    assert answer.status == 200
+    checks: list[dict[str, Any]] = answer.body["checks"]
+    return checks
+
+
+async def check_times(node: Node, transaction_id: str) -> int:
+    times: int = (await node.call("GET", f"/v1/transactions/{transaction_id}")).body["check_times"]
+    return times
+
+
+async def counted(node: Node, transaction_id: str, times: int) -> None:
+    async def reached() -> bool:
+        return await check_times(node, transaction_id) == times
+
+    await node.wait(reached)
+
+
+async def waiting(node: Node, pollers: int) -> None:
+    """Until so many long polls wait."""
+
+    async def reached() -> bool:
+        return node.broker.services.check_service.waiting_polls == pollers
+
+    await node.wait(reached)
+
+
+async def test_nobody_is_asked_before_the_immunity_is_over(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS - 1
+    assert await poll(node) == []
+    node.clock.now_ms += 1
+    (check,) = await poll(node)
+    assert (check["transaction_id"], check["producer_group"], check["check_times"]) == ("t", "shop", 1)
+    assert [message["body"] for message in check["messages"]] == ["one", "two"]
+    assert [message["message_id"] for message in check["messages"]] == ["t-0", "m2"]
+    assert "offset" not in check["messages"][0]
+    await counted(node, "t", 1)
+
+
+async def test_a_transaction_chooses_its_own_immunity(node: Node) -> None:
+    await prepare(node, "t", check_after_ms=100)
+    node.clock.now_ms += 100
+    assert len(await poll(node)) == 1
+
+
+async def test_a_check_is_not_handed_out_again_before_the_interval(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    assert len(await poll(node)) == 1
+    await counted(node, "t", 1)
+    assert await poll(node) == []
+    node.clock.now_ms += INTERVAL_MS - 1
+    assert await poll(node) == []
+    node.clock.now_ms += 1
+    (check,) = await poll(node)
+    assert check["check_times"] == 2
+
+
+async def test_a_long_poll_is_woken_by_a_check_that_becomes_due(node: Node) -> None:
+    await prepare(node, "t")
+    polling = asyncio.create_task(poll(node, wait_ms=20_000))
+    await waiting(node, 1)
+    node.clock.now_ms += IMMUNITY_MS
+    (check,) = await polling
+    assert check["transaction_id"] == "t"
+
+
+async def test_the_client_that_prepared_is_preferred(node: Node) -> None:
+    await prepare(node, "t")
+    other = asyncio.create_task(poll(node, "other", wait_ms=20_000))
+    origin = asyncio.create_task(poll(node, "origin", wait_ms=20_000))
+    await waiting(node, 2)
+    node.clock.now_ms += IMMUNITY_MS
+    assert len(await origin) == 1
+    assert not other.done()
+    other.cancel()
+
+
+async def test_an_origin_that_polled_lately_is_waited_for_then_any_client_is_asked(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS - 1
+    assert await poll(node, "origin") == []
+    node.clock.now_ms += 1
+    assert await poll(node, "other") == []
+    node.clock.now_ms += ORIGIN_GRACE_MS
+    (check,) = await poll(node, "other")
+    assert check["client_id"] == "origin"
+    await counted(node, "t", 1)
+    timeline = (await node.call("GET", "/v1/transactions/t")).body["timeline"]
+    assert [(event["event"], event["client_id"]) for event in timeline] == [("prepared", "origin"), ("check", "other")]
+
+
+async def test_another_group_is_never_asked(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    assert await poll(node, group="bank") == []
+    assert await check_times(node, "t") == 0
+
+
+async def test_rounds_without_anybody_to_ask_do_not_count(node: Node) -> None:
+    await prepare(node, "t")
+    for _ in range(CHECK_MAX + 2):
+        node.clock.now_ms += INTERVAL_MS
+        assert await poll(node, group="bank") == []
+    assert (await node.call("GET", "/v1/transactions/t")).body["state"] == "prepared"
+    assert await check_times(node, "t") == 0
+
+
+async def test_a_poll_that_went_away_is_not_counted_and_frees_its_check(node: Node) -> None:
+    await prepare(node, "t")
+    gone = asyncio.create_task(poll(node, wait_ms=20_000))
+    await waiting(node, 1)
+    gone.cancel()
+    await waiting(node, 0)
+    node.clock.now_ms += IMMUNITY_MS
+    (check,) = await poll(node)
+    assert check["check_times"] == 1
+
+
+async def test_the_answer_ends_the_checks(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    await poll(node)
+    answer = {"source": "check", "client_id": "origin", "producer_group": "shop"}
+    assert (await node.call("POST", "/v1/transactions/t/commit", answer)).body["state"] == "committed"
+    node.clock.now_ms += 2 * INTERVAL_MS
+    assert await poll(node) == []
+    timeline = (await node.call("GET", "/v1/transactions/t")).body["timeline"]
+    assert [event["event"] for event in timeline] == ["prepared", "check", "answer", "committed"]
+
+
+async def test_after_the_last_unanswered_check_the_transaction_is_discarded(node: Node) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    for times in range(1, CHECK_MAX + 1):
+        (check,) = await poll(node)
+        assert check["check_times"] == times
+        await counted(node, "t", times)
+        assert (await node.call("GET", "/v1/transactions/t")).body["state"] == "prepared"
+        node.clock.now_ms += INTERVAL_MS
+
+    async def discarded() -> bool:
+        await poll(node)
+        return bool((await node.call("GET", "/v1/transactions/t")).body["state"] == "discarded")
+
+    await node.wait(discarded)
+    conflict = await node.call("POST", "/v1/transactions/t/commit")
+    assert (conflict.status, conflict.body["code"], conflict.body["state"]) == (
+        409,
+        "transaction_conflict",
+        "discarded",
+    )
+
+
+class Webhook:
+    """A producer's endpoint that answers as told."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.answer: Any = {"decision": "commit"}
+        self.asked: list[Any] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append(await request.json())
+        await self.answers.wait()
+        return web.json_response(self.answer, status=self.status)
+
+
+@pytest.fixture
+async def webhook(node: Node) -> AsyncIterator[Webhook]:
+    hook = Webhook()
+    application = web.Application()
+    application.router.add_post("/check", hook.handle)
+    async with TestServer(application) as server:
+        put = await node.call("PUT", "/v1/producer-groups/shop", {"check_url": str(server.make_url("/check"))})
+        assert put.status == 200
+        yield hook
+
+
+async def test_a_webhook_decides(node: Node, webhook: Webhook) -> None:
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+
+    async def committed() -> bool:
+        return bool((await node.call("GET", "/v1/transactions/t")).body["state"] == "committed")
+
+    await node.wait(committed)
+    assert [asked["transaction_id"] for asked in webhook.asked] == ["t"]
+    timeline = (await node.call("GET", "/v1/transactions/t")).body["timeline"]
+    assert [event["event"] for event in timeline] == ["prepared", "check", "answer", "committed"]
+    assert timeline[1]["via"] == "webhook"
+
+
+async def test_a_webhook_that_fails_is_not_counted_and_asked_again(node: Node, webhook: Webhook) -> None:
+    webhook.status = 500
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+
+    async def asked() -> bool:
+        return len(webhook.asked) == 1
+
+    await node.wait(asked)
+    webhook.status = 200
+
+    async def committed() -> bool:
+        node.clock.now_ms += 1_000
+        return bool((await node.call("GET", "/v1/transactions/t")).body["state"] == "committed")
+
+    await node.wait(committed)
+    assert await check_times(node, "t") == 1
+
+
+async def test_a_webhook_that_hangs_holds_a_bounded_number_of_checks_each_once(node: Node, webhook: Webhook) -> None:
+    webhook.answers.clear()
+    names = [f"t{number}" for number in range(WEBHOOKS_AT_ONCE_MAX + 8)]
+    for name in names:
+        await prepare(node, name)
+    tasks_before = len(asyncio.all_tasks())
+    node.clock.now_ms += IMMUNITY_MS
+
+    async def all_slots_are_taken() -> bool:
+        return len(webhook.asked) == WEBHOOKS_AT_ONCE_MAX
+
+    await node.wait(all_slots_are_taken)
+    node.clock.now_ms += 2 * LEASE_MS
+    assert await poll(node) == []  # scans too: leases would be over by now
+    assert node.broker.services.checks_at_webhooks == WEBHOOKS_AT_ONCE_MAX
+    assert len(asyncio.all_tasks()) <= tasks_before + 4 * WEBHOOKS_AT_ONCE_MAX
+    assert len({asked["transaction_id"] for asked in webhook.asked}) == len(webhook.asked)
+    webhook.answers.set()
+
+    async def all_committed() -> bool:
+        found = (await node.call("GET", "/v1/transactions?state=committed")).body["transactions"]
+        return len(found) == len(names)
+
+    await node.wait(all_committed)
+    assert sorted(asked["transaction_id"] for asked in webhook.asked) == sorted(names), "each was asked about once"
+
+
+async def test_a_webhook_without_a_decision_counts_as_asked(node: Node, webhook: Webhook) -> None:
+    webhook.answer = {"ok": True}
+    await prepare(node, "t")
+    node.clock.now_ms += IMMUNITY_MS
+    await counted(node, "t", 1)
+    assert (await node.call("GET", "/v1/transactions/t")).body["state"] == "prepared"
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x/", "http://", "http://a b/", "javascript:1", "http://h:99999/"])
+async def test_a_check_url_must_be_one(node: Node, url: str) -> None:
+    answer = await node.call("PUT", "/v1/producer-groups/shop", {"check_url": url})
+    assert (answer.status, answer.body["code"]) == (400, "invalid_request")

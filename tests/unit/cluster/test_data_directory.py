@@ -1,0 +1,59 @@
+"""The data directory belongs to one node for ever, and to one process at a time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.data_directory import IDENTITY_FILE, DataDirectory, Identity
+from cluster.exit_codes import ExitCode, StartupError
+
+MINE = Identity("shop", 1)
+
+
+def refused(path: Path, identity: Identity = MINE) -> str:
+    with pytest.raises(StartupError) as caught:
+        DataDirectory.open(path, identity)
+    assert caught.value.code == ExitCode.DATA_DIR_UNUSABLE
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_it_is_claimed_once_and_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "data"
+    DataDirectory.open(path, MINE).close()
+    DataDirectory.open(path, MINE).close()
+    stored = json.loads((path / IDENTITY_FILE).read_text())
+    assert (stored["cluster_id"], stored["node_id"]) == ("shop", 1)
+
+
+@pytest.mark.parametrize("other", [Identity("shop", 2), Identity("bank", 1)])
+def test_another_node_is_refused(tmp_path: Path, other: Identity) -> None:
+    DataDirectory.open(tmp_path, MINE).close()
+    assert "belongs to node 1 of cluster 'shop'" in refused(tmp_path, other)
+    DataDirectory.open(tmp_path, MINE).close()
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    held = DataDirectory.open(tmp_path, MINE)
+    assert "in use by another process" in refused(tmp_path)
+    held.close()
+    DataDirectory.open(tmp_path, MINE).close()
+
+
+def test_a_log_without_identity_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    assert "no identity file" in refused(tmp_path)
+    assert not (tmp_path / IDENTITY_FILE).exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"cluster_id":"shop"}', '{"cluster_id":"shop","node_id":1,"more":1}'])
+def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / IDENTITY_FILE).write_text(text)
+    assert "cannot be read" in refused(tmp_path)
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file")
+    refused(tmp_path / "file" / "below")

@@ -1,0 +1,171 @@
+"""The configuration: sources and their order, validation, and the documentation that must say the same."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.config import (
+    HEARTBEATS_PER_ELECTION_TIMEOUT_MIN,
+    Address,
+    ConfigError,
+    NodeConfig,
+    Option,
+    load,
+    options,
+)
+from cluster.exit_codes import ExitCode
+from cluster.main import main, run_parser
+from raft.library import library_configuration
+from store.commit_log import CommitLog
+from store.log_errors import DiskFull
+from store.segment import SEGMENT_BYTES_MAX
+from tests.simdisk import SimDisk
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+PEERS = [f"{i}=10.0.0.{i}:7091=http://10.0.0.{i}:7081" for i in (1, 2, 3)]
+
+
+def write(path: Path, text: str) -> str:
+    file = path / "keelmq.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = write(tmp_path, 'node_id = 2\nheartbeat_ms = 50\ncluster_id = "shop"\n')
+    config = load(file, {"KEELMQ_HEARTBEAT_MS": "60", "KEELMQ_NODE_ID": "3", "PATH": "/bin"}, {"node_id": "4"})
+    assert (config.cluster_id, config.heartbeat_ms, config.node_id) == ("shop", 60, 4)
+
+
+def test_peers_come_from_every_source(tmp_path: Path) -> None:
+    file = write(tmp_path, f"peers = {PEERS!r}\n")
+    from_file = load(file, {}, {})
+    from_environment = load(None, {"KEELMQ_PEERS": ", ".join(PEERS)}, {})
+    from_flags = load(None, {}, {"peers": PEERS})
+    assert from_file == from_environment == from_flags
+    assert from_file.nodes()[2].address == Address("10.0.0.2", 7091)
+    assert from_file.http_address() == Address("10.0.0.1", 7081)
+    assert from_file.peer_address() == Address("10.0.0.1", 7091)
+    assert from_file.advertised_url() == "http://10.0.0.1:7081"
+
+
+def test_listening_elsewhere_than_advertised() -> None:
+    config = load(None, {}, {"peers": PEERS, "http_listen": "0.0.0.0:8000", "peer_listen": "[::]:9000"})
+    assert config.http_address() == Address("0.0.0.0", 8000)
+    assert config.peer_address() == Address("::", 9000)
+    assert config.advertised_url() == "http://10.0.0.1:7081"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"heartbeat_ms": "0"}, "--heartbeat-ms"),
+        ({"heartbeat_ms": "fast"}, "--heartbeat-ms"),
+        ({"election_timeout_ms": "200"}, "election_timeout_ms"),
+        (
+            {"election_timeout_ms": "300", "heartbeat_ms": "100"},
+            "election_timeout_ms: 300 is not more than 3 heartbeats",
+        ),
+        ({"segment_bytes": str(SEGMENT_BYTES_MAX + 1)}, "--segment-bytes: Expected `int` <= 2147483648"),
+        ({"segment_bytes": "65535"}, "--segment-bytes: Expected `int` >= 65536"),
+        ({"cluster_id": "a b"}, "--cluster-id"),
+        ({"peers": ["1=10.0.0.1=http://10.0.0.1:7081"]}, "peers"),
+        ({"peers": ["x=10.0.0.1:7091=http://10.0.0.1:7081"]}, "peers"),
+        ({"peers": ["1=10.0.0.1:7091=ftp://10.0.0.1:7081"]}, "peers"),
+        ({"peers": ["1=10.0.0.1:7091=http://10.0.0.1:7081/api"]}, "peers"),
+        ({"peers": [PEERS[0], PEERS[0]]}, "appears twice"),
+        ({"peers": [PEERS[0], PEERS[1].replace("10.0.0.2:7091", "10.0.0.1:7091")]}, "address 10.0.0.1:7091"),
+        ({"peers": PEERS, "node_id": "9"}, "node_id 9"),
+        ({"http_listen": "127.0.0.1"}, "http_listen"),
+        ({"peer_listen": "127.0.0.1:99999"}, "peer_listen"),
+        ({"http_url": "127.0.0.1:80"}, "http_url"),
+        ({"max_in_flight_bytes": "100000"}, "max_in_flight_bytes"),
+        ({"tls_cert": "/etc/hostname"}, "tls_key"),
+        ({"tls_cert": "/none", "tls_key": "/none", "tls_ca": "/none"}, "tls_cert"),
+        ({"log_level": "loud"}, "--log-level"),
+    ],
+)
+def test_what_is_wrong_is_named(flags: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load(None, {}, flags)
+
+
+@pytest.mark.parametrize("heartbeat_ms", [1, 7, 100, 333, 9_999])
+def test_the_least_election_timeout_is_one_that_the_raft_library_takes(heartbeat_ms: int) -> None:
+    least_ms = HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * heartbeat_ms + 1
+    config = load(None, {}, {"heartbeat_ms": str(heartbeat_ms), "election_timeout_ms": str(least_ms)})
+    library_configuration(
+        election_timeout_ms=config.election_timeout_ms, heartbeat_ms=config.heartbeat_ms, max_message_bytes=1 << 20
+    ).validate()
+
+
+def test_the_largest_segment_is_one_that_the_store_takes(tmp_path: Path) -> None:
+    config = load(None, {}, {"segment_bytes": str(SEGMENT_BYTES_MAX), "data_dir": str(tmp_path)})
+    with pytest.raises(DiskFull):  # and not a ValueError: there is no such space
+        CommitLog.open(
+            SimDisk(Random(1), capacity_bytes=10), "/log", segment_bytes=config.segment_bytes, cache_bytes=1 << 16
+        )
+
+
+def test_unknown_options_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'heartbeat'"):
+        load(write(tmp_path, "heartbeat = 5\n"), {}, {})
+    with pytest.raises(ConfigError, match="KEELMQ_HEARTBEAT"):
+        load(None, {"KEELMQ_HEARTBEAT": "5"}, {})
+    with pytest.raises(ConfigError, match="not TOML"):
+        load(write(tmp_path, "node_id = \n"), {}, {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(str(tmp_path / "none.toml"), {}, {})
+    with pytest.raises(ConfigError, match="node_id"):
+        load(write(tmp_path, 'node_id = "1"\n'), {}, {})
+
+
+def test_variables_of_the_client_are_left_alone() -> None:
+    assert load(None, {"KEELMQ_SERVERS": "http://127.0.0.1:7081"}, {}) == NodeConfig()
+
+
+def test_the_configuration_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        load(None, {}, {}).node_id = 2  # type: ignore[misc]
+
+
+def test_every_option_is_documented_as_it_is() -> None:
+    text = DOCUMENT.read_text()
+    for option in options():
+        assert document_row(option) in text, f"docs/configuration.md lacks: {document_row(option)}"
+    rows = [line for line in text.splitlines() if line.startswith("| `--")]
+    assert len(rows) == len(options())
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    assert all(f"| {code.value} | {code.name} |" in text for code in ExitCode)
+
+
+def test_help_lists_every_option() -> None:
+    text = run_parser().format_help()
+    assert all(option.flag in text for option in options())
+
+
+def test_check_config_reports_without_starting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    assert main(["--check-config", "--data-dir", str(data_dir), "--node-id", "7"]) == ExitCode.STOPPED
+    assert "node 7" in capsys.readouterr().out
+    assert not data_dir.exists()
+    assert main(["run", "--check-config", "--heartbeat-ms", "x"]) == ExitCode.BAD_CONFIG
+    error = capsys.readouterr().err
+    assert "--heartbeat-ms" in error
+    assert len(error.splitlines()) == 1
+
+
+def document_row(option: Option) -> str:
+    """The row of docs/configuration.md for an option."""
+    default = "" if option.default in (None, ()) else f"`{msgspec.json.encode(option.default).decode().strip(chr(34))}`"
+    return f"| `{option.flag}` | `{option.variable}` | {default} | {option.description} |"
+
+
+def test_defaults_are_valid() -> None:
+    assert load(None, {}, {}) == NodeConfig()
