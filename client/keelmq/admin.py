@@ -1,0 +1,184 @@
+"""Administration calls: what the `keelmq` command does, for programs. Answers are the API's JSON as plain dicts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from keelmq import wire
+from keelmq.connection import Connection
+from keelmq.errors import InvalidRequest
+from keelmq.limits import check_audit, check_group, check_topic, check_transaction_id
+from keelmq.retry import Deadline
+from keelmq.scheduled import cancel_scheduled
+
+LOG_BYTES: Final = 1024 * 1024
+LOG_MARGIN_MS: Final = 5_000
+
+Json = dict[str, Any]
+ResetTo = Literal["earliest", "latest"]
+
+
+class Admin:
+    """Calls of one cluster. Names are checked before anything is sent; methods raise what Connection.call raises."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def put_topic(
+        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None, type: str | None = None
+    ) -> Json:
+        """Create the topic, or change what is given of an existing one; durable on return."""
+        settings = {"queues": queues, "retention_ms": retention_ms, "type": type}
+        return await self._call("PUT", _topic_path(topic), {k: v for k, v in settings.items() if v is not None})
+
+    async def topics(self, *, system: bool = False) -> list[Json]:
+        listed: list[Json] = (await self._call("GET", "/v1/topics" + ("?system=true" if system else "")))["topics"]
+        return listed
+
+    async def topic(self, topic: str) -> Json:
+        return await self._call("GET", _topic_path(topic))
+
+    async def delete_topic(self, topic: str) -> None:
+        await self._connection.call("DELETE", _topic_path(topic))
+
+    async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
+        """One page of the messages that wait for their time: `messages`, and `next` to pass as `after`."""
+        return await self._call("GET", f"{_topic_path(topic)}/scheduled?" + _query({"limit": limit, "after": after}))
+
+    async def cancel_scheduled(self, topic: str, message_id: str) -> None:
+        """Take back a message that waits for its time. Raises NotScheduled when it is too late, or none waits."""
+        await cancel_scheduled(self._connection, topic, message_id, None)
+
+    async def transactions(
+        self, *, state: str | None = None, older_than_ms: int | None = None, limit: int = 100, after: str | None = None
+    ) -> Json:
+        """One page: `transactions`, and `next` to pass as `after` for the page behind it."""
+        query = {"state": state, "older_than_ms": older_than_ms, "limit": limit, "after": after}
+        return await self._call("GET", "/v1/transactions?" + _query(query))
+
+    async def transaction(self, transaction_id: str) -> Json:
+        """With its timeline."""
+        check_transaction_id(transaction_id)
+        return await self._call("GET", f"/v1/transactions/{transaction_id}")
+
+    async def decide(
+        self,
+        transaction_id: str,
+        decision: Literal["commit", "rollback"],
+        *,
+        force: bool = False,
+        operator: str | None = None,
+        reason: str | None = None,
+    ) -> Json:
+        """Decide as an operator; recorded in the timeline. Raises TransactionConflict when it is decided otherwise.
+
+        `force` decides a discarded one too; `operator` and `reason` are needed then.
+        """
+        check_transaction_id(transaction_id)
+        if force:
+            check_audit(operator, reason)
+        given = {"force": force or None, "operator": operator, "reason": reason}
+        request = {"source": "operator", **{name: value for name, value in given.items() if value is not None}}
+        return await self._call("POST", f"/v1/transactions/{transaction_id}/{decision}", request)
+
+    async def resume(self, transaction_id: str, *, operator: str, reason: str) -> Json:
+        """Have producers asked about a discarded transaction again, from the first check on; recorded in the timeline.
+
+        Raises TransactionConflict when it is not discarded. Repeating it is harmless until it is decided.
+        """
+        check_transaction_id(transaction_id)
+        check_audit(operator, reason)
+        request = {"operator": operator, "reason": reason}
+        return await self._call("POST", f"/v1/transactions/{transaction_id}/resume", request)
+
+    async def settings(self) -> Json:
+        """Settings of the whole cluster: `reject_transactions`."""
+        return await self._call("GET", "/v1/cluster/settings")
+
+    async def put_settings(self, *, reject_transactions: bool) -> Json:
+        """Refuse new half transactions (`transactions_rejected`), or take them again; durable on return. Decisions and
+        checks of those that are prepared go on."""
+        return await self._call("PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions})
+
+    async def cluster(self) -> Json:
+        """As the node sees it that answers."""
+        response = await self._connection.call("GET", "/v1/cluster", anywhere=True)
+        return wire.decode(dict, response.body, response.headers.get("content-type", ""))
+
+    async def groups(self) -> list[Json]:
+        listed: list[Json] = (await self._call("GET", "/v1/groups"))["groups"]
+        return listed
+
+    async def group(self, group: str) -> Json:
+        return await self._call("GET", _group_path(group))
+
+    async def put_group(
+        self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
+    ) -> Json:
+        """Create the group, or change what is given of an existing one; durable on return."""
+        settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
+        return await self._call("PUT", _group_path(group), {k: v for k, v in settings.items() if v is not None})
+
+    async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> Json:
+        """Dead letters from an offset on, with their history: `messages`, `next_offset` and `max_offset`."""
+        return await self._call(
+            "GET", f"{_group_path(group)}/dead-letters?" + _query({"offset": offset, "limit": limit})
+        )
+
+    async def replay_dead_letters(self, group: str, offsets: Sequence[int]) -> Json:
+        """Give dead letters to the group once more, at most 256 at a time; each is replayed once, however often this
+        is called."""
+        return await self._call("POST", f"{_group_path(group)}/dead-letters/replay", {"offsets": list(offsets)})
+
+    async def reset_group(
+        self,
+        group: str,
+        topic: str,
+        *,
+        queue: int | None = None,
+        to: ResetTo | None = None,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Json:
+        """Set the group's offsets; running members go on from there. Exactly one of the three places is given."""
+        check_topic(topic)
+        if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
+            raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
+        request = {"topic": topic, "queue": queue, "to": to, "offset": offset, "timestamp_ms": timestamp_ms}
+        return await self._call(
+            "POST", f"{_group_path(group)}/reset", {name: value for name, value in request.items() if value is not None}
+        )
+
+    async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
+        """Committed records from `from_index` on, and the index to go on with. keelmq.log_records reads them."""
+        response = await self._connection.call(
+            "GET",
+            "/v1/log?" + _query({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),
+            accept="application/octet-stream, application/json",
+            deadline=Deadline(wait_ms + LOG_MARGIN_MS),
+            follower_ok=True,
+            waits_ms=wait_ms,
+        )
+        return response.body, int(response.headers.get("keelmq-next-index", from_index))
+
+    async def _call(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Json:
+        response = await self._connection.call(
+            method, target, body=b"" if body is None else msgspec.json.encode(body), content_type=wire.JSON
+        )
+        return wire.decode(dict, response.body, response.headers.get("content-type", ""))
+
+
+def _topic_path(topic: str) -> str:
+    check_topic(topic)
+    return f"/v1/topics/{quote(topic, safe='')}"
+
+
+def _group_path(group: str) -> str:
+    check_group(group)
+    return f"/v1/groups/{quote(group, safe='')}"
+
+
+def _query(values: Mapping[str, str | int | None]) -> str:
+    return urlencode({name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,123 @@
+"""`keelmq cluster`"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run
+
+if TYPE_CHECKING:
+    from keelmq.connection import Connection
+
+app = typer.Typer(no_args_is_help=True, help="The state of the cluster.")
+
+NODE_TIMEOUT_MS: Final = 2_000
+
+
+@app.callback()
+def _root() -> None: ...
+
+
+@app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
+def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Ask every node how it sees itself and the others. Exit code 1 unless a node leads and all answer."""
+    nodes = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
+    leaders = [node for node in nodes if node.get("role") == "leader"]
+    healthy = bool(leaders) and not any("error" in node for node in nodes)
+    if as_json:
+        print_json({"healthy": healthy, "nodes": nodes})
+    else:
+        _print_nodes(nodes)
+    if not healthy:
+        raise typer.Exit(EXIT_ERROR)
+
+
+@app.command(epilog="Example:  keelmq cluster settings --reject-transactions")
+def settings(
+    reject_transactions: Annotated[
+        bool | None,
+        typer.Option(
+            "--reject-transactions/--accept-transactions",
+            help="Refuse new half transactions, or take them again. Decisions and checks go on.",
+        ),
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of the cluster, or change the given ones."""
+    from keelmq.admin import Admin
+
+    def work(connection: "Connection") -> "Coroutine[Any, Any, dict[str, Any]]":
+        admin = Admin(connection)
+        if reject_transactions is None:
+            return admin.settings()
+        return admin.put_settings(reject_transactions=reject_transactions)
+
+    answer = run(servers, work, as_json=as_json)
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"new transactions are {'refused' if answer['reject_transactions'] else 'taken'}")
+
+
+async def _ask_all(servers: str) -> list[dict[str, Any]]:
+    """The view of each node: those named by `servers` and those they know of."""
+    from keelmq.connection import parse_servers
+
+    urls = [origin.url for origin in parse_servers(servers)]
+    answers = dict(zip(urls, await asyncio.gather(*map(_ask, urls)), strict=True))
+    known = {str(node["url"]) for answer in answers.values() for node in answer.get("nodes", ())}
+    new = sorted(known - answers.keys())
+    answers.update(zip(new, await asyncio.gather(*map(_ask, new)), strict=True))
+    # A node may be reachable under several URLs: it is shown once.
+    by_node: dict[object, dict[str, Any]] = {}
+    for url, answer in answers.items():
+        by_node.setdefault(answer.get("node_id", url), {"url": url, **answer})
+    return sorted(by_node.values(), key=lambda node: (node.get("node_id", 1 << 30), node["url"]))
+
+
+async def _ask(url: str) -> dict[str, Any]:
+    from keelmq import wire
+    from keelmq.connection import Connection
+    from keelmq.errors import KeelMQError
+    from keelmq.retry import Deadline
+
+    connection = Connection(url)
+    try:
+        return await connection.call_for(
+            dict, "GET", "/v1/cluster", deadline=Deadline(NODE_TIMEOUT_MS), accept=wire.JSON, anywhere=True
+        )
+    except KeelMQError as exc:
+        return {"error": exc.detail}
+    finally:
+        connection.close()
+
+
+def _print_nodes(nodes: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    first = next((node for node in nodes if "error" not in node), None)
+    if first is not None:
+        leader = first["leader_url"] or "no leader is known"
+        print(f"cluster {first['cluster_id']}, term {first['term']}, leader {leader}")
+    rows = [
+        (
+            node.get("node_id"),
+            node["url"],
+            node.get("role", "unreachable"),
+            node.get("term"),
+            node.get("commit_index"),
+            node.get("applied_index"),
+            node.get("durable_index"),
+            f"{node['state_hash'][:12]} @{node['hash_index']}" if node.get("state_hash") else None,
+            ", ".join(str(peer["node_id"]) for peer in node.get("nodes", ()) if peer["connected"]) or None,
+        )
+        for node in nodes
+    ]
+    columns = ["node", "url", "role", "term", "committed", "applied", "durable", "state hash", "connected to"]
+    print_table(None, columns, rows)
+    for node in nodes:
+        if "error" in node:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"{node['url']}: {node['error']}", markup=False)

@@ -1,0 +1,32 @@
+"""Times and durations as people write them on a command line."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import typer
+
+_DURATION: Final = re.compile(r"(\d{1,18})(ms|s|min|m|h|d)?")
+_UNITS_MS: Final = {None: 1, "ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration(text: str, option: str) -> int:
+    """Milliseconds of 1500, 1500ms, 90s, 15m or 15min, 2h, 3d. BadParameter otherwise."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 1500ms, 90s, 15m, 2h or 3d", param_hint=option)
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def parse_time(text: str, option: str) -> int:
+    """Unix milliseconds of such a number, or of ISO 8601, where a time without an offset is UTC. BadParameter else."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "a Unix time in ms, or ISO 8601 such as 2030-01-31T09:00:00+01:00"
+        raise typer.BadParameter(f"{text!r} is not {hint}", param_hint=option) from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return round(parsed.timestamp() * 1000)

@@ -1,0 +1,79 @@
+"""What is decided about a transaction, and how the broker is told."""
+
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from keelmq import wire
+from keelmq.connection import Connection
+from keelmq.message import Message
+from keelmq.retry import Deadline
+
+
+class Decision(enum.StrEnum):
+    """The outcome of a local transaction. UNKNOWN leaves it to a later check."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+class RollbackTransaction(Exception):
+    """Raised by a local transaction that failed in a known way: its messages are dropped."""
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A half transaction, as the local transaction and the check handler see it.
+
+    `check_times` and `prepared_at_ms` are 0 in the local transaction.
+    """
+
+    id: str
+    producer_group: str
+    messages: Sequence[Message]
+    check_times: int = 0
+    prepared_at_ms: int = 0
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where messages of a committed transaction are: `count` of them at `offset` and on. Those that wait for their
+    time have `deliver_at_ms` instead."""
+
+    topic: str
+    queue: int
+    offset: int | None
+    count: int
+    deliver_at_ms: int | None = None
+
+
+CheckHandler = Callable[[Transaction], Awaitable[Decision]]
+"""Answers what became of a transaction, from the application's own durable state."""
+
+_PATHS = {Decision.COMMIT: "commit", Decision.ROLLBACK: "rollback", Decision.UNKNOWN: "unknown"}
+
+
+async def tell_decision(
+    connection: Connection,
+    transaction_id: str,
+    decision: Decision,
+    *,
+    source: str,
+    producer_group: str | None,
+    client_id: str | None,
+    timeout_ms: float,
+) -> tuple[Position, ...]:
+    """Tell the broker; on return the decision is durable. The positions of the messages when it was a commit.
+
+    Telling the same again is harmless. Raises TransactionConflict when another decision was recorded first,
+    TransactionNotFound, and what Connection.call raises.
+    """
+    request = wire.DecisionRequest(source, producer_group, client_id)
+    response = await connection.call_for(
+        wire.DecisionResponse,
+        "POST",
+        f"/v1/transactions/{transaction_id}/{_PATHS[decision]}",
+        body=request,
+        deadline=Deadline(timeout_ms),
+    )
+    return tuple(Position(p.topic, p.queue, p.offset, p.count, p.deliver_at_ms) for p in response.positions)

@@ -1,0 +1,37 @@
+"""When a message becomes visible."""
+
+from typing import Final, NamedTuple
+
+from keelmq.errors import InvalidRequest
+from keelmq.limits import DELAY_LEVELS_S, DELAY_MS_MAX, check_range
+
+TIME_MS_MAX: Final = (1 << 63) - 1
+
+
+class Delay(NamedTuple):
+    """At a time, or so long after the message is accepted; with neither, at once."""
+
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+AT_ONCE: Final = Delay()
+
+
+def delay_of(delay_level: int | None, delay_ms: int | None, deliver_at_ms: int | None) -> Delay:
+    """What was asked for. Raises InvalidRequest beyond the limits, and when more than one is given.
+
+    Whether `deliver_at_ms` is too far away only the broker can tell: it is its clock that counts.
+    """
+    if delay_level is None and delay_ms is None and deliver_at_ms is None:
+        return AT_ONCE
+    if (delay_level is not None) + (delay_ms is not None) + (deliver_at_ms is not None) > 1:
+        raise InvalidRequest("invalid_request", "give one of delay_level, delay_ms and deliver_at_ms")
+    if delay_level is not None:
+        check_range("delay_level", delay_level, 1, len(DELAY_LEVELS_S))
+        return Delay(delay_ms=DELAY_LEVELS_S[delay_level - 1] * 1000)
+    if delay_ms is not None:
+        check_range("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+        return Delay(delay_ms=delay_ms)
+    check_range("deliver_at_ms", deliver_at_ms, 0, TIME_MS_MAX)
+    return Delay(deliver_at_ms=deliver_at_ms)

@@ -1,0 +1,229 @@
+"""Every error the SDK raises.
+
+    KeelMQError                     code, status, detail, retryable, outcome_unknown
+    ├── InvalidRequest              the request can never succeed as it is: fix the caller
+    │   ├── InvalidName             topic or group name outside the allowed alphabet or length
+    │   ├── InvalidFilter           not an expression, or beyond its limits: see .position
+    │   ├── LimitExceeded           body, batch, properties or request beyond a documented limit
+    │   └── Forbidden               system topic, topic of another type, or transactions are switched off
+    ├── NotFound                    the named thing does not exist
+    │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound, NotScheduled
+    ├── Conflict                    the state of the cluster forbids it
+    │   ├── TransactionConflict     another decision was recorded first: see .state, .decided_at_ms
+    │   ├── IdempotencyConflict     the same batch or transaction id with other content
+    │   ├── StaleGeneration         the group moved on: fetch the assignment again, commit nothing
+    │   ├── NotAssigned, OffsetMovesBack
+    ├── OffsetOutOfRange            see .max_offset
+    ├── Unavailable                 retryable, and certainly nothing was stored
+    │   ├── NoLeader                no leader is known, or no node can be reached or is ready
+    │   ├── Overloaded              too much in flight, here or at the broker: slow down
+    │   ├── DiskFull                the leader has no log space; reads go on
+    │   └── ChecksumMismatch        damaged on the way
+    ├── UnknownOutcome              the write may or may not be stored: retry with the same id
+    │   └── SendTimeout             the time budget of the call ran out after it was sent
+    ├── Corrupt                     the broker's answer fails its checksum or does not follow the contract
+    ├── BrokerFault                 code `internal`: a bug in the broker
+    └── Closed                      the client was closed
+
+`retryable` says that the same call may succeed later without a change. `outcome_unknown` says that the call may have
+taken effect; only repeating it with the same batch, message or transaction id finds out without storing it twice. An
+error of any class has it set when an earlier try of its call may have taken effect.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class KeelMQError(Exception):
+    """Base of all errors. `code` is stable (docs/http-api.md); `status` is the HTTP status, 0 for one found here."""
+
+    retryable: ClassVar[bool] = False
+    outcome_unknown: bool = False
+    """Of the class; also true of a single error whose call had an earlier try that may have taken effect."""
+
+    def __init__(self, code: str, detail: str, *, status: int = 0, extra: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.status = status
+        self.extra: dict[str, Any] = dict(extra or {})
+
+
+class InvalidRequest(KeelMQError): ...
+
+
+class InvalidName(InvalidRequest): ...
+
+
+class InvalidFilter(InvalidRequest):
+    @property
+    def position(self) -> int | None:
+        """The column of the error in the expression, from 1; `detail` shows the place."""
+        value = self.extra.get("position")
+        return value if isinstance(value, int) else None
+
+
+class LimitExceeded(InvalidRequest): ...
+
+
+class Forbidden(InvalidRequest): ...
+
+
+class NotFound(KeelMQError): ...
+
+
+class TopicNotFound(NotFound): ...
+
+
+class QueueNotFound(NotFound): ...
+
+
+class GroupNotFound(NotFound): ...
+
+
+class MemberNotFound(NotFound): ...
+
+
+class TransactionNotFound(NotFound): ...
+
+
+class NotScheduled(NotFound): ...
+
+
+class Conflict(KeelMQError): ...
+
+
+class TransactionConflict(Conflict):
+    @property
+    def state(self) -> str:
+        """The recorded outcome: `committed`, `rolled_back` or `discarded`."""
+        return str(self.extra.get("state", ""))
+
+    @property
+    def decided_at_ms(self) -> int | None:
+        value = self.extra.get("decided_at_ms")
+        return value if isinstance(value, int) else None
+
+
+class IdempotencyConflict(Conflict): ...
+
+
+class StaleGeneration(Conflict):
+    @property
+    def generation(self) -> int | None:
+        value = self.extra.get("generation")
+        return value if isinstance(value, int) else None
+
+
+class NotAssigned(Conflict): ...
+
+
+class OffsetMovesBack(Conflict): ...
+
+
+class OffsetOutOfRange(KeelMQError):
+    @property
+    def max_offset(self) -> int | None:
+        value = self.extra.get("max_offset")
+        return value if isinstance(value, int) else None
+
+
+class Unavailable(KeelMQError):
+    retryable = True
+
+
+class NoLeader(Unavailable): ...
+
+
+class Overloaded(Unavailable): ...
+
+
+class DiskFull(Unavailable): ...
+
+
+class ChecksumMismatch(Unavailable): ...
+
+
+class UnknownOutcome(KeelMQError):
+    retryable = True
+    outcome_unknown = True
+
+
+class SendTimeout(UnknownOutcome): ...
+
+
+class Corrupt(KeelMQError): ...
+
+
+class BrokerFault(KeelMQError): ...
+
+
+class Closed(KeelMQError): ...
+
+
+# problem+json `code` -> class. A code that is missing here (a newer broker) falls back on its HTTP status.
+ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
+    "invalid_request": InvalidRequest,
+    "invalid_topic": InvalidName,
+    "invalid_group": InvalidName,
+    "invalid_filter": InvalidFilter,
+    "system_topic": Forbidden,
+    "topic_type_mismatch": Forbidden,
+    "transactions_rejected": Forbidden,
+    "topic_not_found": TopicNotFound,
+    "queue_not_found": QueueNotFound,
+    "group_not_found": GroupNotFound,
+    "member_not_found": MemberNotFound,
+    "transaction_not_found": TransactionNotFound,
+    "not_scheduled": NotScheduled,
+    "checksum_mismatch": ChecksumMismatch,
+    "invalid_compression": InvalidRequest,
+    "message_too_large": LimitExceeded,
+    "batch_too_large": LimitExceeded,
+    "request_too_large": LimitExceeded,
+    "empty_body": LimitExceeded,
+    "too_many_properties": LimitExceeded,
+    "offset_out_of_range": OffsetOutOfRange,
+    "transaction_conflict": TransactionConflict,
+    "idempotency_conflict": IdempotencyConflict,
+    "stale_generation": StaleGeneration,
+    "not_assigned": NotAssigned,
+    "offset_moves_back": OffsetMovesBack,
+    "group_has_members": Conflict,
+    "producer_group_mismatch": Conflict,
+    "subscription_mismatch": Conflict,
+    "topic_exists_with_more_queues": Conflict,
+    "request_timeout": UnknownOutcome,
+    "overloaded": Overloaded,
+    "no_leader": NoLeader,
+    "not_ready": NoLeader,
+    "unknown_outcome": UnknownOutcome,
+    "disk_full": DiskFull,
+    "not_found": NotFound,
+    "method_not_allowed": InvalidRequest,
+    "internal": BrokerFault,
+}
+
+_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail"})
+
+
+def error_from_problem(status: int, problem: Mapping[str, Any]) -> KeelMQError:
+    """The error for a response with `status` and the decoded problem+json body (which may be empty or foreign)."""
+    code = str(problem.get("code") or f"http_{status}")
+    detail = str(problem.get("detail") or problem.get("title") or f"the broker answered HTTP {status}")
+    extra = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}
+    cls = ERRORS_BY_CODE.get(code) or _class_for_status(status)
+    return cls(code, detail, status=status, extra=extra)
+
+
+def _class_for_status(status: int) -> type[KeelMQError]:
+    if status == 404:
+        return NotFound
+    if status == 409:
+        return Conflict
+    if status == 429:
+        return Overloaded
+    if 400 <= status < 500:
+        return InvalidRequest
+    # A proxy's 502/504 or an unknown 5xx: the request may have reached the broker.
+    return UnknownOutcome

@@ -1,0 +1,214 @@
+"""A member of a consumer group: joining, heartbeats, offsets, leaving. One HTTP call per method, no policy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from keelmq import wire
+from keelmq.batch import decode_block, received_messages
+from keelmq.connection import Connection
+from keelmq.errors import Corrupt, GroupNotFound, StaleGeneration
+from keelmq.message import ReceivedMessage
+from keelmq.retry import Deadline
+from keelmq.selection import EVERYTHING, Selection
+
+TopicQueue = tuple[str, int]
+
+OFFSETS_PER_COMMIT_MAX: Final = 1_024
+GIVEN_BACK_PER_CALL_MAX: Final = 256
+PULL_MARGIN_MS: Final = 5_000
+
+
+class GroupSession:
+    """The client chooses `member_id`, so repeating a join is harmless. Methods raise what Connection.call raises."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        topics: Mapping[str, Selection],
+        *,
+        member_id: str,
+        client_id: str,
+        session_timeout_ms: int,
+        call_timeout_ms: int,
+    ) -> None:
+        self._connection = connection
+        self._topics = dict(topics)
+        self._path = f"/v1/groups/{quote(group, safe='')}"
+        self._member_id = member_id
+        self._client_id = client_id
+        self._session_timeout_ms = session_timeout_ms
+        self._call_timeout_ms = call_timeout_ms
+
+    async def join(self) -> wire.Membership:
+        """Raises InvalidFilter, and Conflict when the other members read something else."""
+        request = wire.JoinRequest(
+            list(self._topics),
+            self._client_id,
+            self._session_timeout_ms,
+            self._member_id,
+            tags={topic: each.tags for topic, each in self._topics.items() if each.tags is not None},
+            filters={topic: each.filter for topic, each in self._topics.items() if each.filter is not None},
+        )
+        return await self._connection.call_for(
+            wire.Membership, "POST", f"{self._path}/members", body=request, deadline=self._deadline(), tries=3
+        )
+
+    async def heartbeat(self, generation: int) -> wire.Membership:
+        """Raises MemberNotFound when the session is over: join again."""
+        return await self._connection.call_for(
+            wire.Membership,
+            "POST",
+            f"{self._path}/members/{self._member_id}/heartbeat",
+            body={"generation": generation},
+            deadline=self._deadline(),
+            tries=3,
+        )
+
+    async def leave(self) -> None:
+        await self._connection.call(
+            "DELETE", f"{self._path}/members/{self._member_id}", deadline=self._deadline(), tries=3
+        )
+
+    async def committed(self) -> dict[TopicQueue, int]:
+        """What the group has committed; queues without a commit are missing.
+
+        By the leader's word only: to a node that is behind, what was committed looks as if it never had been. Waits
+        for a leader as long as a call may take, then raises NoLeader.
+        """
+        try:
+            response = await self._connection.call_for(
+                wire.GroupOffsetsResponse, "GET", f"{self._path}/offsets", deadline=self._deadline(), leader_only=True
+            )
+        except GroupNotFound:
+            return {}
+        return {(each.topic, each.queue): each.offset for each in response.offsets}
+
+    async def commit(self, generation: int, offsets: Mapping[TopicQueue, int]) -> None:
+        """At most 1,024 offsets. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
+        entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
+        request = wire.CommitRequest(entries, self._member_id, generation)
+        await self._connection.call(
+            "PUT", f"{self._path}/offsets", body=wire.encode_json(request), deadline=self._deadline(), tries=3
+        )
+
+    async def give_back(
+        self, generation: int, messages: Sequence[ReceivedMessage], delay_ms: int | None, reason: str
+    ) -> int:
+        """On return the messages are scheduled for the group again, or dead letters; the generation then. Harmless to
+        repeat. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
+        for begin in range(0, len(messages), GIVEN_BACK_PER_CALL_MAX):
+            entries = [
+                wire.GivenBack(message.topic, message.queue, message.offset, reason, delay_ms)
+                for message in messages[begin : begin + GIVEN_BACK_PER_CALL_MAX]
+            ]
+            answer = await self._connection.call_for(
+                wire.GiveBackResponse,
+                "POST",
+                f"{self._path}/retries",
+                body=wire.GiveBackRequest(entries, self._member_id, generation),
+                deadline=self._deadline(),
+                tries=3,
+            )
+            if answer.generation != generation and begin + GIVEN_BACK_PER_CALL_MAX < len(messages):
+                # The first message given back brought the group a queue more; the others are the next call's.
+                raise StaleGeneration("stale_generation", f"the group moved on to generation {answer.generation}")
+            generation = answer.generation
+        return generation
+
+    async def offset_at(self, place: TopicQueue, at: str | int) -> int:
+        """The offset of `earliest`, `latest` or a time in ms."""
+        return await first_offset(self._connection, place, at)
+
+    async def queue_count(self, topic: str) -> int:
+        info = await self._connection.call_for(
+            wire.TopicInfo, "GET", f"/v1/topics/{quote(topic, safe='')}", deadline=self._deadline()
+        )
+        return info.queues
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._call_timeout_ms)
+
+
+async def first_offset(connection: Connection, place: TopicQueue, at: str | int) -> int:
+    """The offset of `earliest`, `latest`, or of the first message stored at or after a time in ms."""
+    response = await connection.call_for(wire.OffsetResponse, "GET", f"{_queue_path(place)}/offsets?at={at}")
+    return response.offset
+
+
+class Pulled(NamedTuple):
+    """`next_offset` is where to go on; it moves past what was not asked for."""
+
+    messages: list[ReceivedMessage]
+    next_offset: int
+
+
+async def pull(
+    connection: Connection,
+    place: TopicQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+    selection: Selection = EVERYTHING,
+) -> Pulled:
+    """Messages of the queue from `offset` on; waits up to `wait_ms` for the first. Whole batches, so it may be more.
+
+    Every block is checked against its CRC32C. Raises Corrupt, OffsetOutOfRange, and what Connection.call raises.
+    """
+    target = f"{_queue_path(place)}/messages?offset={offset}&max_messages={max_messages}"
+    response = await connection.call(
+        "GET",
+        f"{target}&max_bytes={max_bytes}&wait_ms={wait_ms}{selection.query}",
+        accept=wire.MSGPACK,
+        deadline=Deadline(wait_ms + PULL_MARGIN_MS),
+        follower_ok=True,  # what a queue holds it holds everywhere; beyond its end a follower sends us to the leader
+        waits_ms=wait_ms,
+    )
+    pulled = wire.decode(wire.PullResponse, response.body, response.headers.get("content-type", ""))
+    topic, queue = place
+    messages: list[ReceivedMessage] = []
+    expected: int | None = None  # the first batch may begin earlier, or later when what was before it has expired
+    gaps = not selection.is_everything  # batches without any message that was asked for are left out
+    for batch in pulled.batches:
+        block = decode_block(batch.block, batch.crc32c, batch.uncompressed_bytes)
+        if len(block) - len(batch.skip) != batch.count or not _continues(expected, batch.base_offset, gaps):
+            raise Corrupt(
+                "invalid_response",
+                f"{topic}/{queue}: a batch of {batch.count} messages at {batch.base_offset} does not continue "
+                f"offset {expected} with {len(block)} messages, {len(batch.skip)} of them left out",
+            )
+        messages += received_messages(
+            block,
+            topic=topic,
+            queue=queue,
+            batch_id=batch.batch_id,
+            base_offset=batch.base_offset,
+            skip=batch.skip,
+            from_offset=offset,
+            stored_at_ms=batch.stored_at_ms,
+            transaction_id=batch.transaction_id,
+            filtered=batch.filtered,
+            first_ordinal=batch.only or 0,
+            attempt=batch.attempt,
+            origin=batch.origin,
+        )
+        expected = batch.base_offset + batch.count
+    if not gaps:
+        return Pulled(messages, messages[-1].offset + 1 if messages else offset)
+    if not max(offset, expected or 0) <= pulled.next_offset <= pulled.max_offset:
+        raise Corrupt(
+            "invalid_response",
+            f"{topic}/{queue}: what was asked for from offset {offset} on goes on at {pulled.next_offset}",
+        )
+    return Pulled(messages, pulled.next_offset)
+
+
+def _continues(expected: int | None, base_offset: int, gaps: bool) -> bool:
+    return expected is None or expected == base_offset or (gaps and base_offset > expected)
+
+
+def _queue_path(place: TopicQueue) -> str:
+    return f"/v1/topics/{quote(place[0], safe='')}/queues/{place[1]}"

@@ -1,0 +1,54 @@
+"""Iterating a consumer: one message at a time passes from a queue reader to the loop that iterates."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from keelmq.message import ReceivedMessage
+
+_Offer = tuple[ReceivedMessage, asyncio.Future[None]]
+
+
+class Handover:
+    """`handle` is the reader's handler: it ends when the iterating loop has asked for the message after."""
+
+    def __init__(self) -> None:
+        self._offers: deque[_Offer] = deque()
+        self._taken: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def handle(self, messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._offers.append((message, done))
+            self._changed.set()
+            if self._closed:
+                done.cancel()
+            await done
+
+    async def next(self) -> ReceivedMessage | None:
+        """The next message, None after `close`. The message before counts as processed."""
+        self.finish()
+        while not self._closed:
+            while self._offers:
+                message, done = self._offers.popleft()
+                if not done.done():  # otherwise its queue was taken away meanwhile
+                    self._taken = done
+                    return message
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def finish(self) -> None:
+        """The message that was handed over last is processed."""
+        if self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
+        self._taken = None
+
+    def close(self) -> None:
+        """No more messages; those that are handed over and not finished stay unprocessed."""
+        self._closed = True
+        self._changed.set()
+        for done in [done for _, done in self._offers] + ([self._taken] if self._taken is not None else []):
+            done.cancel()

@@ -1,0 +1,207 @@
+"""A lean HTTP/1.1 client: keep-alive pool, one request at a time per connection, strict timeouts.
+
+Parsing is done by httptools (llhttp); what is left out is what the broker's API does not use: cookies, proxies,
+content encodings, redirects (connection.py follows the leader itself), streaming. Why it exists instead of a general
+client: docs/sdk.md has the measurement.
+
+Invariant: a connection goes back to the pool only after its response was read completely; every other end of a request
+(time-out, cancellation, protocol error) closes it, so an answer can never be taken for that of another request.
+"""
+
+import asyncio
+import ssl
+from collections import defaultdict
+from typing import Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+MAX_RESPONSE_BYTES: Final = 80 * 1024 * 1024
+MAX_HEADER_BYTES: Final = 64 * 1024
+MAX_IDLE_PER_ORIGIN: Final = 64
+
+
+class HttpResponse(NamedTuple):
+    status: int
+    headers: dict[str, str]  # names in lower case; of a repeated header the last one
+    body: bytes
+
+
+class ConnectFailed(Exception):
+    """No connection: nothing was sent."""
+
+
+class ExchangeFailed(Exception):
+    """The request may have reached the server, the answer did not reach us."""
+
+
+class Origin(NamedTuple):
+    """Scheme, host and port of a server; `url` is how it is written, without a slash at the end."""
+
+    url: str
+    host: str
+    port: int
+    secure: bool
+
+    @classmethod
+    def parse(cls, url: str) -> "Origin":
+        """The origin of `url` (path and query are ignored). Raises ValueError for anything but http(s)://host[:port]."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError(f"{url!r} is not of the form http://host:port")
+        secure = parts.scheme == "https"
+        port = parts.port or (443 if secure else 80)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return cls(f"{parts.scheme}://{host}:{port}", parts.hostname, port, secure)
+
+
+class _Exchange(asyncio.Protocol):
+    """One TCP connection; parses the response to the request that is under way."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+        self._header_size = 0
+        self.reusable = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
+        self.reusable = True
+
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
+        assert self._transport is not None
+        answer: asyncio.Future[HttpResponse] = self._loop.create_future()
+        self._answer = answer
+        timer = self._loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s * 1000:.0f} ms")
+        try:
+            if body:
+                self._transport.writelines((head, body))
+            else:
+                self._transport.write(head)
+            return await answer
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+            self._answer = None
+
+    def close(self) -> None:
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, reason: str) -> None:
+        self.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ExchangeFailed(reason))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"connection lost: {exc}" if exc else "connection closed by the server")
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self._fail("data without a request")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            self._fail(f"not an HTTP response: {exc}")
+
+    # httptools callbacks
+    def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.done():
+            self._fail("data without a request")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_size += len(name) + len(value)
+        if self._header_size > MAX_HEADER_BYTES:
+            self._fail(f"response headers exceed {MAX_HEADER_BYTES} bytes")
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_RESPONSE_BYTES:
+            self._fail(f"response exceeds {MAX_RESPONSE_BYTES} bytes")
+            return
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        headers, chunks = self._headers, self._body
+        self._headers, self._body, self._size, self._header_size = {}, [], 0, 0
+        if status < 200:  # 100 Continue, 103 Early Hints: the answer follows
+            return
+        if not self._parser.should_keep_alive():
+            self.reusable = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(HttpResponse(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks)))
+
+
+class HttpClient:
+    """Requests over pooled connections. Belongs to one event loop."""
+
+    def __init__(self, *, connect_timeout_ms: int, tls: ssl.SSLContext | None = None) -> None:
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._tls = tls
+        self._idle: defaultdict[Origin, list[_Exchange]] = defaultdict(list)
+        self._closed = False
+
+    async def request(
+        self, origin: Origin, method: str, target: str, headers: str, body: bytes, timeout_s: float
+    ) -> HttpResponse:
+        """The complete response, read within `timeout_s` of this call (connecting included).
+
+        `target` is the encoded path and query, `headers` complete lines each ending in CR LF; both must come from
+        validated parts. Raises ConnectFailed (nothing was sent) or ExchangeFailed (the outcome is unknown).
+        """
+        head = f"{method} {target} HTTP/1.1\r\nHost: {origin.url.partition('//')[2]}\r\n{headers}"
+        head += f"Content-Length: {len(body)}\r\n\r\n" if body or method != "GET" else "\r\n"
+        connection = self._take_idle(origin)
+        if connection is None:
+            started = asyncio.get_running_loop().time()
+            connection = await self._connect(origin, min(timeout_s, self._connect_timeout_s))
+            timeout_s = max(timeout_s - (asyncio.get_running_loop().time() - started), 0.001)
+        response = await connection.exchange(head.encode("latin-1"), body, timeout_s)
+        idle = self._idle[origin]
+        if connection.reusable and not self._closed and len(idle) < MAX_IDLE_PER_ORIGIN:
+            idle.append(connection)
+        else:
+            connection.close()
+        return response
+
+    def _take_idle(self, origin: Origin) -> _Exchange | None:
+        idle = self._idle[origin]
+        while idle:
+            connection = idle.pop()  # the most recently used: its TCP window is open, its server end alive
+            if connection.reusable:
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin, timeout_s: float) -> _Exchange:
+        if origin.secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, protocol = await asyncio.get_running_loop().create_connection(
+                    _Exchange, origin.host, origin.port, ssl=self._tls if origin.secure else None
+                )
+        except (OSError, TimeoutError) as exc:
+            raise ConnectFailed(f"{origin.url}: {str(exc) or 'timed out'}") from exc
+        return protocol
+
+    def forget(self, origin: Origin) -> None:
+        """Close the idle connections to a node that failed: its other ones are most likely dead too."""
+        for connection in self._idle.pop(origin, ()):
+            connection.close()
+
+    def close(self) -> None:
+        """Close every idle connection; one in use is closed when its request ends."""
+        self._closed = True
+        for origin in list(self._idle):
+            self.forget(origin)

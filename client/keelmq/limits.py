@@ -1,0 +1,146 @@
+"""Limits of the contract, checked here with the broker's codes before anything is sent."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from keelmq.errors import Forbidden, InvalidName, InvalidRequest, LimitExceeded
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
+BATCH_MESSAGES_MAX: Final = 10_000
+REQUEST_MESSAGES_MAX: Final = 10_000
+"""Over all batches of a request."""
+REQUEST_BATCHES_MAX: Final = 1_000
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of the request as it is sent, and of its blocks as they unpack."""
+PROPERTIES_BYTES_MAX: Final = 32_767
+TAG_BYTES_MAX: Final = 255
+SHARDING_KEY_BYTES_MAX: Final = 255
+KEYS_MAX: Final = 32
+KEY_BYTES_MAX: Final = 255
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+QUEUES_MAX: Final = 1_024
+TRANSACTION_ID_LENGTH_MAX: Final = 64
+OPERATOR_BYTES_MAX: Final = 255
+REASON_BYTES_MAX: Final = 255
+DELAY_MS_MAX: Final = 40 * 24 * 3_600_000
+DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+"""What the delay levels 1 to 18 stand for."""
+
+SYSTEM_TOPICS: Final = frozenset(
+    {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
+
+GROUP_TOPIC_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+"""What a group is given again, and its dead letters: topics with the group's name behind the prefix."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_TRANSACTION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_topic(topic: object) -> None:
+    """Raises InvalidName (code `invalid_topic`)."""
+    length_max = TOPIC_LENGTH_MAX
+    if isinstance(topic, str) and topic.startswith(GROUP_TOPIC_PREFIXES):
+        length_max = GROUP_LENGTH_MAX + topic.index("%", 1) + 1
+    if not isinstance(topic, str) or not _NAME.fullmatch(topic) or len(topic) > length_max:
+        raise InvalidName(
+            "invalid_topic", f"topic {topic!r}: 1-{TOPIC_LENGTH_MAX} characters of A-Z a-z 0-9 _ - % | are allowed"
+        )
+
+
+def check_writable_topic(topic: object) -> None:
+    """Raises InvalidName, or Forbidden (code `system_topic`)."""
+    check_topic(topic)
+    if topic in SYSTEM_TOPICS or str(topic).startswith(GROUP_TOPIC_PREFIXES):
+        raise Forbidden("system_topic", f"topic {topic} is the broker's own and cannot be written to", status=403)
+
+
+def check_group(group: object) -> None:
+    """Raises InvalidName (code `invalid_group`)."""
+    if not isinstance(group, str) or not _NAME.fullmatch(group) or len(group) > GROUP_LENGTH_MAX:
+        raise InvalidName(
+            "invalid_group", f"group {group!r}: 1-{GROUP_LENGTH_MAX} characters of A-Z a-z 0-9 _ - % | are allowed"
+        )
+
+
+def check_message_id(message_id: object) -> None:
+    if not (isinstance(message_id, str) and _MESSAGE_ID.fullmatch(message_id)):
+        raise InvalidRequest("invalid_request", "message_id: 1-128 characters of A-Z a-z 0-9 _ . : - are allowed")
+
+
+def check_transaction_id(transaction_id: str) -> None:
+    if not _TRANSACTION_ID.fullmatch(transaction_id):
+        raise InvalidRequest("invalid_request", "transaction_id: 1-64 characters of A-Z a-z 0-9 _ - are allowed")
+
+
+def check_audit(operator: object, reason: object) -> None:
+    """Who steps in by hand, and why: both are needed."""
+    for name, value, bytes_max in (("operator", operator, OPERATOR_BYTES_MAX), ("reason", reason, REASON_BYTES_MAX)):
+        if not value:
+            raise InvalidRequest("invalid_request", f"{name}: say who does this, and why")
+        _check_text(name, value, bytes_max)
+
+
+def check_body(body: object) -> None:
+    if not isinstance(body, bytes):
+        raise InvalidRequest("invalid_request", f"body must be bytes, not {type(body).__name__}: encode it first")
+    if not body:
+        raise LimitExceeded("empty_body", "a message needs a body of at least one byte")
+    if len(body) > BODY_BYTES_MAX:
+        raise LimitExceeded("message_too_large", f"the body has {len(body)} bytes, {BODY_BYTES_MAX} are allowed")
+
+
+def check_bodies(bodies: Sequence[bytes]) -> None:
+    """The sizes of all `bodies` at once, at C speed when they are right; names the first wrong one otherwise."""
+    if not bodies or (min(map(len, bodies)) > 0 and max(map(len, bodies)) <= BODY_BYTES_MAX):
+        return
+    for body in bodies:
+        check_body(body)
+
+
+def check_attributes(
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str],
+    sharding_key: object,
+    message_id: object,
+) -> None:
+    """Everything of a message but its body."""
+    _check_text("tag", tag, TAG_BYTES_MAX)
+    _check_text("sharding_key", sharding_key, SHARDING_KEY_BYTES_MAX)
+    if isinstance(keys, str):
+        raise InvalidRequest("invalid_request", "keys must be a sequence of strings, not one string")
+    if len(keys) > KEYS_MAX:
+        raise InvalidRequest("invalid_request", f"keys: {len(keys)} given, {KEYS_MAX} are allowed")
+    for key in keys:
+        _check_text("keys", key, KEY_BYTES_MAX)
+    size = 0
+    for name, value in properties.items():
+        size += _byte_length("properties", name) + _byte_length("properties", value)
+    if size > PROPERTIES_BYTES_MAX:
+        raise LimitExceeded("too_many_properties", f"{size} bytes of properties, {PROPERTIES_BYTES_MAX} are allowed")
+    if message_id is not None:
+        check_message_id(message_id)
+
+
+def _check_text(field: str, value: object, bytes_max: int) -> None:
+    if value is not None and _byte_length(field, value) > bytes_max:
+        raise InvalidRequest("invalid_request", f"{field} is longer than {bytes_max} bytes")
+
+
+def _byte_length(field: str, value: object) -> int:
+    if not isinstance(value, str):
+        raise InvalidRequest("invalid_request", f"{field} must be a string, not {type(value).__name__}")
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError as exc:  # half of a surrogate pair
+        raise InvalidRequest("invalid_request", f"{field} is not text that UTF-8 can carry: {exc.reason}") from None
+
+
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidRequest("invalid_request", f"{name} must be between {low} and {high}, not {value!r}")

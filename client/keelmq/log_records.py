@@ -1,0 +1,103 @@
+"""Records of the commit log as `GET /v1/log` delivers them; the byte layout is that of docs/log-format.md."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from keelmq.errors import Corrupt
+
+HEADER: Final = struct.Struct("<4sBBHIIQQQQI")
+MAGIC: Final = b"KMQR"
+VERSION: Final = 1
+KIND_ENTRY: Final = 1
+KIND_NOOP: Final = 2
+KIND_NAMES: Final = {KIND_ENTRY: "entry", KIND_NOOP: "no-op"}
+
+COMMAND_NAMES: Final = {
+    1: "put-topic",
+    2: "delete-topic",
+    3: "produce",
+    4: "prepare",
+    5: "decide",
+    6: "record-checks",
+    7: "discard",
+    8: "set-check-url",
+    9: "join-group",
+    10: "leave-group",
+    11: "commit-offsets",
+    12: "reset-offsets",
+    14: "fire-timers",
+    15: "cancel-scheduled",
+    16: "resume-transaction",
+    17: "put-settings",
+}
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """One record; `size` is its length in the log, header included."""
+
+    index: int
+    term: int
+    kind: int
+    position: int
+    size: int
+    payload: bytes
+
+    @property
+    def kind_name(self) -> str:
+        return KIND_NAMES.get(self.kind, str(self.kind))
+
+
+class EntryHeader(NamedTuple):
+    """What an entry asks for: the leader's clock and the commands, each a list that begins with its tag."""
+
+    timestamp_ms: int
+    commands: list[list[Any]]
+
+    @property
+    def command_names(self) -> list[str]:
+        return [COMMAND_NAMES.get(command[0], str(command[0])) for command in self.commands]
+
+
+_decode_header = msgspec.msgpack.Decoder(tuple[int, list[list[Any]]]).decode
+
+
+def read_records(data: bytes) -> Iterator[LogRecord]:
+    """The records in `data`, header and payload checked against their CRC32C. Raises Corrupt."""
+    begin = 0
+    while begin < len(data):
+        record = _read_record(data, begin)
+        yield record
+        begin += record.size
+
+
+def _read_record(data: bytes, begin: int) -> LogRecord:
+    if len(data) - begin < HEADER.size:
+        raise Corrupt("invalid_log", f"{len(data) - begin} bytes are left at {begin}, a header has {HEADER.size}")
+    fields = HEADER.unpack_from(data, begin)
+    magic, version, kind, _, length, payload_crc, index, term, position, _, header_crc = fields
+    if magic != MAGIC or version != VERSION:
+        raise Corrupt("invalid_log", f"no record of version {VERSION} at byte {begin}: {magic!r}, version {version}")
+    if crc32c(data[begin : begin + HEADER.size - 4]) != header_crc:
+        raise Corrupt("checksum_mismatch", f"the record header at byte {begin} does not match its CRC32C")
+    payload = data[begin + HEADER.size : begin + HEADER.size + length]
+    if len(payload) != length or crc32c(payload) != payload_crc:
+        raise Corrupt("checksum_mismatch", f"the payload of the record with index {index} does not match its CRC32C")
+    return LogRecord(index, term, kind, position, HEADER.size + length, payload)
+
+
+def entry_header(record: LogRecord) -> EntryHeader | None:
+    """The commands of an entry, None for a no-op. Raises Corrupt."""
+    if record.kind != KIND_ENTRY:
+        return None
+    try:
+        (length,) = struct.unpack_from("<I", record.payload)
+        header = EntryHeader(*_decode_header(record.payload[4 : 4 + length]))
+    except (struct.error, ValueError, RecursionError) as exc:
+        raise Corrupt("invalid_log", f"the entry with index {record.index} has no readable header: {exc}") from exc
+    if not all(command and isinstance(command[0], int) for command in header.commands):
+        raise Corrupt("invalid_log", f"the entry with index {record.index} has a command without a tag")
+    return header

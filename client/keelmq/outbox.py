@@ -1,0 +1,186 @@
+"""SQL outbox: the database transaction itself remembers that it was committed, and the check reads it back.
+
+    outbox.create_tables(engine)
+    async with TransactionProducer(servers, "orders", check=outbox.checker(engine)) as producer:
+        await outbox.execute(producer, engine, message, debit)      # debit(connection, transaction): SQL statements
+
+`record` writes the transaction's id in the same database transaction as the application's changes: either both are
+committed or none. The check does not only look, it *fences*: it inserts `rolled_back` for an id that is not there, so
+a producer that is still in the middle of its database transaction either makes the check wait (the unique index, or
+SQLite's write lock), or fails in `record` afterwards. There is no moment at which both could win.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from sqlalchemy import BigInteger, Column, Connection, Engine, String, Table, delete, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from keelmq import sql
+from keelmq.decision import CheckHandler, Decision, RollbackTransaction, Transaction
+from keelmq.errors import InvalidRequest
+from keelmq.limits import TRANSACTION_ID_LENGTH_MAX, check_transaction_id
+from keelmq.message import Message
+from keelmq.sql import Executor
+from keelmq.transaction import TransactionProducer, TransactionResult
+
+log = logging.getLogger("keelmq")
+
+LOCK_TIMEOUT_MS: Final = 2_000
+# A row must outlive every check of its transaction; check_after_ms may be 7 days.
+KEEP_MS_MIN: Final = 8 * 24 * 3_600_000
+
+COMMITTED: Final = "committed"
+ROLLED_BACK: Final = "rolled_back"
+
+table = Table(
+    "keelmq_outbox",
+    sql.metadata,
+    Column("transaction_id", String(TRANSACTION_ID_LENGTH_MAX), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+Work = Callable[[Connection, Transaction], object]
+
+
+class Fenced(RollbackTransaction):
+    """A check came first and recorded the transaction as rolled back: the database transaction must not commit."""
+
+
+class AlreadyCommitted(Exception):
+    """This transaction was recorded before under the same id: its statements must not run twice.
+
+    Not a RollbackTransaction: if that was committed its messages are due, and the check will find that.
+    """
+
+
+def create_tables(engine: Engine | Connection) -> None:
+    """Create the table if it is missing. For an AsyncConnection: `await connection.run_sync(create_tables)`."""
+    table.create(engine, checkfirst=True)
+
+
+def record(executor: Executor, transaction_id: str) -> None:
+    """Note, as part of the caller's database transaction, that `transaction_id` commits with it.
+
+    Call it before the other statements: then a transaction that was fenced fails early. Raises Fenced or
+    AlreadyCommitted (let them pass: the database transaction has to be rolled back), InvalidRequest for a connection
+    in autocommit mode, and SQLAlchemy's errors. AlreadyCommitted is also what a second call in the same database
+    transaction gets; only `check` tells what became of it.
+    """
+    check_transaction_id(transaction_id)
+    sql.refuse_autocommit(executor)
+    row = {"transaction_id": transaction_id, "state": COMMITTED, "created_at_ms": sql.now_ms()}
+    if not sql.insert_if_absent(executor, table, row):
+        if _state(executor, transaction_id) == COMMITTED:
+            raise AlreadyCommitted(f"transaction {transaction_id} was committed before")
+        raise Fenced(f"transaction {transaction_id} was rolled back by a check")
+
+
+def check(engine: Engine, transaction_id: str) -> Decision:
+    """What became of `transaction_id`, now and for ever: an id that is not recorded is fenced by this call.
+
+    UNKNOWN when a database transaction holds the row or the lock for longer than 2 s, or the database cannot be
+    reached. Blocking; `checker` makes a check handler of it.
+    """
+    try:
+        with engine.begin() as connection:
+            return _fence(connection, transaction_id)
+    except DBAPIError as exc:
+        return _unknown(transaction_id, exc)
+
+
+def checker(engine: Engine | AsyncEngine) -> CheckHandler:
+    """A check handler for TransactionProducer that answers from the outbox in `engine`'s database."""
+
+    async def answer(transaction: Transaction) -> Decision:
+        try:
+            return await sql.run(engine, lambda connection: _fence(connection, transaction.id))
+        except DBAPIError as exc:
+            return _unknown(transaction.id, exc)
+
+    return answer
+
+
+async def execute(
+    producer: TransactionProducer,
+    engine: Engine | AsyncEngine,
+    messages: Message | Sequence[Message],
+    work: Work,
+    *,
+    transaction_id: str | None = None,
+    check_after_ms: int | None = None,
+) -> TransactionResult:
+    """`producer.execute` with `work(connection, transaction)` as the local transaction.
+
+    `work` runs in one database transaction together with `record`, which it must not call itself; with an Engine in a
+    thread. It raises
+    RollbackTransaction to roll both back. Any other exception rolls the database transaction back, leaves the
+    messages to the check (which will find them rolled back) and is raised again.
+    """
+
+    async def local(transaction: Transaction) -> Decision:
+        def both(connection: Connection) -> None:
+            record(connection, transaction.id)
+            work(connection, transaction)
+
+        try:
+            await sql.run(engine, both)
+        except AlreadyCommitted:
+            # By whom, only a new database transaction can tell: a `work` that calls `record` meets its own row, which
+            # is rolled back by now.
+            decision = await checker(engine)(transaction)
+            log.warning("transaction %s was recorded before; the database says: %s", transaction.id, decision)
+            return decision
+        return Decision.COMMIT
+
+    return await producer.execute(messages, local, transaction_id=transaction_id, check_after_ms=check_after_ms)
+
+
+def purge(executor: Executor, older_than_ms: int) -> int:
+    """Delete rows older than `older_than_ms` (at least 8 days: a younger one may still be asked for); how many."""
+    if older_than_ms < KEEP_MS_MIN:
+        raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (8 days)")
+    deleted: Any = executor.execute(delete(table).where(table.c.created_at_ms < sql.now_ms() - older_than_ms))
+    return int(deleted.rowcount)
+
+
+def _fence(connection: Connection, transaction_id: str) -> Decision:
+    check_transaction_id(transaction_id)
+    with _LockTimeout(connection):
+        row = {"transaction_id": transaction_id, "state": ROLLED_BACK, "created_at_ms": sql.now_ms()}
+        if sql.insert_if_absent(connection, table, row):
+            return Decision.ROLLBACK
+        return Decision.COMMIT if _state(connection, transaction_id) == COMMITTED else Decision.ROLLBACK
+
+
+def _unknown(transaction_id: str, error: DBAPIError) -> Decision:
+    log.warning("transaction %s: the database does not tell at the moment: %s", transaction_id, error.orig)
+    return Decision.UNKNOWN
+
+
+def _state(executor: Executor, transaction_id: str) -> str | None:
+    found = executor.execute(select(table.c.state).where(table.c.transaction_id == transaction_id)).scalar()
+    return str(found) if found is not None else None
+
+
+class _LockTimeout:
+    """Bounds how long the statements inside wait for a lock; the connection goes back to its pool as it was."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
+        elif self._connection.dialect.name == "sqlite":
+            self._before = self._connection.execute(text("PRAGMA busy_timeout")).scalar_one()
+            self._connection.execute(text(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_MS}"))
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        if self._before is not None:
+            self._connection.execute(text(f"PRAGMA busy_timeout = {int(self._before)}"))
+        return False

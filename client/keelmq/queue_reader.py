@@ -1,0 +1,244 @@
+"""One assigned queue: fetches ahead within bounds, hands messages to the handler, keeps track of what is finished."""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from keelmq.connection import Connection
+from keelmq.errors import Closed, KeelMQError, OffsetOutOfRange
+from keelmq.group_session import Pulled, TopicQueue, pull
+from keelmq.message import ReceivedMessage
+from keelmq.progress import QueueProgress
+from keelmq.redelivery import RetryLater
+from keelmq.retry import Backoff
+from keelmq.selection import EVERYTHING, Selection
+
+PULL_BYTES_MAX: Final = 4 * 1024 * 1024
+PULL_MESSAGES_MAX: Final = 10_000
+FETCH_PAUSE_MS: Final = 50
+FETCH_PAUSE_MAX_MS: Final = 2_000
+HANDLER_PAUSE_MS: Final = 100
+HANDLER_PAUSE_MAX_MS: Final = 10_000
+
+log = logging.getLogger("keelmq")
+
+Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[None]]
+GiveBack = Callable[[Sequence[ReceivedMessage], Exception], Awaitable[None]]
+"""Returns when the broker has the messages, for later; raises KeelMQError."""
+
+
+class ReaderOptions(msgspec.Struct, frozen=True):
+    """`processors` handler calls of this queue may run at a time, each with at most `handler_messages` messages."""
+
+    processors: int
+    handler_messages: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    wait_ms: int
+    tries: int | None = None
+    """So often a handler that raises is called before its messages are given back; None: until it succeeds."""
+
+
+class QueueReader:
+    """Reads `place` from `position` on until stopped.
+
+    `committed` is what the broker is known to have, `sent` what it may have; both belong to the consumer's committer.
+    A handler that raises is called again with the same messages after a pause, or they are given back, which finishes
+    them once the broker has them: nothing behind an unfinished message is ever committed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        place: TopicQueue,
+        position: int,
+        committed: int | None,
+        handle: Handle,
+        slots: asyncio.Semaphore,
+        options: ReaderOptions,
+        on_progress: Callable[[], None],
+        selection: Selection = EVERYTHING,
+        give_back: GiveBack | None = None,
+    ) -> None:
+        self.place = place
+        self.committed = committed
+        self.sent = committed
+        self._connection = connection
+        self._handle = handle
+        self._slots = slots
+        self._options = options
+        self._on_progress = on_progress
+        self._selection = selection
+        self._give_back = give_back
+        self._progress = QueueProgress(position)
+        self._fetch_offset = position
+        self._ready: deque[ReceivedMessage] = deque()
+        self._arrived = asyncio.Event()
+        self._space = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._fetcher = asyncio.create_task(self._fetch_forever())
+        self._processors = [asyncio.create_task(self._process_forever()) for _ in range(options.processors)]
+
+    @property
+    def position(self) -> int:
+        """The offset that may be committed: everything before it is processed."""
+        return self._progress.position
+
+    def refetch(self) -> None:
+        """Give up a pull that is under way and begin it again: the node it waits for may be gone."""
+        if not self._stop.is_set():
+            self._fetcher.cancel()
+            self._fetcher = asyncio.create_task(self._fetch_forever())
+
+    def begin_stop(self) -> None:
+        """Fetch no more, and start no handler call. Idempotent."""
+        self._stop.set()
+        self._arrived.set()
+        self._fetcher.cancel()
+
+    async def stop(self, grace_ms: float) -> None:
+        """Handler calls that run get `grace_ms` to end, then they are cancelled. Idempotent."""
+        self.begin_stop()
+        _, late = await asyncio.wait(self._processors, timeout=grace_ms / 1000)
+        for task in late:
+            log.warning("%s/%d: the handler did not end within %.0f ms and is cancelled", *self.place, grace_ms)
+            task.cancel()
+        await asyncio.gather(self._fetcher, *self._processors, return_exceptions=True)
+
+    async def _fetch_forever(self) -> None:
+        backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
+        while True:
+            room = await self._room()
+            try:
+                pulled = await pull(
+                    self._connection,
+                    self.place,
+                    self._fetch_offset,
+                    max_messages=min(room, PULL_MESSAGES_MAX),
+                    max_bytes=min(self._options.prefetch_bytes, PULL_BYTES_MAX),
+                    wait_ms=self._options.wait_ms,
+                    selection=self._selection,
+                )
+            except Closed:
+                return
+            except OffsetOutOfRange as exc:
+                # Never skip silently: an operator resets the group, which starts this queue anew.
+                log.error("%s/%d cannot be read at %d: %s", *self.place, self._fetch_offset, exc)
+                await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
+                continue
+            except KeelMQError as exc:
+                log.warning("%s/%d cannot be read, trying again: %s", *self.place, exc)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            except Exception:  # a bug here must not stop a queue in silence
+                log.exception("%s/%d cannot be read, trying again", *self.place)
+                await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
+                continue
+            backoff.reset()
+            self._accept(pulled)
+
+    async def _room(self) -> int:
+        """How many messages may be fetched; waits until it is at least one."""
+        options, progress = self._options, self._progress
+        while progress.count >= options.prefetch_messages or progress.bytes >= options.prefetch_bytes:
+            self._space.clear()
+            await self._space.wait()
+        return options.prefetch_messages - progress.count
+
+    def _accept(self, pulled: Pulled) -> None:
+        messages = pulled.messages
+        if self._selection.is_everything and messages and messages[0].offset > self._fetch_offset:
+            log.warning("%s/%d: offsets %d to %d have expired", *self.place, self._fetch_offset, messages[0].offset - 1)
+        for message in messages:
+            self._progress.add(message.offset, len(message.body))
+        self._ready.extend(messages)
+        self._fetch_offset = pulled.next_offset
+        if messages:
+            self._arrived.set()
+        if self._progress.reach(pulled.next_offset):
+            self._on_progress()
+
+    async def _process_forever(self) -> None:
+        while messages := await self._take():
+            if not await self._handle_until_done(messages):
+                return
+            moved = False
+            for message in messages:
+                moved = self._progress.finish(message.offset) or moved
+            if moved:
+                self._space.set()
+                self._on_progress()
+
+    async def _take(self) -> list[ReceivedMessage]:
+        """The next messages for one handler call; none when the reader stops."""
+        ready = self._ready
+        while not ready and not self._stop.is_set():
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._stop.is_set():
+            return []
+        if self._options.handler_messages == 1:
+            return [ready.popleft()]
+        return [ready.popleft() for _ in range(min(self._options.handler_messages, len(ready)))]
+
+    async def _handle_until_done(self, messages: list[ReceivedMessage]) -> bool:
+        """Call the handler until it succeeds, or its messages are given back; False when the reader stopped before."""
+        backoff = Backoff(HANDLER_PAUSE_MS, HANDLER_PAUSE_MAX_MS)
+        for tried in itertools.count(1):
+            try:
+                async with self._slots:
+                    if self._stop.is_set():  # while it waited: the queue may be another member's by now
+                        return False
+                    await self._handle(messages)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                if self._stop.is_set():
+                    return False
+                log.warning("%s/%d: the handler was cancelled at offset %d", *self.place, messages[0].offset)
+            except Exception as failure:
+                if not isinstance(failure, RetryLater):
+                    log.exception("%s/%d: the handler failed at offset %d", *self.place, messages[0].offset)
+                elif self._give_back is None:
+                    log.warning("%s/%d: nothing is given back here, handled again in place", *self.place)
+                if self._gives_back(failure, tried):
+                    return await self._give_back_until_done(messages, failure)
+            else:
+                return True
+            if await self._stops_within(backoff.next_s()):
+                return False
+        raise AssertionError("counted to the end")
+
+    def _gives_back(self, failure: Exception, tried: int) -> bool:
+        if self._give_back is None:
+            return False
+        return isinstance(failure, RetryLater) or (self._options.tries is not None and tried >= self._options.tries)
+
+    async def _give_back_until_done(self, messages: list[ReceivedMessage], failure: Exception) -> bool:
+        """True when the broker has them; False when the reader stopped before that: they are unfinished then."""
+        assert self._give_back is not None
+        backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
+        while not self._stop.is_set():
+            try:
+                await self._give_back(messages, failure)
+            except KeelMQError as exc:
+                log.warning("%s/%d: offset %d is not given back yet: %s", *self.place, messages[0].offset, exc)
+            else:
+                return True
+            if await self._stops_within(backoff.next_s()):
+                break
+        return False
+
+    async def _stops_within(self, pause_s: float) -> bool:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stop.wait()
+        except TimeoutError:
+            return False
+        return True

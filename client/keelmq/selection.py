@@ -1,0 +1,52 @@
+"""Which messages of its topics a consumer asks for: tags or an SQL92 expression, evaluated by the broker."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
+
+import msgspec
+
+from keelmq.errors import InvalidRequest
+
+PerTopic = str | Mapping[str, str] | None
+"""One for all topics, or one for each that is named; the others are read as a whole."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """At most one of both; neither is every message."""
+
+    tags: str | None = None
+    filter: str | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        return self.tags is None and self.filter is None
+
+    @property
+    def query(self) -> str:
+        """What a pull's query adds for it, beginning with `&`."""
+        given = {"tags": self.tags, "filter": self.filter}
+        return "".join(f"&{urlencode({name: text})}" for name, text in given.items() if text is not None)
+
+
+EVERYTHING = Selection()
+
+
+def selections_of(topics: Sequence[str], tags: PerTopic, filter: PerTopic) -> dict[str, Selection]:
+    """A selection for each of the topics. Raises InvalidRequest; what an expression says is checked by the broker."""
+    tags_of, filter_of = _per_topic("tags", tags, topics), _per_topic("filter", filter, topics)
+    both = tags_of.keys() & filter_of.keys()
+    if both:
+        raise InvalidRequest("invalid_request", f"tags or filter, not both for topic {min(both)}")
+    return {topic: Selection(tags_of.get(topic), filter_of.get(topic)) for topic in topics}
+
+
+def _per_topic(name: str, given: PerTopic, topics: Sequence[str]) -> dict[str, str]:
+    if given is None:
+        return {}
+    found = dict.fromkeys(topics, given) if isinstance(given, str) else dict(given)
+    for topic, text in found.items():
+        if topic not in topics:
+            raise InvalidRequest("invalid_request", f"{name}: {topic!r} is not among the topics")
+        if not isinstance(text, str):
+            raise InvalidRequest("invalid_request", f"{name} must be a string, not {type(text).__name__}")
+    return found

@@ -1,0 +1,82 @@
+"""What the SQL outbox and inbox share: dialects, running with any kind of engine, time. Needs `keelmq[sql]`.
+
+Statements run on a synchronous Connection or Session inside the caller's own database transaction. With asyncio, pass
+them through `run_sync`, as in `await session.run_sync(outbox.record, transaction.id)`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData, Table, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from keelmq.errors import InvalidRequest
+
+T = TypeVar("T")
+
+Executor = Connection | Session
+"""Something with `execute` that is inside the caller's database transaction."""
+
+metadata = MetaData()
+"""The tables, for applications that create them with their own migrations."""
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def insert_if_absent(executor: Executor, table: Table, row: dict[str, Any]) -> bool:
+    """Insert `row` unless its primary key is there; True when it was inserted.
+
+    Waits for another database transaction that has inserted the same key and is not over yet.
+    """
+    dialect = _dialect_name(executor)
+    if dialect == "postgresql":
+        inserted = executor.execute(
+            postgresql.insert(table).values(row).on_conflict_do_nothing().returning(table.primary_key.columns[0])
+        )
+    elif dialect == "sqlite":
+        inserted = executor.execute(
+            sqlite.insert(table).values(row).on_conflict_do_nothing().returning(table.primary_key.columns[0])
+        )
+    else:
+        raise InvalidRequest("invalid_request", f"outbox and inbox work with PostgreSQL and SQLite, not {dialect}")
+    return inserted.first() is not None
+
+
+def refuse_autocommit(executor: Executor) -> None:
+    """Raises InvalidRequest when each statement of `executor` would commit by itself: nothing could be rolled back."""
+    connection = executor.connection() if isinstance(executor, Session) else executor
+    pooled = connection.connection
+    autocommit = getattr(pooled.dbapi_connection, "autocommit", False) is True
+    if connection.dialect.name == "sqlite":
+        driver: Any = pooled.driver_connection
+        if driver.isolation_level is None:  # unless the application begins its transactions itself, by an event
+            connection.execute(select(1))
+            autocommit = not driver.in_transaction
+    if autocommit:
+        raise InvalidRequest(
+            "invalid_request", "this connection is in autocommit mode: outbox and inbox need a database transaction"
+        )
+
+
+def _dialect_name(executor: Executor) -> str:
+    bind = executor.get_bind() if isinstance(executor, Session) else executor
+    return bind.dialect.name
+
+
+async def run(engine: Engine | AsyncEngine, work: Callable[[Connection], T]) -> T:
+    """`work` in a database transaction of its own, without blocking the event loop."""
+    if isinstance(engine, AsyncEngine):
+        async with engine.begin() as connection:
+            return await connection.run_sync(work)
+    return await asyncio.to_thread(_in_transaction, engine, work)
+
+
+def _in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)

@@ -1,0 +1,302 @@
+"""Requests and responses on the wire: structs, codecs and the contract's media types.
+
+Unknown fields of a response are ignored (a newer broker may add some); wrong types are an error of code
+`invalid_response`.
+"""
+
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from keelmq.errors import Corrupt
+from keelmq.message import Origin, Receipt
+
+MSGPACK: Final = "application/msgpack"
+JSON: Final = "application/json"
+
+T = TypeVar("T")
+
+BlockEncoding = Literal["none", "zstd"]
+
+
+def _require_place(offset: int | None, deliver_at_ms: int | None) -> None:
+    if offset is None and deliver_at_ms is None:
+        raise ValueError("neither `offset` nor `deliver_at_ms` is given")
+
+
+class ProduceBatch(msgspec.Struct, omit_defaults=True):
+    batch_id: str
+    crc32c: int
+    block: bytes
+    queue: int | None = None
+    encoding: BlockEncoding = "none"
+    uncompressed_bytes: int | None = None
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+class ProduceRequest(msgspec.Struct, omit_defaults=True):
+    batches: list[ProduceBatch]
+    client_id: str | None = None
+
+
+class PlacedMessage(msgspec.Struct):
+    message_id: str
+    queue: int
+    offset: int | None = None
+    duplicate: bool = False
+    deliver_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_place(self.offset, self.deliver_at_ms)
+
+
+class ProducedBatch(msgspec.Struct, kw_only=True):
+    batch_id: str
+    queue: int
+    offset: int | None = None
+    count: int
+    duplicate: bool = False
+    messages: list[PlacedMessage] | None = None
+    deliver_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_place(self.offset, self.deliver_at_ms)
+
+
+class ProduceResponse(msgspec.Struct):
+    results: list[ProducedBatch]
+    receipt: Receipt
+
+
+class HalfBatch(msgspec.Struct, omit_defaults=True):
+    topic: str
+    batch_id: str
+    crc32c: int
+    block: bytes
+    queue: int | None = None
+    encoding: BlockEncoding = "none"
+    uncompressed_bytes: int | None = None
+    deliver_at_ms: int | None = None
+    delay_ms: int | None = None
+
+
+class HalfRequest(msgspec.Struct, omit_defaults=True):
+    transaction_id: str
+    producer_group: str
+    batches: list[HalfBatch]
+    client_id: str | None = None
+    check_after_ms: int | None = None
+
+
+class HalfResponse(msgspec.Struct):
+    transaction_id: str
+    state: str
+    receipt: Receipt
+    duplicate: bool = False
+
+
+class DecisionRequest(msgspec.Struct, omit_defaults=True):
+    source: str
+    producer_group: str | None = None
+    client_id: str | None = None
+
+
+class Position(msgspec.Struct):
+    topic: str
+    queue: int
+    offset: int | None = None
+    count: int = 1
+    deliver_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_place(self.offset, self.deliver_at_ms)
+
+
+class DecisionResponse(msgspec.Struct):
+    transaction_id: str
+    state: str
+    positions: list[Position] = []
+
+
+class CheckMessage(msgspec.Struct):
+    body: str
+    encoding: str = "utf8"
+    topic: str = ""
+    queue: int | None = None
+    message_id: str = ""
+    tag: str | None = None
+    keys: list[str] | None = None
+    properties: dict[str, str] | None = None
+    sharding_key: str | None = None
+    born_at_ms: int | None = None
+
+
+class Check(msgspec.Struct):
+    transaction_id: str
+    producer_group: str
+    check_times: int
+    prepared_at_ms: int
+    messages: list[CheckMessage]
+    client_id: str | None = None
+
+
+class ChecksResponse(msgspec.Struct):
+    checks: list[Check]
+
+
+class PulledBatch(msgspec.Struct):
+    base_offset: int
+    count: int
+    batch_id: str
+    stored_at_ms: int
+    crc32c: int
+    block: bytes
+    transaction_id: str | None = None
+    skip: list[int] = []
+    filtered: list[int] = []
+    only: int | None = None
+    attempt: int = 0
+    origin: Origin | None = None
+    encoding: BlockEncoding = "none"
+    uncompressed_bytes: int | None = None
+
+
+class PullResponse(msgspec.Struct):
+    batches: list[PulledBatch]
+    next_offset: int
+    max_offset: int
+
+
+class Assigned(msgspec.Struct, frozen=True):
+    topic: str
+    queue: int
+
+
+class JoinRequest(msgspec.Struct, omit_defaults=True):
+    topics: list[str]
+    client_id: str
+    session_timeout_ms: int
+    member_id: str | None = None
+    tags: dict[str, str] = {}
+    filters: dict[str, str] = {}
+
+
+class Membership(msgspec.Struct):
+    member_id: str
+    generation: int
+    assignment: list[Assigned]
+    session_timeout_ms: int
+
+
+class GroupOffset(msgspec.Struct):
+    topic: str
+    queue: int
+    offset: int
+    max_offset: int = 0
+    lag: int = 0
+
+
+class GroupOffsetsResponse(msgspec.Struct):
+    offsets: list[GroupOffset]
+
+
+class CommitOffset(msgspec.Struct):
+    topic: str
+    queue: int
+    offset: int
+
+
+class CommitRequest(msgspec.Struct, omit_defaults=True):
+    offsets: list[CommitOffset]
+    member_id: str | None = None
+    generation: int | None = None
+
+
+class GivenBack(msgspec.Struct, omit_defaults=True):
+    topic: str
+    queue: int
+    offset: int
+    reason: str = ""
+    delay_ms: int | None = None
+
+
+class GiveBackRequest(msgspec.Struct, omit_defaults=True):
+    messages: list[GivenBack]
+    member_id: str | None = None
+    generation: int | None = None
+
+
+class GiveBackResult(msgspec.Struct):
+    topic: str
+    queue: int
+    offset: int
+    attempt: int
+    outcome: str
+    due_at_ms: int | None = None
+
+
+class GiveBackResponse(msgspec.Struct):
+    results: list[GiveBackResult]
+    generation: int
+
+
+class OffsetResponse(msgspec.Struct):
+    offset: int
+    timestamp_ms: int | None = None
+
+
+class QueueOffsets(msgspec.Struct):
+    queue: int
+    min_offset: int
+    max_offset: int
+
+
+class LeaderView(msgspec.Struct):
+    """What a client needs of GET /v1/cluster."""
+
+    leader_url: str | None = None
+
+
+class TopicInfo(msgspec.Struct, kw_only=True):
+    """A topic as the broker describes it."""
+
+    topic: str
+    queues: int
+    type: str
+    retention_ms: int
+    system: bool = False
+    created_at_ms: int = 0
+    queue_offsets: list[QueueOffsets] = []
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+_decoders: dict[tuple[str, Any], Any] = {}
+
+
+def encode_msgpack(value: msgspec.Struct) -> bytes:
+    return _pack(value)
+
+
+def encode_json(value: Any) -> bytes:
+    return _json(value)
+
+
+def decode(kind: type[T], body: bytes, content_type: str) -> T:
+    """The response `body` as `kind`. Raises Corrupt when it is not what the contract promises."""
+    media = content_type.partition(";")[0].strip()
+    decoder = _decoders.get((media, kind))
+    if decoder is None:
+        if media == MSGPACK:
+            decoder = msgspec.msgpack.Decoder(kind).decode
+        elif media == JSON or media.endswith("+json"):
+            decoder = msgspec.json.Decoder(kind).decode
+        else:
+            raise Corrupt("invalid_response", f"unexpected content type {content_type!r}: is this a KeelMQ node?")
+        _decoders[media, kind] = decoder
+    try:
+        value: T = decoder(body)
+    except (ValueError, RecursionError) as exc:
+        raise Corrupt("invalid_response", f"the answer does not follow the contract: {exc}") from exc
+    return value

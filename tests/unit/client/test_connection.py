@@ -1,0 +1,270 @@
+"""Finding the leader and retrying inside a time budget."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from keelmq.connection import Connection, parse_servers
+from keelmq.errors import (
+    Closed,
+    InvalidRequest,
+    NoLeader,
+    Overloaded,
+    SendTimeout,
+    TopicNotFound,
+    UnknownOutcome,
+)
+from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpResponse
+from keelmq.retry import Deadline
+from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
+
+
+class Clock:
+    """Monotonic time that moves only by `asyncio.sleep` of the code under test."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now_s += pause_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("keelmq.connection.asyncio.sleep", made.sleep)
+    return made
+
+
+def connect(clock: Clock, script: Callable[[Request], HttpResponse]) -> tuple[Connection, ScriptedTransport]:
+    transport = ScriptedTransport(script)
+    return Connection(SERVERS, transport=transport, rng=lambda: 0.0, clock=clock), transport
+
+
+async def post(connection: Connection, clock: Clock, budget_ms: float = 3_000, tries: int = 3) -> HttpResponse:
+    return await connection.call("POST", "/v1/x", body=b"{}", deadline=Deadline(budget_ms, clock), tries=tries)
+
+
+async def test_a_redirect_is_followed_and_the_leader_remembered(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        return json_answer({}) if request.node == "n3" else redirect("http://n3:1/v1/x")
+
+    connection, transport = connect(clock, script)
+    await post(connection, clock)
+    await post(connection, clock)
+    assert [request.node for request in transport.requests] == ["n1", "n3", "n3"]
+    assert connection.current == "http://n3:1"
+    assert clock.pauses == []
+
+
+async def test_reads_go_to_the_leader_so_that_they_see_what_was_written(clock: Clock) -> None:
+    """Also after the leader was lost; without a leader any node will do."""
+    leader: list[str | None] = ["http://n2:1"]
+    gone: set[str] = set()
+
+    def script(request: Request) -> HttpResponse:
+        if request.node in gone:
+            raise ConnectFailed("refused")
+        return json_answer({"leader_url": leader[0]} if request.target == "/v1/cluster" else {})
+
+    transport = ScriptedTransport(script, answers_cluster=True)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0, clock=clock)
+
+    async def read(*, anywhere: bool = False) -> list[tuple[str, str]]:
+        transport.requests.clear()
+        await connection.call("GET", "/v1/x", deadline=Deadline(3_000, clock), anywhere=anywhere)
+        return [(request.node, request.target) for request in transport.requests]
+
+    assert await read(anywhere=True) == [("n1", "/v1/x")]
+    assert await read() == [("n1", "/v1/cluster"), ("n2", "/v1/x")]
+    assert await read() == [("n2", "/v1/x")]
+    gone.add("n2")
+    leader[0] = "http://n3:1"
+    assert await read() == [("n2", "/v1/x"), ("n3", "/v1/cluster"), ("n3", "/v1/x")]
+    gone.add("n3")
+    leader[0] = None
+    assert await read() == [("n3", "/v1/x"), ("n1", "/v1/cluster"), ("n1", "/v1/x")]
+
+
+async def test_a_leader_that_is_gone_costs_no_try(clock: Clock) -> None:
+    """Two dead nodes and an election: many failures before the answer, with tries=1."""
+    asked = 0
+
+    def script(request: Request) -> HttpResponse:
+        nonlocal asked
+        asked += 1
+        if request.node != "n2":
+            raise ConnectFailed("refused")
+        return json_answer({}) if asked > 12 else problem(503, "no_leader", retry_after="1")
+
+    connection, transport = connect(clock, script)
+    assert (await post(connection, clock, tries=1)).status == 200
+    assert [request.node for request in transport.requests] == ["n1", "n2", "n3", *["n2"] * 10]
+    assert "n1" in transport.forgotten
+
+
+async def test_all_nodes_are_asked_before_the_first_pause(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        if not clock.pauses:
+            raise ConnectFailed("refused")
+        return json_answer({})
+
+    connection, transport = connect(clock, script)
+    await post(connection, clock)
+    assert [request.node for request in transport.requests] == ["n1", "n2", "n3", "n1"]
+    assert len(clock.pauses) == 1
+
+
+async def test_nobody_there_is_no_leader_and_nothing_stored(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        raise ConnectFailed("refused")
+
+    connection, _ = connect(clock, script)
+    with pytest.raises(NoLeader, match="nothing was stored") as caught:
+        await post(connection, clock, budget_ms=1_000)
+    assert caught.value.retryable
+    assert not caught.value.outcome_unknown
+    assert clock.now_s == pytest.approx(101.0)
+
+
+async def test_redirects_in_a_circle_pause_instead_of_spinning(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        return redirect("http://n2:1/") if request.node == "n1" else redirect("http://n1:1/")
+
+    connection, transport = connect(clock, script)
+    with pytest.raises(NoLeader):
+        await post(connection, clock, budget_ms=1_000)
+    assert len(transport.requests) < 60
+    assert clock.now_s == pytest.approx(101.0)
+
+
+async def test_a_lost_answer_is_tried_again_and_reported_when_tries_are_used_up(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        raise ExchangeFailed("connection closed")
+
+    connection, transport = connect(clock, script)
+    with pytest.raises(UnknownOutcome) as caught:
+        await post(connection, clock, tries=3)
+    assert not isinstance(caught.value, SendTimeout)
+    assert caught.value.outcome_unknown
+    assert [request.node for request in transport.requests] == ["n1", "n2", "n3"]
+
+
+async def test_an_unknown_outcome_stays_unknown_whatever_comes_after(clock: Clock) -> None:
+    """The first try may be stored; that no leader is found afterwards proves nothing about it."""
+    answers = [problem(503, "unknown_outcome")]
+
+    def script(request: Request) -> HttpResponse:
+        return answers.pop() if answers else problem(503, "no_leader")
+
+    connection, _ = connect(clock, script)
+    with pytest.raises(SendTimeout) as caught:
+        await post(connection, clock)
+    assert caught.value.outcome_unknown
+
+
+@pytest.mark.parametrize("later", [problem(404, "topic_not_found"), redirect("nowhere")])
+async def test_a_refusal_after_a_try_that_may_be_stored_is_no_proof(clock: Clock, later: HttpResponse) -> None:
+    """The topic was deleted between the tries, say: the first one may have been stored and read all the same."""
+    answers = [problem(503, "unknown_outcome")]
+    connection, _ = connect(clock, lambda request: answers.pop() if answers else later)
+    with pytest.raises((TopicNotFound, InvalidRequest)) as caught:
+        await post(connection, clock)
+    assert caught.value.outcome_unknown
+    assert not caught.value.retryable
+    with pytest.raises((TopicNotFound, InvalidRequest)) as certain:
+        await post(connection, clock)
+    assert not certain.value.outcome_unknown
+
+
+async def test_a_read_never_has_an_unknown_outcome(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        raise ExchangeFailed("connection closed")
+
+    connection, _ = connect(clock, script)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  the type is checked below
+        await connection.call("GET", "/v1/x", deadline=Deadline(1_000, clock), tries=2)
+    assert not getattr(caught.value, "outcome_unknown", True)
+
+
+async def test_tries_share_the_budget(clock: Clock) -> None:
+    def script(request: Request) -> HttpResponse:
+        clock.now_s += request.timeout_s
+        raise ExchangeFailed("no answer")
+
+    connection, transport = connect(clock, script)
+    with pytest.raises(SendTimeout):
+        await post(connection, clock, budget_ms=3_000, tries=3)
+    assert [request.timeout_s for request in transport.requests] == pytest.approx([1.0, 1.0, 1.0])
+    assert clock.now_s == pytest.approx(103.0)
+
+
+async def test_overload_honours_retry_after_and_uses_tries(clock: Clock) -> None:
+    connection, transport = connect(clock, lambda request: problem(429, "overloaded", retry_after="1"))
+    with pytest.raises(Overloaded) as caught:
+        await post(connection, clock, budget_ms=10_000, tries=3)
+    assert caught.value.status == 429
+    assert len(transport.requests) == 3
+    assert clock.pauses[:2] == [1.0, 1.0]
+
+
+async def test_an_error_of_the_caller_is_raised_at_once(clock: Clock) -> None:
+    connection, transport = connect(clock, lambda request: problem(404, "topic_not_found", topic="t"))
+    with pytest.raises(TopicNotFound) as caught:
+        await post(connection, clock)
+    assert (caught.value.code, caught.value.status, caught.value.extra) == ("topic_not_found", 404, {"topic": "t"})
+    assert len(transport.requests) == 1
+
+
+@pytest.mark.parametrize("location", ["", "/v1/x", "ftp://n1/", "http://user@n1/"])
+async def test_a_bad_redirect_is_not_followed(clock: Clock, location: str) -> None:
+    connection, transport = connect(clock, lambda request: redirect(location))
+    with pytest.raises(InvalidRequest, match="redirects to"):
+        await post(connection, clock)
+    assert len(transport.requests) == 1
+
+
+async def test_calls_that_fail_together_move_on_once(clock: Clock) -> None:
+    """Ten calls lose the same node: the connection goes to the next one, not ten nodes further."""
+    gate = asyncio.Event()
+
+    async def fail_first(request: Request) -> HttpResponse:
+        if request.node == "n1":
+            await gate.wait()
+            raise ConnectFailed("refused")
+        return json_answer({})
+
+    transport = ScriptedTransport(fail_first)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0, clock=clock)
+    calls = [asyncio.create_task(post(connection, clock)) for _ in range(10)]
+    while len(transport.requests) < 10:
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+    gate.set()
+    await asyncio.gather(*calls)
+    assert connection.current == "http://n2:1"
+    assert {request.node for request in transport.requests} == {"n1", "n2"}
+
+
+async def test_a_closed_connection_says_so(clock: Clock) -> None:
+    connection, transport = connect(clock, lambda request: json_answer({}))
+    connection.close()
+    with pytest.raises(Closed):
+        await post(connection, clock)
+    assert transport.closed
+
+
+@pytest.mark.parametrize("servers", ["", " , ", "localhost:7081", "tcp://a:1", ["http://"], "http://a:99999"])
+def test_bad_server_lists(servers: str | list[str]) -> None:
+    with pytest.raises(InvalidRequest, match="servers"):
+        parse_servers(servers)
+
+
+def test_server_lists() -> None:
+    urls = [origin.url for origin in parse_servers("http://a:1/, http://b ,https://[::1]:7,http://a:1")]
+    assert urls == ["http://a:1", "http://b:80", "https://[::1]:7"]

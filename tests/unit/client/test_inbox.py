@@ -1,0 +1,94 @@
+"""The inbox: one effect per message, whoever delivers it and however often."""
+
+import threading
+
+import pytest
+from sqlalchemy import Engine, text
+
+from keelmq import inbox
+from keelmq.errors import InvalidRequest
+from keelmq.message import ReceivedMessage
+
+
+def received(message_id: str, topic: str = "orders") -> ReceivedMessage:
+    return ReceivedMessage(topic=topic, queue=0, offset=0, message_id=message_id, body=b"")
+
+
+def add_points(engine: Engine, message_id: str, group: str = "points", topic: str = "orders") -> bool:
+    with engine.begin() as connection:
+        if not inbox.first_time(connection, group, received(message_id, topic)):
+            return False
+        connection.execute(text("UPDATE account SET balance = balance + 100 WHERE id = 1"))
+        return True
+
+
+def balance(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT balance FROM account WHERE id = 1")).scalar_one())
+
+
+def test_a_redelivered_message_has_no_second_effect(engine: Engine) -> None:
+    assert add_points(engine, "m-1")
+    assert not add_points(engine, "m-1")
+    assert add_points(engine, "m-2")
+    assert balance(engine) == 1200
+
+
+def test_groups_are_apart(engine: Engine) -> None:
+    assert add_points(engine, "m-1", "points")
+    assert add_points(engine, "m-1", "audit")
+
+
+def test_topics_are_apart(engine: Engine) -> None:
+    """An Idempotency-Key of `order-17` on two topics makes two messages `order-17-0`: both have their effect."""
+    assert add_points(engine, "order-17-0", topic="orders")
+    assert add_points(engine, "order-17-0", topic="refunds")
+    assert not add_points(engine, "order-17-0", topic="refunds")
+    assert balance(engine) == 1200
+
+
+def test_autocommit_is_refused_before_anything_is_remembered(engine: Engine) -> None:
+    """The id would outlive an effect that failed, which would then never be applied."""
+    connecting = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with connecting as connection, pytest.raises(InvalidRequest, match="autocommit"):
+        inbox.first_time(connection, "points", received("m-1"))
+    assert add_points(engine, "m-1")
+
+
+def test_an_effect_that_failed_may_be_tried_again(engine: Engine) -> None:
+    with engine.connect() as connection:
+        assert inbox.first_time(connection, "points", received("m-1"))
+        connection.rollback()
+    assert add_points(engine, "m-1")
+    assert balance(engine) == 1100
+
+
+def test_two_consumers_with_the_same_message(engine: Engine) -> None:
+    outcomes: list[bool] = []
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        for number in range(25):
+            barrier.wait(30)
+            outcomes.append(add_points(engine, f"m-{number}"))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(outcomes) == 100
+    assert outcomes.count(True) == 25
+    assert balance(engine) == 1000 + 25 * 100
+
+
+def test_purge(engine: Engine) -> None:
+    add_points(engine, "m-1")
+    with engine.begin() as connection:
+        connection.execute(inbox.table.update().values(processed_at_ms=1))
+    add_points(engine, "m-2")
+    with engine.begin() as connection:
+        with pytest.raises(InvalidRequest):
+            inbox.purge(connection, 0)
+        assert inbox.purge(connection, 3_600_000) == 1
+    assert not add_points(engine, "m-2")

@@ -1,0 +1,65 @@
+"""A queue's reader: when its handler is called, and when not any more."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+from keelmq.batch import encode_messages
+from keelmq.connection import Connection
+from keelmq.http1 import HttpResponse
+from keelmq.message import Message, ReceivedMessage
+from keelmq.queue_reader import QueueReader, ReaderOptions
+from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
+
+OPTIONS = ReaderOptions(processors=1, handler_messages=1, prefetch_messages=10, prefetch_bytes=1 << 20, wait_ms=0)
+
+
+class Slots(asyncio.Semaphore):
+    """Says when somebody asks for a slot."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked = asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        self.asked.set()
+        return await super().acquire()
+
+
+def one_message() -> HttpResponse:
+    block = encode_messages([Message(body=b"m")])
+    batch = {
+        "base_offset": 0,
+        "count": 1,
+        "batch_id": "b",
+        "stored_at_ms": 1,
+        "crc32c": block.crc32c,
+        "block": block.data,
+        "skip": [],
+    }
+    return msgpack_answer({"batches": [batch], "next_offset": 1, "max_offset": 1})
+
+
+async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it_was_stopped() -> None:
+    answers = [one_message()]
+
+    async def script(request: Request) -> HttpResponse:
+        return answers.pop() if answers else await asyncio.get_running_loop().create_future()
+
+    handled: list[int] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> None:
+        handled.append(messages[0].offset)
+
+    slots = Slots()
+    await slots.acquire()
+    slots.asked.clear()
+    connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
+    reader = QueueReader(connection, ("t", 0), 0, None, handle, slots, OPTIONS, lambda: None)
+    async with asyncio.timeout(60):
+        await slots.asked.wait()  # the processor has the message
+        reader.begin_stop()
+        slots.release()
+        await reader.stop(grace_ms=5_000)
+    assert handled == []
+    assert reader.position == 0
