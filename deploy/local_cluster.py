@@ -1,0 +1,121 @@
+"""`make cluster` and `make cluster-stop`: three nodes on this machine that outlive the command that started them.
+
+Overridable on make's command line or in the environment: CLUSTER_NODES (3), CLUSTER_HTTP_PORT (7081, counting up),
+CLUSTER_PEER_PORT (7091, counting up), CLUSTER_DATA (.data/local). Options of keelmqd pass through as KEELMQ_<OPTION>.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from deploy.local_nodes import LocalNode, NodeError, local_nodes, wait_ready
+
+DEFAULT_URL: Final = "http://127.0.0.1:7081"  # where the keelmq command looks by itself
+
+
+def main() -> int:
+    settings = parse_arguments()
+    nodes = local_nodes(
+        settings.data,
+        range(settings.http_port, settings.http_port + settings.nodes),
+        range(settings.peer_port, settings.peer_port + settings.nodes),
+    )
+    try:
+        if settings.action == "start":
+            start(nodes)
+        else:
+            stop(nodes)
+    except NodeError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def start(nodes: list[LocalNode]) -> None:
+    """Start what does not run, and return when every node is ready; on an error nothing more runs than before."""
+    missing = [node for node in nodes if node.pid() is None]
+    if not missing:
+        print("cluster: already running")
+    started: list[LocalNode] = []
+    try:
+        for node in missing:
+            node.start()
+            started.append(node)
+        wait_ready(nodes)
+    except BaseException:
+        for node in started:
+            node.kill()
+        raise
+    print_guide(nodes)
+
+
+def stop(nodes: list[LocalNode]) -> None:
+    running = [node for node in nodes if node.pid() is not None]
+    for node in running:
+        node.stop()
+        print(f"cluster: node {node.node_id} stopped")
+    if not running:
+        print("cluster: not running")
+    print(f"cluster: data kept in {shown(nodes[0].directory.parent)}")
+
+
+def print_guide(nodes: list[LocalNode]) -> None:
+    for node in nodes:
+        print(f"  node {node.node_id}  {node.url}  pid {node.pid()}  log {shown(node.log_file)}")
+    url = nodes[0].url
+    keelmq = shown(Path(sys.executable).parent / "keelmq")
+    print("ready. Try:")
+    if url != DEFAULT_URL:
+        print(f"  export KEELMQ_SERVERS={','.join(node.url for node in nodes)}")
+    print(
+        f"""  {keelmq} topic create greetings
+  {keelmq} send greetings hello
+  {keelmq} consume greetings --from earliest --max 1
+  {keelmq} cluster status
+the same by hand:
+  curl -sL -X PUT {url}/v1/topics/greetings -H 'Content-Type: application/json' -d '{{"queues": 4}}'
+  curl -sL {url}/v1/topics/greetings/messages -H 'Content-Type: application/json' \\
+       -d '{{"messages": [{{"body": "hello", "queue": 0}}]}}'
+  curl -s '{url}/v1/topics/greetings/queues/0/messages?offset=0&wait_ms=1000'
+  curl -s {url}/v1/cluster
+stop with: make cluster-stop"""
+    )
+
+
+def shown(path: Path) -> str:
+    """The path relative to the working directory where that is shorter to type."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local_cluster", description=__doc__)
+    parser.add_argument("action", choices=("start", "stop"))
+    for flag, variable, kind, default in (
+        ("--nodes", "CLUSTER_NODES", int, "3"),
+        ("--http-port", "CLUSTER_HTTP_PORT", port_number, "7081"),
+        ("--peer-port", "CLUSTER_PEER_PORT", port_number, "7091"),
+        ("--data", "CLUSTER_DATA", Path, ".data/local"),
+    ):
+        value = os.environ.get(variable) or default
+        parser.add_argument(flag, type=kind, default=value, help=f"default: ${variable} or {default}")
+    settings = parser.parse_args()
+    ports = range(settings.http_port, settings.http_port + settings.nodes)
+    if not 1 <= settings.nodes <= 9:
+        parser.error(f"--nodes: {settings.nodes} is not between 1 and 9")
+    if settings.peer_port in ports or settings.http_port in range(settings.peer_port, settings.peer_port + len(ports)):
+        parser.error(f"the ranges of {len(ports)} ports from --http-port and --peer-port overlap")
+    return settings
+
+
+def port_number(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65535 - 9:
+        raise argparse.ArgumentTypeError(f"{text} is not a port between 1 and {65535 - 9}")
+    return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

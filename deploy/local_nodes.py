@@ -1,0 +1,190 @@
+"""Broker nodes as processes of this machine: what `make cluster`, the demo, the benchmark and tests start.
+
+Each node has a directory of its own: `data/` (the node's), `keelmqd.log` (its standard error) and `keelmqd.pid`.
+A process counts as the node only if its command line names that data directory, so a recycled process id is never
+killed.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+POLL_S: Final = 0.05
+PROBE_TIMEOUT_S: Final = 1.0
+LOG_TAIL_LINES: Final = 15
+
+
+class NodeError(Exception):
+    """A node cannot be started, or did not become ready; the message says why and what to do."""
+
+
+class LocalNode:
+    """One keelmqd process. `options` are configuration options by name, as in docs/configuration.md."""
+
+    def __init__(
+        self, node_id: int, directory: Path, http_port: int, peer_port: int, options: Mapping[str, str] | None = None
+    ) -> None:
+        self.node_id = node_id
+        self.directory = directory.absolute()
+        self.http_port = http_port
+        self.peer_port = peer_port
+        self.options = dict(options or {})
+        self.data_dir = self.directory / "data"
+        self.log_file = self.directory / "keelmqd.log"
+        self.peers: Sequence[LocalNode] = (self,)
+        self._pid_file = self.directory / "keelmqd.pid"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def peer_option(self) -> str:
+        return f"{self.node_id}={HOST}:{self.peer_port}={self.url}"
+
+    def command(self) -> list[str]:
+        keelmqd = Path(sys.executable).parent / "keelmqd"
+        line = [str(keelmqd), "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
+        for peer in self.peers:
+            line += ["--peer", peer.peer_option]
+        for name, value in self.options.items():
+            line += ["--" + name.replace("_", "-"), value]
+        return line
+
+    def pid(self) -> int | None:
+        """The running process of this node, whoever started it; None when there is none."""
+        if self._child is not None:
+            return self._child.pid if self._child.poll() is None else None
+        try:
+            pid = int(self._pid_file.read_text())
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return None
+        return pid if os.fsencode(self.data_dir) in arguments else None
+
+    def start(self) -> None:
+        """Start the process and return at once. NodeError when it runs already or a port is taken."""
+        if self.pid() is not None:
+            raise NodeError(f"node {self.node_id} is running already (pid {self.pid()})")
+        for port, variable in ((self.http_port, "CLUSTER_HTTP_PORT"), (self.peer_port, "CLUSTER_PEER_PORT")):
+            if not port_is_free(port):
+                raise NodeError(
+                    f"node {self.node_id}: port {port} of {HOST} is in use by another program; "
+                    f"stop it or choose other ports, as in: make cluster {variable}={port + 1000}"
+                )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal is for whoever supervises the nodes, not for them.
+            self._child = subprocess.Popen(  # noqa: S603
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._pid_file.write_text(str(self._child.pid))
+
+    def kill(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self._signal(signal.SIGKILL)
+        self._wait_gone(STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Ask the node to hand over and end; kill -9 if it has not within STOP_TIMEOUT_S."""
+        self._signal(signal.SIGTERM)
+        if not self._wait_gone(STOP_TIMEOUT_S):
+            self.kill()
+        self._pid_file.unlink(missing_ok=True)
+
+    def not_ready(self) -> str | None:
+        """Why the node is not ready yet, or None when it is. NodeError when its process has ended."""
+        if self.pid() is None:
+            raise NodeError(f"node {self.node_id} ended at its start; {self.log_file} says:\n{self.log_tail()}")
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=PROBE_TIMEOUT_S):  # noqa: S310
+                return None
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read(1000).decode(errors="replace") or str(error)
+        except OSError as error:
+            return str(error)
+
+    def log_tail(self) -> str:
+        if not self.log_file.exists():
+            return "(nothing)"
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _wait_gone(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.pid() is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+
+def local_nodes(
+    directory: Path, http_ports: Sequence[int], peer_ports: Sequence[int], options: Mapping[str, str] | None = None
+) -> list[LocalNode]:
+    """The nodes of one cluster, numbered from 1; none is started yet."""
+    ports = zip(http_ports, peer_ports, strict=True)
+    nodes = [
+        LocalNode(number, directory / f"node{number}", http_port, peer_port, options)
+        for number, (http_port, peer_port) in enumerate(ports, start=1)
+    ]
+    for node in nodes:
+        node.peers = nodes
+    return nodes
+
+
+def nodes_on_free_ports(directory: Path, count: int, options: Mapping[str, str] | None = None) -> list[LocalNode]:
+    ports = free_ports(2 * count)
+    return local_nodes(directory, ports[:count], ports[count:], options)
+
+
+def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Return when every node is ready. NodeError when one ends, or is not ready in time."""
+    deadline = time.monotonic() + timeout_s
+    for node in nodes:
+        while (reason := node.not_ready()) is not None:
+            if time.monotonic() > deadline:
+                raise NodeError(
+                    f"node {node.node_id} is not ready after {timeout_s:.0f} s: {reason}\n"
+                    f"{node.log_file} ends with:\n{node.log_tail()}"
+                )
+            time.sleep(POLL_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
