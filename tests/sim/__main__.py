@@ -1,0 +1,187 @@
+"""`python -m tests.sim`: run many seeds on all cores, shrink and tell those that fail, and end with one RESULT line."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .mutants import MUTANTS
+from .outcome import Outcome
+from .plan import Edits
+from .report import EXIT_VIOLATION, Totals, report
+from .run import run_safe
+from .shrink import RERUNS_MAX, shrink
+from .stock_run import run_stock
+from .story import Story
+from .variant import SAFE
+from .world import Listener, print_event
+
+FIRST_SEED_MAX = 10**9
+STOCK_SEEDS_MIN, STOCK_SEEDS_MAX = 12, 30
+CHUNK_SEEDS = 2
+SEEDS_PER_PROCESS = 400  # then a new one: RocksDB and the allocator keep some memory
+SHRUNK_MAX = 3
+
+Run = Callable[[int], Outcome]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    if options.seed is not None:
+        return _replay(options)
+    console = Console(file=sys.stderr)
+    first_seed = secrets.randbelow(FIRST_SEED_MAX) if options.first_seed is None else options.first_seed
+    print(f"FIRST_SEED={first_seed}", flush=True)
+    seeds = range(first_seed, first_seed + options.seeds)
+    ours, stock = Totals(), Totals()
+    if options.stock:
+        stock = _run_all(console, "stock PySyncObj", _guarded_stock, seeds, options.jobs)
+    else:
+        ours = _run_all(console, "our nodes", partial(_guarded, options.mutant), seeds, options.jobs)
+        _explain(console, ours, options)
+    if not options.stock and not options.mutant:
+        stock_seeds = range(min(max(options.seeds, STOCK_SEEDS_MIN), STOCK_SEEDS_MAX))
+        stock = _run_all(console, "stock PySyncObj", _guarded_stock, stock_seeds, options.jobs)
+    return report(console, ours, stock, first_seed, judged=not options.mutant)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run (default 200)")
+    parser.add_argument("--first-seed", type=int, help="the first of them (default: a fresh one, printed)")
+    parser.add_argument("--seed", type=int, help="run this seed only; if it fails, shrink it and tell its story")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--stock", action="store_true", help="run the stock PySyncObj handlers only")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="run a deliberately broken node instead of ours")
+    parser.add_argument("--verbose", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--no-shrink", action="store_true", help="leave failing seeds as they are")
+    edits = parser.add_argument_group("edits of the plan of a --seed, as a shrunk failure prints them")
+    edits.add_argument("--only-faults", type=_numbers, help="only these faults happen: 3,7 or none")
+    edits.add_argument("--until-ms", type=int, help="load and faults end at this simulated time")
+    edits.add_argument("--actions", type=int, help="clients do no more than so many things")
+    edits.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster")
+    edits.add_argument("--calm-links", action="store_true", help="links lose, double and reorder nothing")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.jobs < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    options.edits = Edits(
+        options.only_faults, options.until_ms, options.actions, options.nodes, calm_links=options.calm_links
+    )
+    if options.seed is None and options.edits != Edits():
+        parser.error("edits of a plan need --seed")
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return () if text == "none" else tuple(int(number) for number in text.split(","))
+
+
+def _guarded(mutant: str | None, seed: int, edits: Edits | None = None, listeners: Sequence[Listener] = ()) -> Outcome:
+    """Run one seed; an exception of the simulation itself is a failure of that seed too."""
+    try:
+        variant = MUTANTS[mutant] if mutant else SAFE
+        return run_safe(seed, variant, edits=edits or Edits(), listeners=listeners)
+    except Exception:
+        return Outcome(seed, violation="error", detail=traceback.format_exc())
+
+
+def _guarded_stock(seed: int) -> Outcome:
+    try:
+        return run_stock(seed)
+    except Exception:
+        return Outcome(seed, violation="error", detail=traceback.format_exc())
+
+
+def _run_all(console: Console, title: str, run: Run, seeds: range, jobs: int) -> Totals:
+    totals = Totals()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=len(seeds))
+        for outcome in _outcomes(run, seeds, jobs):
+            totals.add(outcome)
+            if outcome.violation and run is not _guarded_stock:
+                console.print(f"SEED={outcome.seed} {outcome.violation}: {outcome.detail}", markup=False)
+            violations = f", {totals.violations} fail" if totals.violations else ""
+            progress.update(task, advance=1, description=f"{title}{violations}")
+    return totals
+
+
+def _outcomes(run: Run, seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS // CHUNK_SEEDS) as pool:
+        yield from pool.imap_unordered(run, seeds, chunksize=CHUNK_SEEDS)
+
+
+def _explain(console: Console, totals: Totals, options: argparse.Namespace) -> None:
+    """The first failures, one of each kind before a second of any: shrunk, told, and how to repeat them."""
+    kinds: dict[str | None, int] = {}
+    ranked = []
+    for outcome in totals.failures:
+        kinds[outcome.violation] = kinds.get(outcome.violation, 0) + 1
+        ranked.append((kinds[outcome.violation], outcome.seed, outcome))
+    for _, seed, outcome in sorted(ranked, key=lambda item: item[:2])[:SHRUNK_MAX]:
+        edits = Edits() if options.no_shrink else _shrunk(console, outcome, options.mutant)
+        _tell(console, seed, options.mutant, edits)
+
+
+def _shrunk(console: Console, failed: Outcome, mutant: str | None) -> Edits:
+    with console.status(f"shrinking seed {failed.seed}: at most {RERUNS_MAX} runs"):
+        smallest = shrink(failed, lambda edits: _guarded(mutant, failed.seed, edits))
+    console.print(
+        f"SEED={failed.seed} shrunk from {len(failed.faults)} faults to {len(smallest.outcome.faults)} "
+        f"in {smallest.reruns} runs",
+        markup=False,
+    )
+    return smallest.edits
+
+
+def _tell(console: Console, seed: int, mutant: str | None, edits: Edits) -> None:
+    story = Story()
+    _guarded(mutant, seed, edits, [story])
+    for line in story.lines():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    arguments = " ".join(filter(None, (f"--mutant {mutant}" if mutant else "", edits.arguments())))
+    command = f"make sim SEED={seed}" + (f" SIM_ARGS='{arguments}'" if arguments else "")
+    console.print(f"replay: {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    listeners = [print_event] if options.verbose else []
+    if options.stock:
+        outcome = run_stock(options.seed, verbose=options.verbose)
+    else:
+        outcome = _guarded(options.mutant, options.seed, options.edits, listeners)
+    print(f"SEED={outcome.seed} {outcome.violation or 'no violation'} {outcome.detail}")
+    if outcome.violation and not options.stock:
+        console = Console(file=sys.stderr)
+        edits = options.edits
+        if edits == Edits() and not options.no_shrink:
+            edits = _shrunk(console, outcome, options.mutant)
+        _tell(console, options.seed, options.mutant, edits)
+    result = {
+        "seed": outcome.seed,
+        "nodes": outcome.nodes,
+        "violation": outcome.violation,
+        "acked": outcome.acknowledged,
+        "terms": outcome.terms,
+        "steps": outcome.steps,
+        "faults": outcome.faults,
+        "met": dict(sorted(outcome.met.items())),
+        "trace": outcome.trace,
+    }
+    print(f"RESULT {json.dumps(result)}")
+    return EXIT_VIOLATION if outcome.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A leader that a majority does not answer steps down: else its clients would wait for what it cannot commit."""
+
+from .violation import Violation
+
+STEP_DOWN_TIMEOUTS = 4
+"""A leader gives up after two election timeouts; twice that, since its steps are not evenly spaced."""
+PAUSE_US = 100_000
+"""A leader that took no step for so long was frozen; it has to be given time anew."""
+
+
+class _Leadership:
+    def __init__(self, term: int, now_us: int) -> None:
+        self.term = term
+        self.since_us = self.step_us = now_us  # it began, or went on after a pause; its last step
+        self.answered_us: dict[int, int] = {}  # peer -> when it answered last
+
+
+class CheckQuorum:
+    """By the world's clock: a node's own may only be ahead of it."""
+
+    def __init__(self, election_timeout_us: int) -> None:
+        self._limit_us = STEP_DOWN_TIMEOUTS * election_timeout_us
+        self._led: dict[int, _Leadership] = {}
+
+    def on_lead(self, leader: int, term: int, peers: int, answered_by: int | None, now_us: int) -> None:
+        """After each step of a leader of so many peers; in this one it has handled an answer of `answered_by`."""
+        led = self._led.get(leader)
+        if led is None or led.term != term:
+            led = self._led[leader] = _Leadership(term, now_us)
+        if now_us - led.step_us > PAUSE_US:
+            led.since_us = now_us
+        led.step_us = now_us
+        if answered_by is not None:
+            led.answered_us[answered_by] = now_us
+        if now_us - led.since_us > self._limit_us:
+            lately = [peer for peer, at_us in led.answered_us.items() if now_us - at_us <= self._limit_us]
+            if len(lately) + 1 <= (peers + 1) // 2:
+                raise Violation("check_quorum", f"node {leader} leads term {term} on, where only {lately} answer it")

@@ -1,0 +1,58 @@
+"""A committed entry is never truncated, and every later leader has it (leader completeness).
+
+An entry counts as committed when any node says so, or acts on it: the first claim fixes the entry of that index.
+*Later* means a term above the one in which it was committed. That may be well above the entry's own term; a leader of a
+term in between may be elected late, by votes that were slow, and rightly lacks the entry.
+"""
+
+from collections.abc import Callable, Mapping
+
+from .violation import Violation
+
+
+class CommittedKept:
+    def __init__(self) -> None:
+        self._committed: dict[int, tuple[int, int]] = {}  # index -> (term, lowest term in which it was said committed)
+
+    def on_commit(self, node_id: int, index: int, term: int, current_term: int) -> None:
+        """`node_id`, itself in `current_term`, holds the entry (index, term) to be committed."""
+        first, committed_in = self._committed.get(index, (term, current_term))
+        if first != term:
+            raise Violation(
+                "committed_kept",
+                f"node {node_id} commits term {term} at index {index}, where term {first} is committed already",
+            )
+        self._committed[index] = (term, min(committed_in, current_term))
+
+    @staticmethod
+    def on_leader_commit(node_id: int, leader_term: int, index: int, term: int) -> None:
+        """The leader of `leader_term` advances its commit index to the entry (index, term): by counting copies it may
+        commit entries of its own term only (Raft paper 5.4.2)."""
+        if term != leader_term:
+            raise Violation("commit_rule", f"node {node_id}, leader of {leader_term}, commits {index} of term {term}")
+
+    def check_rejoined(self, node_id: int, held: Mapping[int, int], term_at: Callable[[int], int | None]) -> None:
+        """`node_id` votes again; its old disk held `held`, index -> term, and `term_at` reads the new one."""
+        for index, term in held.items():
+            if self._committed.get(index, (None, 0))[0] == term != term_at(index):
+                raise Violation(
+                    "rejoined_too_early", f"node {node_id} votes again without entry {index}, which is committed"
+                )
+
+    def on_leader(self, node_id: int, leader_term: int, term_at: Callable[[int], int | None]) -> None:
+        """`node_id` became leader of `leader_term`; `term_at` reads its log (None past the end)."""
+        for index, (term, committed_in) in self._committed.items():
+            if committed_in < leader_term and term_at(index) != term:
+                raise Violation(
+                    "leader_completeness",
+                    f"node {node_id} leads term {leader_term} without entry {index} of term {term}, "
+                    f"committed in term {committed_in}",
+                )
+
+    def on_truncate(self, node_id: int, commit_index: int, first_removed: int) -> None:
+        """`node_id`, itself knowing `commit_index` to be committed, removes everything from `first_removed`."""
+        if first_removed <= commit_index:
+            raise Violation(
+                "committed_truncated",
+                f"node {node_id} removes entries from {first_removed} with commit index {commit_index}",
+            )

@@ -1,0 +1,184 @@
+"""What a power loss at this moment would leave of a node: read from the disk's synced bytes, by docs/log-format.md.
+
+Deliberately shares no code with store/: a decoder that is wrong in the same way would see nothing.
+"""
+
+import struct
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+_RECORD = struct.Struct("<4sBBHIIQQQQI")
+_HARD_STATE = struct.Struct("<4sBB2xQqI")
+_NO_VOTE = -1
+RECORD_HEADER_BYTES = _RECORD.size
+
+
+class SyncedBytes(Protocol):
+    """The disk's durable side. The reader takes (resets) `changed`, and `names_changed`: no name is what it was."""
+
+    changed: dict[str, int]
+    names_changed: bool
+
+    def durable_bytes(self, path: str) -> bytearray | None: ...
+    def durable_names(self, directory: str) -> list[str]: ...
+
+
+class DurableRecord(NamedTuple):
+    term: int
+    payload_crc: int
+    path: str
+    offset: int  # in its file
+    payload_bytes: int
+    position: int  # in the log
+    synced_position: int  # everything below was known to be synced when it was written
+
+
+class DurableLog:
+    """The synced records of one node, index 1 first; read anew only from where the disk changed."""
+
+    def __init__(self, disk: SyncedBytes, directory: str, hard_state_path: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._hard_state_path = hard_state_path
+        self._records: list[DurableRecord] = []
+        self._end: tuple[str, int] | None = None  # file and offset where reading goes on
+        self._hard_state: tuple[int, int | None] = (0, None)
+        self._voter = False
+        self._before_wipe: dict[int, int] = {}
+        self.wipes = 0
+
+    @property
+    def last_index(self) -> int:
+        self._refresh()
+        return len(self._records)
+
+    def at(self, index: int) -> DurableRecord | None:
+        """The record with that Raft index; None if it would not survive."""
+        self._refresh()
+        return self._records[index - 1] if 0 < index <= len(self._records) else None
+
+    def term_at(self, index: int) -> int | None:
+        record = self.at(index)
+        return None if record is None else record.term
+
+    def counts_for(self, index: int, term: int) -> bool:
+        """Whether this node's word for the entry was true when it was given: a wiped disk had it before."""
+        return term in (self.term_at(index), self._before_wipe.get(index))
+
+    def remember(self) -> None:
+        """What the node said of the records it holds now was true, whatever becomes of its disk."""
+        self._refresh()
+        self._before_wipe |= {index: record.term for index, record in enumerate(self._records, start=1)}
+
+    def wiped(self, disk: SyncedBytes) -> None:
+        """The node goes on with an empty `disk`. What it said before was true, until it has caught up."""
+        self.remember()
+        self.wipes += 1
+        self._disk = disk
+        self._voter = False
+
+    @property
+    def before_wipe(self) -> dict[int, int]:
+        """What the disks before this one held, index -> term; empty again once this one has caught up."""
+        return self._before_wipe
+
+    @property
+    def voter(self) -> bool:
+        """Its disk holds everything that it ever acknowledged."""
+        self._refresh()
+        return self._voter
+
+    @property
+    def hard_state(self) -> tuple[int, int | None]:
+        """Term and vote."""
+        self._refresh()
+        return self._hard_state
+
+    def _refresh(self) -> None:
+        disk = self._disk
+        if disk.names_changed:
+            disk.names_changed = False
+            disk.changed.clear()
+            self._records.clear()
+            self._end = None
+            self._read_hard_state()
+            self._read_on()
+        elif disk.changed:
+            changed, disk.changed = disk.changed, {}
+            if self._hard_state_path in changed:
+                self._read_hard_state()
+            for path, offset in changed.items():
+                if path.endswith(".log"):
+                    self._forget_from(path, offset)
+            self._read_on()
+
+    def _forget_from(self, path: str, offset: int) -> None:
+        """A change at `offset` of a file: the record that holds it, and all later ones, are read again."""
+        records = self._records
+        keep = len(records)
+        while keep and (records[keep - 1].path > path or self._ends_beyond(keep - 1, path, offset)):
+            keep -= 1
+        if keep < len(records):
+            self._end = (records[keep].path, records[keep].offset)
+            del records[keep:]
+
+    def _ends_beyond(self, at: int, path: str, offset: int) -> bool:
+        record = self._records[at]
+        if record.path != path:
+            return False
+        following = self._records[at + 1] if at + 1 < len(self._records) else None
+        if following is not None and following.path == path:
+            return following.offset > offset
+        return self._end is None or self._end[0] != path or self._end[1] > offset
+
+    def _read_on(self) -> None:
+        paths = [path for path in self._disk.durable_names(self._directory) if path.endswith(".log")]
+        for path in paths:
+            start = 0
+            if self._end is not None:
+                if path < self._end[0]:
+                    continue
+                start = self._end[1] if path == self._end[0] else 0
+            if int(path[-24:-4]) != 0 and not self._continues(path, start):
+                return
+            self._end = (path, self._read_file(path, start))
+
+    def _continues(self, path: str, start: int) -> bool:
+        """Whether the file begins where the records so far end: a gap ends the log."""
+        if start or self._end is None or path == self._end[0]:
+            return True
+        return int(path[-24:-4]) == int(self._end[0][-24:-4]) + self._end[1]
+
+    def _read_file(self, path: str, offset: int) -> int:
+        content = self._disk.durable_bytes(path)
+        assert content is not None
+        with memoryview(content) as view:
+            return self._read_records(path, view, offset)
+
+    def _read_records(self, path: str, content: memoryview, offset: int) -> int:
+        base = int(path[-24:-4])
+        while len(content) - offset >= _RECORD.size:
+            header = _RECORD.unpack_from(content, offset)
+            magic, _, _, _, length, payload_crc, index, term, position, synced_position, header_crc = header
+            if magic != b"KMQR" or crc32c(content[offset : offset + _RECORD.size - 4]) != header_crc:
+                break
+            if index != len(self._records) + 1 or position != base + offset:
+                break
+            payload = content[offset + _RECORD.size : offset + _RECORD.size + length]
+            if len(payload) != length or crc32c(payload) != payload_crc:
+                break
+            self._records.append(DurableRecord(term, payload_crc, path, offset, length, position, synced_position))
+            offset += _RECORD.size + length
+        return offset
+
+    def _read_hard_state(self) -> None:
+        content = self._disk.durable_bytes(self._hard_state_path)
+        if content is None or len(content) < _HARD_STATE.size:
+            self._hard_state, self._voter = (0, None), False
+            return
+        _, _, voter, term, vote, _ = _HARD_STATE.unpack_from(content)
+        if voter == 1 and not self._voter:  # a new disk has caught up
+            self._before_wipe.clear()
+        self._voter = voter == 1
+        self._hard_state = (term, None if vote == _NO_VOTE else vote)

@@ -1,0 +1,35 @@
+"""Election safety: a term has at most one leader, a node at most one vote in it, a leader the votes of a majority."""
+
+from .violation import Violation
+
+
+class ElectionSafety:
+    def __init__(self) -> None:
+        self._leader_of_term: dict[int, int] = {}
+        self._votes: dict[tuple[int, int], int] = {}  # (term, voter) -> candidate
+
+    def on_vote(self, voter: int, candidate: int, term: int) -> None:
+        """The vote leaves the voter, whose disk may have been replaced since it gave another."""
+        first = self._votes.setdefault((term, voter), candidate)
+        if first != candidate:
+            raise Violation("second_vote", f"node {voter} votes for {candidate} in term {term}, and did for {first}")
+
+    def on_leader(self, node_id: int, term: int) -> None:
+        other = self._leader_of_term.setdefault(term, node_id)
+        if other != node_id:
+            raise Violation("election_safety", f"term {term} has two leaders, {other} and {node_id}")
+
+    def check_votes(self, node_id: int, term: int, node_count: int) -> None:
+        """`node_id` has become leader; every vote was seen by `on_vote`."""
+        voters = {node_id} | {
+            voter for (at, voter), candidate in self._votes.items() if (at, candidate) == (term, node_id)
+        }
+        if len({*voters, node_id}) <= node_count // 2:
+            raise Violation(
+                "elected_by_few", f"node {node_id} leads term {term} with the votes of {sorted(voters)} only"
+            )
+
+    @property
+    def terms(self) -> int:
+        """How many terms had a leader: a run with one only has tested little."""
+        return len(self._leader_of_term)

@@ -1,0 +1,178 @@
+"""What consumer groups must come to, by rules of its own: fed with each applied command and its result, once per index.
+
+Generations only go on, and with every change of members; a commit is carried out exactly when its member is in the
+group and knows the generation; each subscribed queue has one owner; a committed offset is never ahead of what was
+processed.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from store.command import CommitOffsets, GiveBack, JoinGroup, LeaveGroup, PutGroup, ResetOffsets
+from store.errors import GROUP_HAS_MEMBERS, GROUP_NOT_FOUND, MEMBER_NOT_FOUND, STALE_GENERATION, Refused
+from store.results import GroupPut, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
+from store.state_machine import StateMachine
+from store.topics import RETRY_PREFIX
+
+from .violation import Violation
+
+Place = tuple[str, int]
+"""Topic and queue."""
+
+FENCED_BY = frozenset({STALE_GENERATION, MEMBER_NOT_FOUND, GROUP_HAS_MEMBERS, GROUP_NOT_FOUND})
+
+
+@dataclass
+class KnownGroup:
+    """One group as the log tells it."""
+
+    generation: int = 0
+    members: set[str] = field(default_factory=set)
+    topics: tuple[str, ...] = ()
+    offsets: dict[Place, int] = field(default_factory=dict)
+
+
+class GroupModel:
+    def __init__(self) -> None:
+        self.known: dict[str, KnownGroup] = {}
+        self.accepted: set[tuple[str, str, int, Place, int]] = set()
+        """Commits that were carried out: group, member, generation, place, offset."""
+        self.processed: dict[tuple[str, Place], int] = {}
+        """By group and place: some member has processed every message before it. Kept by whoever plays the members."""
+        self._owners: dict[tuple[str, int], dict[Place, str]] = {}
+
+    def join(self, command: JoinGroup, result: object) -> None:
+        if not isinstance(result, Joined):
+            return
+        group = self.known.setdefault(command.group, KnownGroup())
+        topics = tuple(sorted(set(command.topics)))
+        changed = command.member_id not in group.members or topics != group.topics
+        self._move_on(command.group, group, result.generation, changed=changed)
+        group.members.add(command.member_id)
+        group.topics = topics
+        self.on_assigned(
+            command.group, result.generation, result.member_id, [(each.topic, each.queue) for each in result.assignment]
+        )
+
+    def leave(self, command: LeaveGroup, result: object) -> None:
+        group = self.known.get(command.group)
+        if group is None or command.member_id not in group.members:
+            if not isinstance(result, Refused):
+                _fail("group_members", command.group, f"{command.member_id} is no member, and leaves: {result}")
+            return
+        if not isinstance(result, Left):
+            _fail("group_members", command.group, f"{command.member_id} cannot leave: {result}")
+            return
+        self._move_on(command.group, group, result.generation, changed=True)
+        group.members.discard(command.member_id)
+
+    def put(self, command: PutGroup, result: object) -> None:
+        if isinstance(result, GroupPut):
+            self.known.setdefault(command.group, KnownGroup())
+
+    def check_fence(self, command: CommitOffsets | GiveBack, result: object) -> KnownGroup:
+        """It is refused for its member or generation exactly when it must be. Returns its group."""
+        group = self.known.get(command.group, KnownGroup())
+        fence = self._fence(command, group)
+        refusal = result.code if isinstance(result, Refused) else None
+        if fence != (refusal if refusal in FENCED_BY else None):
+            _fail("group_fencing", command.group, f"{command} at generation {group.generation} is answered {result}")
+        if not isinstance(result, Refused):
+            self.known[command.group] = group
+        return group
+
+    def on_generation(self, name: str, generation: int) -> None:
+        """Something that may have moved the generation on says where it is now."""
+        self._move_on(name, self.known[name], generation, changed=False)
+
+    def commit(self, command: CommitOffsets, result: object) -> None:
+        group = self.check_fence(command, result)
+        if not isinstance(result, OffsetsCommitted):
+            return
+        for item in command.offsets:
+            place = (item.topic, item.queue)
+            if item.offset < group.offsets.get(place, 0):
+                _fail("group_offsets", command.group, f"{command} moves back from {group.offsets[place]}")
+            if command.member_id is not None and command.generation is not None:
+                self._check_owner(command.group, command.generation, command.member_id, place)
+                self.accepted.add((command.group, command.member_id, command.generation, place, item.offset))
+                self._check_processed(command.group, place, item.offset)
+            group.offsets[place] = item.offset
+
+    def reset(self, command: ResetOffsets, result: object) -> None:
+        if isinstance(result, OffsetsReset):
+            group = self.known[command.group]
+            self._move_on(command.group, group, result.generation, changed=True)
+            group.offsets.update({(item.topic, item.queue): item.offset for item in command.offsets})
+
+    def topic_grown(self, topic: str) -> None:
+        """It was made, or has more queues: whoever subscribes to it gets them, in a new generation."""
+        for group in self.known.values():
+            if group.members and topic in group.topics:
+                group.generation += 1
+
+    def on_assigned(self, name: str, generation: int, member_id: str, places: Collection[Place]) -> None:
+        """Somebody was told that the member owns these queues in that generation."""
+        owners = self._owners.setdefault((name, generation), {})
+        for place in places:
+            owner = owners.setdefault(place, member_id)
+            if owner != member_id:
+                _fail("one_owner", name, f"{place} belongs to {owner} and {member_id} in generation {generation}")
+
+    def check_view(self, view: GroupView, queues_of: Mapping[str, int]) -> None:
+        """After an applied entry: every queue of the subscribed topics has exactly one owner."""
+        known = self.known.get(view.group, KnownGroup())
+        if view.generation != known.generation:
+            _fail("generation", view.group, f"is at generation {view.generation}, by the log at {known.generation}")
+        for member in view.members:
+            places = [(each.topic, each.queue) for each in member.assignment]
+            self.on_assigned(view.group, view.generation, member.member_id, places)
+        owned = [(each.topic, each.queue) for member in view.members for each in member.assignment]
+        read = (*view.topics, RETRY_PREFIX + view.group)
+        wanted = [(topic, queue) for topic in read for queue in range(queues_of.get(topic, 0))]
+        if view.members and sorted(owned) != sorted(wanted):
+            _fail("one_owner", view.group, f"subscribes to {wanted}; assigned in {view.generation} are {owned}")
+
+    def check_replica(self, node_id: int, machine: StateMachine) -> None:
+        """The node's state is what the log says."""
+        for name, group in self.known.items():
+            view = machine.group(name)
+            if view is None or view.generation != group.generation:
+                _fail("generation", name, f"is at generation {group.generation}; node {node_id} has {view}")
+                return
+            members = {member.member_id for member in view.members}
+            if members != group.members:
+                _fail("group_members", name, f"has {sorted(group.members)}, node {node_id} has {sorted(members)}")
+            offsets = {(item.topic, item.queue): item.offset for item in machine.offsets(name) or ()}
+            moved = {place: offset for place, offset in offsets.items() if offset or place in group.offsets}
+            if moved != group.offsets:
+                _fail("group_offsets", name, f"committed {group.offsets}, node {node_id} has {offsets}")
+
+    def _move_on(self, name: str, group: KnownGroup, generation: int, *, changed: bool) -> None:
+        if generation < group.generation + changed:
+            _fail("generation", name, f"goes from generation {group.generation} to {generation}")
+        group.generation = generation
+
+    def _fence(self, command: CommitOffsets | GiveBack, group: KnownGroup) -> str | None:
+        """The code that must refuse it; None when it is to be carried out, as far as the fence goes."""
+        if command.member_id is None:
+            return GROUP_HAS_MEMBERS if group.members else None
+        if command.group not in self.known:
+            return GROUP_NOT_FOUND
+        if command.member_id not in group.members:
+            return MEMBER_NOT_FOUND
+        return STALE_GENERATION if command.generation != group.generation else None
+
+    def _check_owner(self, name: str, generation: int, member_id: str, place: Place) -> None:
+        owner = self._owners.get((name, generation), {}).get(place)
+        if owner not in (None, member_id):
+            _fail("one_owner", name, f"{member_id} commits {place} in generation {generation}, which {owner} owns")
+
+    def _check_processed(self, name: str, place: Place, offset: int) -> None:
+        processed = self.processed.get((name, place), 0)
+        if offset > processed:
+            _fail("unprocessed_passed", name, f"commits {offset} at {place}, processed are those before {processed}")
+
+
+def _fail(invariant: str, group: str, found: str) -> None:
+    raise Violation(invariant, f"group {group}: {found}")

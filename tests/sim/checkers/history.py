@@ -1,0 +1,101 @@
+"""Every applied command and its result, once per index, for the models that know what must come of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from store.command import (
+    Command,
+    CommitOffsets,
+    Decide,
+    Discard,
+    GiveBack,
+    JoinGroup,
+    LeaveGroup,
+    Prepare,
+    PutGroup,
+    PutTopic,
+    RecordChecks,
+    ReplayDeadLetters,
+    ResetOffsets,
+    decode_entry,
+)
+from store.errors import Refused
+from store.record import KIND_ENTRY, Entry
+from store.results import OffsetsCommitted, OffsetsReset, Result, TopicPut
+from store.state_machine import StateMachine
+from store.topics import RETRY_PREFIX
+
+from .group_model import GroupModel
+from .redelivery_model import RedeliveryModel
+from .sessions import SessionChecker
+from .transaction_model import TransactionModel
+
+Handler = Callable[[Any, Result | Refused, int], None]
+
+_GROUPS_CHANGE = JoinGroup | LeaveGroup | ResetOffsets | PutTopic | GiveBack
+
+
+class History:
+    def __init__(self) -> None:
+        self.transactions = TransactionModel()
+        self.groups = GroupModel()
+        self.redeliveries = RedeliveryModel(self.groups)
+        self.sessions = SessionChecker()
+        self._index = 0
+        self._queues: dict[str, int] = {}
+        groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
+        self._handlers: dict[type[Command], Handler] = {
+            Prepare: transactions.prepare,
+            Decide: lambda command, result, _: transactions.decide(command, result),
+            RecordChecks: transactions.record,
+            Discard: lambda command, result, _: transactions.discard(command, result),
+            PutTopic: self._on_topic,
+            JoinGroup: lambda command, result, _: groups.join(command, result),
+            LeaveGroup: lambda command, result, _: groups.leave(command, result),
+            PutGroup: lambda command, result, _: groups.put(command, result),
+            CommitOffsets: self._on_commit,
+            ResetOffsets: self._on_reset,
+            GiveBack: lambda command, result, _: redeliveries.give_back(command, result),
+            ReplayDeadLetters: lambda command, result, _: redeliveries.replay(command, result),
+        }
+
+    def on_applied(self, machine: StateMachine, entry: Entry, results: Sequence[Result | Refused]) -> None:
+        """Some node has applied the entry: the first one's word is enough, the state hash holds the others to it."""
+        if entry.index <= self._index:
+            return
+        self._index = entry.index
+        if entry.kind != KIND_ENTRY:
+            return
+        commands = decode_entry(entry.payload).commands
+        for command, result in zip(commands, results, strict=True):
+            handler = self._handlers.get(type(command))
+            if handler is not None:
+                handler(command, result, machine.clock_ms)
+        if any(isinstance(command, _GROUPS_CHANGE) for command in commands):
+            for view in machine.groups():
+                names = (*view.topics, RETRY_PREFIX + view.group)
+                topics = [topic for name in names if (topic := machine.topic(name)) is not None]
+                self.groups.check_view(view, {topic.topic: topic.queues for topic in topics})
+
+    def check_replica(self, node_id: int, machine: StateMachine) -> None:
+        """A node that has applied everything holds what the log says."""
+        self.transactions.check_replica(node_id, machine)
+        self.groups.check_replica(node_id, machine)
+        self.redeliveries.check_replica(node_id, machine)
+
+    def _on_topic(self, command: PutTopic, result: Result | Refused, clock_ms: int) -> None:
+        if isinstance(result, TopicPut) and result.topic.queues != self._queues.get(result.topic.topic):
+            self._queues[result.topic.topic] = result.topic.queues
+            self.groups.topic_grown(result.topic.topic)
+
+    def _on_commit(self, command: CommitOffsets, result: Result | Refused, clock_ms: int) -> None:
+        self.groups.commit(command, result)
+        if isinstance(result, OffsetsCommitted):
+            for item in command.offsets:
+                self.redeliveries.on_committed(command.group, (item.topic, item.queue), item.offset)
+
+    def _on_reset(self, command: ResetOffsets, result: Result | Refused, clock_ms: int) -> None:
+        self.groups.reset(command, result)
+        if isinstance(result, OffsetsReset):
+            for item in command.offsets:
+                self.redeliveries.on_reset(command.group, (item.topic, item.queue))

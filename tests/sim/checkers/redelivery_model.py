@@ -1,0 +1,129 @@
+"""What becomes of messages that a group gives back, by rules of its own: fed with each applied command, once per index.
+
+A message is given back once until its offset is committed or reset. It comes again once, with its origin and one
+attempt more; after the last attempt it is a dead letter, and one that is replayed comes again.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store.command import GiveBack, ReplayDeadLetters
+from store.errors import Refused
+from store.results import DeadLettersReplayed, MessagesGivenBack, Row
+from store.state_machine import StateMachine
+from store.topics import DLQ_PREFIX, RETRY_PREFIX
+
+from .group_model import GroupModel, Place
+from .violation import Violation
+
+_ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
+
+
+class _Source(NamedTuple):
+    """Which row a redelivered message was given back from, and how often it was by then."""
+
+    place: Place
+    offset: int
+    attempt: int
+
+
+class _Shown(NamedTuple):
+    """What a row of a group's own topics says of its message."""
+
+    origin: tuple[str, int, int]
+    attempt: int
+
+
+class RedeliveryModel:
+    def __init__(self, groups: GroupModel) -> None:
+        self._groups = groups
+        self._given: dict[tuple[str, Place], dict[int, str]] = {}
+        self._replayed: dict[str, set[int]] = {}
+        self.scheduled: dict[str, list[_Source]] = {}
+        """By group: what must come again."""
+        self.dead: dict[str, list[_Source]] = {}
+
+    def give_back(self, command: GiveBack, result: object) -> None:
+        group = self._groups.check_fence(command, result)
+        if isinstance(result, Refused):
+            return
+        assert isinstance(result, MessagesGivenBack)
+        self._groups.on_generation(command.group, result.generation)
+        for item, given in zip(command.messages, result.messages, strict=True):
+            place = (item.topic, item.queue)
+            if item.offset < group.offsets.get(place, 0):
+                _fail(command.group, f"{item} was committed, and is given back: {given}")
+            marks = self._given.setdefault((command.group, place), {})
+            known = marks.get(item.offset)
+            if (given.outcome == "already_given_back") != (known is not None):
+                _fail(command.group, f"{item} is given back, which was {known}: {given}")
+            if known is None:
+                marks[item.offset] = given.outcome
+                came = self.dead if given.outcome == "dead_lettered" else self.scheduled
+                came.setdefault(command.group, []).append(_Source(place, item.offset, given.attempt))
+
+    def replay(self, command: ReplayDeadLetters, result: object) -> None:
+        if not isinstance(result, DeadLettersReplayed):
+            return
+        replayed = self._replayed.setdefault(command.group, set())
+        for each in result.messages:
+            if each.duplicate != (each.offset in replayed):
+                _fail(command.group, f"dead letter {each.offset} was replayed: {sorted(replayed)}; again: {each}")
+            if not each.duplicate:
+                replayed.add(each.offset)
+                source = _Source((DLQ_PREFIX + command.group, 0), each.offset, 0)
+                self.scheduled.setdefault(command.group, []).append(source)
+
+    def on_committed(self, group: str, place: Place, offset: int) -> None:
+        marks = self._given.get((group, place), {})
+        for passed in [each for each in marks if each < offset]:
+            del marks[passed]
+
+    def on_reset(self, group: str, place: Place) -> None:
+        self._given.pop((group, place), None)
+
+    def check_replica(self, node_id: int, machine: StateMachine) -> None:
+        """Exactly what was given back came again, or is a dead letter: once each."""
+        for group in self.scheduled.keys() | self.dead.keys():
+            retries = _shown(machine, RETRY_PREFIX + group)
+            letters = _shown(machine, DLQ_PREFIX + group)
+            for sources, rows, what in (
+                (self.scheduled.get(group, []), retries, "came again"),
+                (self.dead.get(group, []), letters, "are dead letters"),
+            ):
+                wanted = Counter(_expected(group, source, retries, letters) for source in sources)
+                if wanted != Counter(rows):
+                    missing, extra = wanted - Counter(rows), Counter(rows) - wanted
+                    _fail(group, f"on node {node_id}, of what was given back {what}: not {missing}, but {extra}")
+
+
+def _expected(group: str, source: _Source, retries: Sequence[_Shown], letters: Sequence[_Shown]) -> _Shown:
+    topic, queue = source.place
+    if topic == RETRY_PREFIX + group:
+        before = retries[source.offset]
+        if source.attempt != before.attempt + 1:
+            _fail(group, f"{source} is attempt {source.attempt}, the one before it was {before}")
+        return _Shown(before.origin, source.attempt)
+    if topic == DLQ_PREFIX + group:
+        return _Shown(letters[source.offset].origin, 0)
+    if source.attempt != 1:
+        _fail(group, f"{source} is given back for the first time")
+    return _Shown((topic, queue, source.offset), 1)
+
+
+def _shown(machine: StateMachine, topic: str) -> list[_Shown]:
+    if machine.topic(topic) is None:
+        return []
+    rows: list[Row] = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX)
+    shown = []
+    for row in rows:
+        came = row.redelivery
+        if came is None or row.count != 1:
+            raise Violation("given_back", f"{topic} has {row}")
+        shown.append(_Shown((came.topic, came.queue, came.offset), came.attempt))
+    return shown
+
+
+def _fail(group: str, found: str) -> None:
+    raise Violation("given_back", f"group {group}: {found}")

@@ -1,0 +1,45 @@
+"""The first decision wins; a committed transaction is delivered, a rolled-back or undecided one never is."""
+
+from collections.abc import Collection, Mapping
+
+from store.state_machine import StateMachine
+
+from .violation import Violation
+
+_DECIDED_BY = {"committed": "commit", "rolled_back": "rollback"}
+
+
+def check_one_outcome(transaction_id: str, outcomes: Collection[str]) -> None:
+    """`outcomes` are all final states that answers to anybody have named."""
+    if len(outcomes) > 1:
+        raise Violation("first_decision_wins", f"transaction {transaction_id} was said to be {sorted(outcomes)}")
+
+
+def check_transaction(
+    machine: StateMachine,
+    transaction_id: str,
+    batch_ids: Collection[str],
+    *,
+    prepared: bool,
+    asked: Collection[str],
+    outcomes: Collection[str],
+    places: Mapping[str, object],
+) -> None:
+    """Against one node's final state: what was promised of it, what was asked for, and what is visible."""
+    view = machine.transaction(transaction_id)
+    state = view.state if view is not None else None
+    if prepared and state is None:
+        raise Violation("acknowledged_lost", f"the prepared transaction {transaction_id} is gone")
+    check_one_outcome(transaction_id, outcomes)
+    for outcome in outcomes:
+        if state != outcome:
+            raise Violation("first_decision_wins", f"transaction {transaction_id}: answered {outcome}, now {state}")
+    if state in _DECIDED_BY and _DECIDED_BY[state] not in asked:
+        raise Violation("phantom", f"transaction {transaction_id} is {state}; nobody asked for that")
+    visible = [batch_id for batch_id in batch_ids if batch_id in places]
+    wanted = list(batch_ids) if state == "committed" else []
+    if visible != wanted:
+        raise Violation(
+            "transaction_visibility",
+            f"transaction {transaction_id} is {state}; of its batches {list(batch_ids)}, {visible} are delivered",
+        )

@@ -1,0 +1,81 @@
+"""What part of the state space some runs went through, and what part of it none of them did."""
+
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from store.recovery import RecoveryCase
+from store.results import (
+    Cancelled,
+    DeadLettersReplayed,
+    GroupPut,
+    MessagesGivenBack,
+    Result,
+    Resumed,
+    SettingsPut,
+    TopicDeleted,
+)
+
+from .checkers.corruption import HARD_STATE_CASE
+from .plan import FAULT_KINDS
+
+SEEDS_MIN, RARE_SEEDS_MIN = 200, 4_000
+"""With so many seeds everything that is expected must have been met, and what is rare too."""
+
+UNREACHABLE = {
+    RecoveryCase.OUT_OF_SEQUENCE,  # an intact record in the wrong place: no damage makes one, so unit tests do
+}
+UNASKED = {  # by the clients of the simulation; by the unit tests they are
+    *(TopicDeleted, Resumed, SettingsPut, Cancelled),
+    *(MessagesGivenBack, GroupPut, DeadLettersReplayed),
+}
+EXPECTED: Mapping[str, tuple[str, ...]] = {
+    "fault": FAULT_KINDS,
+    "message": ("lost", "duplicated", "reordered", "slow"),
+    "client": ("lost", "duplicated", "reset", "unreachable node"),
+    "recovery": (*(case.value for case in RecoveryCase if case not in UNREACHABLE), HARD_STATE_CASE),
+    "role": ("follower to candidate", "candidate to leader", "candidate to follower", "leader to follower"),
+    "step-down": ("higher term", "no quorum", "slow disk"),
+    "election": ("pre-vote refused", "vote refused", "leadership transfer"),
+    "log": ("truncation", "rollover", "append refused"),
+    "stop": ("failed sync", "failed read"),
+    "crash": (
+        *("pwrite segment", "fdatasync segment", "truncate segment", "rename segment", "open segment"),
+        *("pwrite synced", "fdatasync synced", "allocate next-segment", "fdatasync next-segment"),
+        *("pwrite sidecar", "pwrite hard_state", "fdatasync hard_state", "rename hard_state"),
+        *("sync_directory log", "sync_directory data", "pread segment"),
+        *("pread segment in recovery", "pwrite segment in recovery", "fdatasync segment in recovery"),
+        *("fdatasync synced in recovery", "sync_directory log in recovery", "read_bytes hard_state in recovery"),
+    ),
+    "applied": (*(kind.__name__ for kind in get_args(Result) if kind not in UNASKED), "duplicate recognised"),
+    "refused": ("transaction_conflict", "stale_generation", "offset_moves_back", "transaction_not_found"),
+}
+RARE = {
+    "recovery: zero_filled_tail",
+    "recovery: empty_last_segment",
+    "step-down: slow disk",
+    "crash: pwrite segment in recovery",
+    "crash: pread segment",
+    "crash: rename segment",
+    "crash: allocate next-segment",
+    "crash: sync_directory log",
+}
+
+
+def coverage_table(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """`area: name` counts by area, with a 0 for everything that was expected and not met."""
+    table = {area: dict.fromkeys(names, 0) for area, names in EXPECTED.items()}
+    for key, count in counts.items():
+        area, _, name = key.partition(": ")
+        table.setdefault(area, {})[name] = count
+    return {area: dict(sorted(names.items())) for area, names in sorted(table.items())}
+
+
+def not_met(counts: Mapping[str, int]) -> list[str]:
+    """What was expected and never happened, as `area: name`."""
+    expected: Iterable[str] = (f"{area}: {name}" for area, names in EXPECTED.items() for name in names)
+    return [key for key in expected if not counts.get(key)]
+
+
+def overdue(missing: Iterable[str], seeds: int) -> bool:
+    """Whether so many seeds should have met one of them."""
+    return any(seeds >= (RARE_SEEDS_MIN if key in RARE else SEEDS_MIN) for key in missing)

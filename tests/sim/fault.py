@@ -1,0 +1,51 @@
+"""One fault of a plan on its way, and what all faults share."""
+
+from collections.abc import Callable, Mapping
+
+from .plan import PlannedFault
+from .replica import Replica
+from .world import World
+
+PAUSE_US_MIN, PAUSE_US_MAX = 50_000, 900_000
+DOWN_US_MIN, DOWN_US_MAX = 20_000, 800_000
+
+Action = Callable[["Fault"], None]
+
+
+class Fault:
+    """Called at its moment. The action says by `happened` that it took effect, then or later; otherwise it did not."""
+
+    def __init__(
+        self,
+        planned: PlannedFault,
+        world: World,
+        on_happened: Callable[["Fault"], None],
+        action: Action,
+        may_happen: Callable[[], bool],
+    ) -> None:
+        self.random = world.random_of(f"fault {planned.number}")
+        self.number, self.kind = planned.number, planned.kind
+        self._world, self._on_happened, self._action, self._may_happen = world, on_happened, action, may_happen
+
+    def __call__(self) -> None:
+        if self._may_happen():
+            self._action(self)
+
+    def happened(self, *detail: object) -> None:
+        """`detail` is for the story: what each kind says is in story.py."""
+        self._on_happened(self)
+        self._world.trace("fault", self.number, self.kind, *detail)
+
+    def is_over(self) -> None:
+        """For faults that last."""
+        self._world.trace("over", self.number, self.kind)
+
+
+def impaired(replicas: Mapping[int, Replica]) -> set[int]:
+    """The nodes whose disks do not hold everything that they ever acknowledged."""
+    return {node_id for node_id, replica in replicas.items() if not replica.durable.voter or replica.disk.is_damaged}
+
+
+def minority_impaired(replicas: Mapping[int, Replica], node_id: int) -> bool:
+    """Whether the impaired nodes would be a minority with that one among them."""
+    return len(impaired(replicas) | {node_id}) <= (len(replicas) - 1) // 2

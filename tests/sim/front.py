@@ -1,0 +1,157 @@
+"""The services of one life of a simulated node: the real core, HTTP application, check service and group coordinator.
+
+Served over connections of the simulated client network instead of sockets; webhooks are reached the same way.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cluster.config import NodeConfig
+from cluster.core import Core
+from cluster.long_poll import AppliedWaiters
+from cluster.metrics import Metrics
+from cluster.services import Services
+from cluster.webhooks import WebhookFailed, WebhookReply
+from raft.clock import Clock
+from raft.proposals import Applied
+from store.command import (
+    Command,
+    CommitOffsets,
+    Decide,
+    Discard,
+    JoinGroup,
+    LeaveGroup,
+    Prepare,
+    Produce,
+    RecordChecks,
+)
+
+from .checkers.majority_durable import check_entry_holds
+from .wire import ServerTransport
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+
+class ObservedCore(Core):
+    """The real core; the checkers see every promise at the moment it is made, and what the services decide alone."""
+
+    replica: "Replica"
+
+    async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+        observer = self.replica.observer
+        with observer.finding():
+            observer.history.sessions.on_proposed(
+                command, self.replica.node_id, self.raft.term, asyncio.get_running_loop().time(), self.state.group
+            )
+        applied = await super().propose(command, blocks)
+        observer.on_acknowledged(self.replica, applied, _named(command))
+        with observer.finding():
+            _, payload = observer.safety.machine.entries[applied.index]
+            check_entry_holds(command, applied.index, payload)
+        return applied
+
+
+class SimWebhooks:
+    """`HttpWebhooks` over the simulated client network."""
+
+    def __init__(self, replica: "Replica", timeout_ms: int) -> None:
+        self._replica, self._timeout_s = replica, timeout_ms / 1000
+
+    def start(self) -> None:
+        """There is nothing to open."""
+
+    async def stop(self) -> None:
+        """There is nothing to close."""
+
+    async def post(self, url: str, body: bytes) -> WebhookReply:
+        front = self._replica.front
+        clients = self._replica.clients
+        answered: asyncio.Future[WebhookReply] = asyncio.get_running_loop().create_future()
+
+        def on_answer(reply: WebhookReply) -> None:
+            front.on_node(lambda: answered.set_result(reply) if not answered.done() else None)
+
+        clients.call_webhook(self._replica.node_id, url, body, on_answer)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = await answered
+        except TimeoutError:
+            raise WebhookFailed("no answer") from None
+        if 200 <= reply.status < 300:
+            with clients.finding():
+                clients.on_webhook_answered(body)
+        return reply
+
+
+class Front:
+    """What faces the clients of one life of a node."""
+
+    def __init__(self, replica: "Replica", config: NodeConfig, waiters: AppliedWaiters, clock: Clock) -> None:
+        self._replica = replica
+        self.node_id = replica.node_id
+        self.core = ObservedCore(
+            config,
+            replica.node,
+            replica.machine,
+            replica.log,
+            waiters,
+            Metrics(),
+            on_fatal=replica.on_fatal,
+            clock=clock,
+            id_prefix=f"n{replica.node_id}-{replica.life}-",
+        )
+        self.core.replica = replica
+        self.services = Services(self.core, SimWebhooks(replica, config.check_webhook_timeout_ms))
+        self._runner = self.services.make_runner()
+        self._ended = False
+
+    @property
+    def alive(self) -> bool:
+        return self._replica.alive and not self._ended
+
+    async def serve(self) -> None:
+        """As the broker does: Raft first, then the services, then connections."""
+        await self._runner.setup()
+        await self._replica.node.start()
+        self.services.start()
+        self._replica.clients.attach(self)
+
+    async def leave(self) -> None:
+        """As the broker does: hand over, answer everybody, take no more connections."""
+        await self.services.leave()
+        self._replica.clients.refuse(self.node_id)
+        await self._runner.cleanup()
+
+    def end(self, *, silently: bool) -> None:
+        """The process is dead."""
+        self._ended = True
+        self._replica.clients.detach(self.node_id, silently=silently)
+
+    def accept(self, transport: ServerTransport) -> asyncio.Protocol:
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    def on_node(self, action: Callable[[], None]) -> None:
+        if self.alive:
+            self._replica.run(lambda: action() if self.alive else None)
+
+
+def _named(command: Command) -> str:
+    """What it is about, as violations name it."""
+    if isinstance(command, Produce):
+        return ", ".join(f"batch {header.batch_id}" for header in command.batches)
+    if isinstance(command, Prepare):
+        batches = ", ".join(f"batch {header.batch_id}" for header in command.batches)
+        return f"transaction {command.transaction_id} of {batches}"
+    name = type(command).__name__
+    match command:
+        case Decide(transaction_id=transaction_id):
+            return f"{name} of transaction {transaction_id}"
+        case RecordChecks(transaction_ids=transaction_ids) | Discard(transaction_ids=transaction_ids):
+            return f"{name} of {', '.join(f'transaction {each}' for each in transaction_ids)}"
+        case JoinGroup() | LeaveGroup() | CommitOffsets():
+            return f"{name} of {command.member_id} in group {command.group}"
+        case _:
+            return name

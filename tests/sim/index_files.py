@@ -1,0 +1,171 @@
+"""Where the indexes of simulated nodes live: in RocksDB, or in a map that does to them what RocksDB does, much faster.
+
+Either way what a dead process leaves is what was flushed: its files, copied while it still has them open. A test runs
+seeds both ways and compares their traces.
+"""
+
+import shutil
+import tempfile
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+from unittest import mock
+
+import store.index
+from store.index import Index
+
+FLUSHES_PER_COMPACTION = 8
+MEMORY_DIRECTORY = Path("/dev/shm")
+
+
+class StillIndex(Index):
+    """Does nothing in the background, so that the files at a crash are a function of the seed."""
+
+    _flushes = 0
+
+    @classmethod
+    def open(cls, path: str) -> "StillIndex":
+        index = super().open(path)
+        assert isinstance(index, StillIndex)
+        index._database.set_options({"disable_auto_compactions": "true"})
+        return index
+
+    def flush(self, wait: bool = True) -> None:
+        super().flush(True)
+        self._flushes += 1
+        if self._flushes % FLUSHES_PER_COMPACTION == 0:  # every read looks into every file
+            self._database.compact_range(None, None)
+
+
+class IndexFiles(Protocol):
+    """The indexes of one run, by name."""
+
+    def installed(self) -> AbstractContextManager[object]:
+        """Nothing else may be called outside it; afterwards nothing is left."""
+        ...
+
+    def open(self, name: str) -> Index: ...
+    def copy(self, name: str, to: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class RocksFiles:
+    """In a directory of their own, in memory where possible."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        parent = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="keelmq-sim-", dir=parent) as directory:
+            self._directory = Path(directory)
+            yield
+
+    def open(self, name: str) -> Index:
+        return StillIndex.open(str(self._directory / name))
+
+    def copy(self, name: str, to: str) -> None:
+        shutil.copytree(self._directory / name, self._directory / to, copy_function=_copy_if_there)
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(self._directory / name)
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """RocksDB deletes what a compaction has replaced when it comes to it: nobody needs it."""
+    with suppress(FileNotFoundError):
+        shutil.copy(source, target)
+
+
+class MemoryFiles:
+    def __init__(self) -> None:
+        self._flushed: dict[str, dict[bytes, bytes]] = {}
+
+    def installed(self) -> AbstractContextManager[object]:
+        return mock.patch.multiple(
+            store.index, Rdict=self._database, WriteBatch=MemoryBatch, WriteOptions=mock.Mock, _options=lambda: None
+        )
+
+    def open(self, name: str) -> Index:
+        return StillIndex.open(name)
+
+    def copy(self, name: str, to: str) -> None:
+        self._flushed[to] = self._flushed[name]
+
+    def remove(self, name: str) -> None:
+        del self._flushed[name]
+
+    def _database(self, name: str, options: None, column_families: object) -> "MemoryDatabase":
+        return MemoryDatabase(self._flushed, name)
+
+
+class MemoryBatch:
+    """`rocksdict.WriteBatch`."""
+
+    def __init__(self, raw_mode: bool) -> None:
+        assert raw_mode
+        self.puts: list[tuple[bytes, bytes | None]] = []
+        self.ranges: list[tuple[bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.puts.append((key, value))
+
+    def delete(self, key: bytes) -> None:
+        self.puts.append((key, None))
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        assert not self.puts, "ranges come first"
+        self.ranges.append((begin, end))
+
+
+class MemoryDatabase:
+    """`rocksdict.Rdict` in raw mode, as far as the index uses it."""
+
+    def __init__(self, flushed: dict[str, dict[bytes, bytes]], name: str) -> None:
+        self._flushed, self._name = flushed, name
+        self._values = dict(flushed.setdefault(name, {}))
+        self._keys = sorted(self._values)
+        self._writes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def items(self, *, from_key: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """From that key on, or from it down. Unlike RocksDB's, the iterator does not survive a write."""
+        keys, writes = self._keys, self._writes
+        if backwards:
+            places = range(bisect_right(keys, from_key) - 1, -1, -1)
+        else:
+            places = range(bisect_left(keys, from_key), len(keys))
+        for place in places:
+            yield keys[place], self._values[keys[place]]
+            assert writes == self._writes, "written to while it was read"
+
+    def write(self, batch: MemoryBatch, options: object) -> None:
+        self._writes += 1
+        values, keys = self._values, self._keys
+        for begin, end in batch.ranges:
+            first, last = bisect_left(keys, begin), bisect_left(keys, end)
+            for key in keys[first:last]:
+                del values[key]
+            del keys[first:last]
+        for key, value in batch.puts:
+            if value is None:
+                if values.pop(key, None) is not None:
+                    del keys[bisect_left(keys, key)]
+            else:
+                if key not in values:
+                    insort(keys, key)
+                values[key] = value
+
+    def flush(self, wait: bool) -> None:
+        self._flushed[self._name] = dict(self._values)
+
+    def compact_range(self, begin: None, end: None) -> None:
+        """Nothing to gain here."""
+
+    def set_options(self, options: dict[str, str]) -> None:
+        """Nothing happens in the background here."""
+
+    def close(self) -> None:
+        """The index flushes first."""

@@ -1,0 +1,51 @@
+"""What the clients know: what they asked for, what was promised to them, what they read."""
+
+from dataclasses import dataclass, field
+
+BatchKey = tuple[str, str]
+"""Topic and batch id: the same id on another topic is another batch."""
+
+
+@dataclass
+class SentBatch:
+    """A batch that some client has sent; placed once it was acknowledged, or its transaction's commit was."""
+
+    topic: str
+    queue: int
+    count: int
+    crc32c: int
+    known: int = 0
+    """So many of its messages were delivered before, by their explicit ids, in another batch."""
+    transaction_id: str | None = None
+    placed: tuple[int, int] | None = None  # queue and offset of its first message, as acknowledged
+    delay_ms: int = 0
+    sent_us: int = 0
+    deliver_at_ms: int | None = None  # as acknowledged, of one that waits for its time
+
+
+@dataclass
+class SentTransaction:
+    batches: tuple[BatchKey, ...]
+    producer_group: str
+    sent_us: int
+    check_after_ms: int
+    prepared: bool = False  # acknowledged
+    asked: set[str] = field(default_factory=set)  # decisions that some client has sent
+    outcomes: set[str] = field(default_factory=set)  # states that answers named
+
+    @property
+    def batch_ids(self) -> list[str]:
+        return [batch_id for _, batch_id in self.batches]
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.batches: dict[BatchKey, SentBatch] = {}
+        self.transactions: dict[str, SentTransaction] = {}
+        self.offsets: dict[tuple[str, int], int] = {}  # (topic, queue) -> highest acknowledged of the one group
+        self.read: dict[tuple[str, int, int], str] = {}  # (topic, queue, offset) -> message, by whoever read it first
+        self.ends: dict[tuple[str, int], int] = {}  # (topic, queue) -> the highest end that anybody was told
+        self.acknowledged = 0
+        self.duplicates = 0
+        self.refused = 0
+        self.unknown = 0

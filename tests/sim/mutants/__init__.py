@@ -1,0 +1,24 @@
+"""Deliberately broken nodes: a simulation that misses them would miss the same mistake made by accident.
+
+Each is one mistake in one part; `python -m tests.sim.mutants` says which checker catches it, and after how many seeds.
+"""
+
+from . import (
+    applying,
+    dedupe,
+    durability,
+    election,
+    groups,
+    log_files,
+    recovery,
+    replication,
+    services,
+    timers,
+    transactions,
+)
+
+AREAS = (
+    *(election, replication, durability, log_files, recovery),
+    *(applying, dedupe, transactions, timers, groups, services),
+)
+MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

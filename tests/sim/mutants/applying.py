@@ -1,0 +1,118 @@
+"""How committed entries become state, and how state reaches the disk, broken."""
+
+from typing import Any
+
+from store.command import DecodedEntry
+from store.errors import Refused
+from store.index import Index
+from store.placement import At
+from store.queues import BlockLocation, Queues
+from store.results import Result
+from store.state_machine import StateMachine
+from store.topics import Topic, Topics
+from tests.sim.threads import Running
+from tests.sim.variant import Swap, mutant
+
+_init, _carry_out, _commit = StateMachine.__init__, StateMachine._carry_out, StateMachine._commit
+
+
+def skips_an_entry_after_a_restart(machine: StateMachine, index: Index, **options: Any) -> None:
+    """A node that starts again goes on one entry too late."""
+    _init(machine, index, **options)
+    if machine.applied_index:
+        machine._applied.index += 1
+
+
+def applies_an_entry_again_after_a_restart(machine: StateMachine, index: Index, **options: Any) -> None:
+    """A node that starts again goes on one entry too early."""
+    _init(machine, index, **options)
+    if machine.applied_index > 1:
+        machine._applied.index -= 1
+
+
+def _is_due(machine: StateMachine) -> bool:
+    """Every tenth time, since a flush takes long."""
+    machine._times = getattr(machine, "_times", 0) + 1  # type: ignore[attr-defined]
+    return bool(machine._times % 10 == 0)  # type: ignore[attr-defined]
+
+
+def index_is_ahead_of_its_effects(machine: StateMachine) -> None:
+    """`applied_index` reaches the disk before what was applied: a crash in between loses effects."""
+    index = machine._index
+    effects = dict(index._staged)
+    if _is_due(machine):
+        index._staged.clear()
+        _commit(machine)
+        index.flush()
+        index._staged.update(effects)
+        index.commit()
+    _commit(machine)
+
+
+def index_is_behind_its_effects(machine: StateMachine) -> None:
+    """`applied_index` reaches the disk after what was applied: a crash in between applies it again."""
+    if _is_due(machine):
+        machine._index.commit()
+        machine._index.flush()
+    _commit(machine)
+
+
+def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+    """Each replica takes the time of what it applies from its own clock, not from the entry."""
+    node: Any = Running.node
+    return _carry_out(machine, decoded, at._replace(clock_ms=node._wall_ms()))
+
+
+def lets_the_clock_fall(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+    """The replicated clock follows a leader whose clock is behind."""
+    machine._applied.clock_ms = decoded.timestamp_ms
+    return _carry_out(machine, decoded, at._replace(clock_ms=decoded.timestamp_ms))
+
+
+def keeps_half_of_a_refused_entry(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+    """One refused command refuses those that shared its entry, in the answers alone."""
+    results = _carry_out(machine, decoded, at)
+    refused = next((result for result in results if isinstance(result, Refused)), None)
+    return results if refused is None else [refused] * len(results)
+
+
+_advance = Topics.advance
+
+
+def leaves_gaps(topics: Topics, topic: Topic, queue: int, count: int) -> int:
+    """Now and then an offset is taken and given to no message."""
+    base_offset = _advance(topics, topic, queue, count)
+    return base_offset if base_offset % 10 else _advance(topics, topic, queue, 1)
+
+
+def forgets_queue_ends(topics: Topics, topic: Topic, queue: int, count: int) -> int:
+    """The end of a queue is kept in memory only: after a restart its offsets begin anew."""
+    base_offset = topic.ends[queue]
+    topic.ends[queue] = base_offset + count
+    return base_offset
+
+
+_append = Queues.append
+
+
+def points_at_the_wrong_body(
+    queues: Queues, topic: Topic, queue: int, block: BlockLocation, *more: Any, **rest: Any
+) -> int:
+    """A committed half message is looked for in the entry of its commit."""
+    if rest.get("transaction_id") is not None and not topic.system:
+        block = BlockLocation(block.position, 0, block.length, block.crc32c, block.batch_id)
+    return _append(queues, topic, queue, block, *more, **rest)
+
+
+MUTANTS = (
+    mutant(8, Swap(StateMachine, "__init__", skips_an_entry_after_a_restart)),
+    mutant(8, Swap(StateMachine, "__init__", applies_an_entry_again_after_a_restart)),
+    mutant(8, Swap(StateMachine, "_commit", index_is_ahead_of_its_effects)),
+    mutant(8, Swap(StateMachine, "_commit", index_is_behind_its_effects)),
+    mutant(8, Swap(StateMachine, "_carry_out", stamps_with_the_own_clock)),
+    mutant(4, Swap(StateMachine, "_carry_out", lets_the_clock_fall)),
+    mutant(11, Swap(StateMachine, "_carry_out", keeps_half_of_a_refused_entry)),
+    mutant(4, Swap(Topics, "advance", leaves_gaps)),
+    mutant(4, Swap(Topics, "advance", forgets_queue_ends)),
+    mutant(5, Swap(Queues, "append", points_at_the_wrong_body)),
+)

@@ -1,0 +1,67 @@
+"""The dedupe window, broken."""
+
+from typing import Any
+
+from store import keys
+from store.dedupe import DedupeWindow, SeenBatch, SeenMessage
+from store.index import Index
+from tests.sim.threads import Running
+from tests.sim.variant import Swap, mutant
+
+_init, _batch, _remember, _end_entry = (
+    DedupeWindow.__init__,
+    DedupeWindow.batch,
+    DedupeWindow._remember,
+    DedupeWindow.end_entry,
+)
+
+
+def knows_no_batch(window: DedupeWindow, topic_id: int, batch_id: str) -> SeenBatch | None:
+    """A batch that is sent again is appended again."""
+    return None
+
+
+def knows_no_message(window: DedupeWindow, topic_id: int, message_id: str) -> SeenMessage | None:
+    """A message with an explicit id that comes again in another batch is appended again."""
+    return None
+
+
+def forgets_ids_at_a_restart(window: DedupeWindow, topic_id: int, batch_id: str) -> SeenBatch | None:
+    """The window is in memory only."""
+    seen = _batch(window, topic_id, batch_id)
+    return seen if keys.batch_id(topic_id, batch_id) in getattr(window, "_since_start", ()) else None
+
+
+def _notes_in_memory(window: DedupeWindow, key: bytes, value: bytes) -> None:
+    window._since_start = {*getattr(window, "_since_start", ()), key}  # type: ignore[attr-defined]
+    _remember(window, key, value)
+
+
+def ignores_the_topic(topic_id: int, value: str) -> bytes:
+    """An id that was used on one topic counts as known on all."""
+    return keys.BATCH_ID + value.encode()
+
+
+def forgets_the_youngest_ids(window: DedupeWindow, index: Index, counters: Any, **options: Any) -> None:
+    """Ids are forgotten by their age alone: a clock that leaps ahead makes the cluster forget what came just now."""
+    _init(window, index, counters, min_entries=0)
+
+
+def measures_age_by_its_own_clock(window: DedupeWindow, clock_ms: int) -> None:
+    """Each replica forgets ids by its own clock."""
+    node: Any = Running.node
+    _end_entry(window, node._wall_ms())
+
+
+MUTANTS = (
+    mutant(9, Swap(DedupeWindow, "batch", knows_no_batch)),
+    mutant(9, Swap(DedupeWindow, "message", knows_no_message)),
+    mutant(9, Swap(DedupeWindow, "batch", forgets_ids_at_a_restart), Swap(DedupeWindow, "_remember", _notes_in_memory)),
+    mutant(9, Swap(keys, "batch_id", ignores_the_topic)),
+    mutant(9, Swap(DedupeWindow, "__init__", forgets_the_youngest_ids)),
+    mutant(
+        9,
+        Swap(DedupeWindow, "end_entry", measures_age_by_its_own_clock),
+        Swap(DedupeWindow, "__init__", forgets_the_youngest_ids),
+    ),
+)

@@ -1,0 +1,95 @@
+"""When something counts as being on disk, and who says so, broken."""
+
+from typing import Any
+
+import raft.node
+from raft.gate import DurabilityGate
+from raft.handlers import SafeSyncObj
+from raft.proposals import ProposalQueue
+from store.commit_log import CommitLog
+from store.log_errors import LogFailed
+from store.record import Entry
+from tests.sim.variant import Swap, mutant
+
+
+class _OpenGate(DurabilityGate):
+    def submit(self, peer: int, message: Any, needs_index: int, synced_index: int) -> None:
+        super().submit(peer, message, 0, synced_index)
+
+
+class AcksBeforeSync(SafeSyncObj):
+    """Appends, votes and vote requests are promised while the log is still in the page cache."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.gate = _OpenGate(self._transport_send)
+
+
+class CountsOwnCopyEarly(SafeSyncObj):
+    """The leader's own copy counts before it is durable."""
+
+    def _count_acknowledged(self, peer: int) -> None:
+        self.set_match(peer, self._progress[peer].acked)
+
+    def _get_commit_index(self) -> int:
+        return self._commit_index
+
+    def _set_commit_index(self, index: int) -> None:
+        self._commit_index = max(self._commit_index, index)
+
+    commit_index = property(_get_commit_index, _set_commit_index)
+    _SyncObj__raftCommitIndex = commit_index
+
+
+class ReceiptNamesEverybody(SafeSyncObj):
+    """A receipt names all nodes that are connected, also those that have not synced the entry."""
+
+    def durable_on(self, index: int) -> tuple[int, ...]:
+        return tuple(sorted([self.config.node_id, *filter(self.connected, self.peer_ids)]))
+
+
+_sync = CommitLog.sync
+
+
+def sync_covers_too_much(log: CommitLog) -> int:
+    """What was appended while a sync ran counts as synced by it."""
+    _sync(log)
+    log._thread_synced = log._thread_synced._replace(index=log.last_index, position=log.end_position)
+    return log.synced_index
+
+
+def retries_failed_sync(log: CommitLog) -> int:
+    """A failed fsync is tried again; the second succeeds, and the pages are gone (fsyncgate)."""
+    try:
+        return _sync(log)
+    except LogFailed:
+        log._failure = None
+        return _sync(log)
+
+
+def marks_before_sync(log: CommitLog) -> int:
+    """The `synced` mark is raised before the sync has returned: a crash in between looks like lost data."""
+    epoch, _, _, position = log._written
+    log._mark.set_progress(epoch, position)
+    return _sync(log)
+
+
+_on_outcome = ProposalQueue._on_outcome
+
+
+def answers_in_the_wrong_order(
+    proposals: ProposalQueue, group: Any, timestamp_ms: int, entry: Entry | None, outcome: Any
+) -> None:
+    """Of the requests that shared an entry, each gets the answer of another."""
+    _on_outcome(proposals, group, timestamp_ms, entry, outcome[::-1] if entry is not None else outcome)
+
+
+MUTANTS = (
+    mutant(2, Swap(raft.node, "SafeSyncObj", AcksBeforeSync)),
+    mutant(2, Swap(raft.node, "SafeSyncObj", CountsOwnCopyEarly)),
+    mutant(1, Swap(raft.node, "SafeSyncObj", ReceiptNamesEverybody)),
+    mutant(2, Swap(CommitLog, "sync", sync_covers_too_much)),
+    mutant(2, Swap(CommitLog, "sync", retries_failed_sync)),
+    mutant(10, Swap(CommitLog, "sync", marks_before_sync)),
+    mutant(11, Swap(ProposalQueue, "_on_outcome", answers_in_the_wrong_order)),
+)

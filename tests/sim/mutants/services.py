@@ -1,0 +1,147 @@
+"""The services of a node - check service, transactions, group coordinator - broken."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import store.groups
+from cluster.check_service import CheckService
+from cluster.core import Core
+from cluster.sessions import Session, Sessions
+from raft.proposals import Applied
+from store.assignment import TopicQueue, assign
+from store.command import Command, CommitOffsets, Decide, RecordChecks
+from store.groups import Groups, _Group
+from store.placement import At
+from store.results import ChecksRecorded, Decided, DueCheck, GroupView, OffsetsCommitted
+from store.transaction_table import TransactionTable
+from store.transactions import Transactions
+from tests.sim.variant import Swap, mutant
+
+_due_checks, _hand_out, _record_checks = (
+    TransactionTable.due_checks,
+    CheckService._hand_out,
+    Transactions.record_checks,
+)
+_propose, _rebalance, _expired = Core.propose, Groups._rebalance, Sessions.expired
+
+
+def _in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Whatever becomes of it."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def asks_before_the_immunity_is_over(
+    table: TransactionTable, now_ms: int, limit: int, after: tuple[int, str] | None = None
+) -> list[DueCheck]:
+    """Half transactions are asked about while their producers still work on them."""
+    return _due_checks(table, now_ms + 3_600_000, limit, after)
+
+
+def counts_undelivered_checks(service: CheckService, check: DueCheck, now_ms: int) -> None:
+    """A check counts when it is handed out, whether it reaches anybody or not."""
+    _hand_out(service, check, now_ms)
+    _in_background(service.delivered((check.transaction_id,), check.client_id, "poll"))
+
+
+def hands_out_checks_twice(service: CheckService, check: DueCheck, now_ms: int) -> None:
+    """A check that is out is handed out again to the next who polls."""
+    _hand_out(service, check, now_ms)
+    service._leased_until_ms.pop(check.transaction_id, None)
+
+
+def discards_instead_of_asking(service: CheckService, check: DueCheck, now_ms: int) -> None:
+    """A transaction is discarded when its first check is due."""
+    _in_background(service._discard((check.transaction_id,)))
+
+
+def loses_the_check_count_at_a_restart(transactions: Transactions, command: RecordChecks, at: At) -> ChecksRecorded:
+    """How often a transaction was asked about is kept in memory: a failover or a restart begins to count anew."""
+    counts: dict[str, int] = transactions.__dict__.setdefault("_counts", {})
+    recorded = _record_checks(transactions, command, at)
+    for transaction_id in recorded.transaction_ids:
+        record = transactions.table.get(transaction_id)
+        assert record is not None
+        counts[transaction_id] = record.check_times = counts.get(transaction_id, 0) + 1
+        transactions.table.update(transaction_id, record)
+    return recorded
+
+
+async def decides_alone(core: Core, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+    """A decision is answered before it is replicated."""
+    if not isinstance(command, Decide):
+        return await _propose(core, command, blocks)
+    _in_background(_propose(core, command, blocks))
+    state = {"commit": "committed", "rollback": "rolled_back"}.get(command.decision, "prepared")
+    decided: Any = Decided(command.transaction_id, state)  # type: ignore[arg-type]
+    return Applied(decided, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
+
+
+async def commits_offsets_alone(core: Core, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
+    """A commit of offsets is answered before it is replicated."""
+    if not isinstance(command, CommitOffsets):
+        return await _propose(core, command, blocks)
+    _in_background(_propose(core, command, blocks))
+    committed = OffsetsCommitted(command.group, command.offsets)
+    return Applied(committed, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
+
+
+def expires_members_it_never_heard(sessions: Sessions, term: int, groups: list[GroupView]) -> list[Session]:
+    """A new leader takes members for gone that have not spoken to it yet: a failover is a rebalance."""
+    if term == sessions._term:
+        return _expired(sessions, term, groups)
+    sessions._term = term
+    members = [Session(group.group, member.member_id) for group in groups for member in group.members]
+    sessions._silent = set(members)
+    return members
+
+
+def goes_by_heartbeats_of_long_ago(sessions: Sessions, term: int, groups: list[GroupView]) -> list[Session]:
+    """A node that leads again goes by the heartbeats of when it led before."""
+    sessions._term = term
+    return _expired(sessions, term, groups)
+
+
+def a_rebalance_skips_to_the_end(groups: Groups, group: _Group) -> None:
+    """Who is assigned a queue begins at its end, whatever was processed of it."""
+    _rebalance(groups, group)
+    for name in group.record.topics:
+        topic = groups._topics.get(name)
+        if topic is not None:
+            groups._set_offsets(group, [(topic, queue, end) for queue, end in enumerate(topic.ends)])
+
+
+def a_rebalance_keeps_the_generation(groups: Groups, group: _Group) -> None:
+    """Who has lost a queue can go on committing its offsets."""
+    generation = group.record.generation
+    _rebalance(groups, group)
+    group.record.generation = max(generation, 1)
+
+
+def gives_a_queue_to_two(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> Any:
+    """The first queue is assigned to all members."""
+    assigned = assign(held, queues)
+    return {member: sorted({*places, *queues[:1]}) for member, places in assigned.items()}
+
+
+def gives_a_queue_to_nobody(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> Any:
+    """The last queue is assigned to nobody."""
+    return assign(held, queues[:-1])
+
+
+MUTANTS = (
+    mutant(6, Swap(TransactionTable, "due_checks", asks_before_the_immunity_is_over)),
+    mutant(6, Swap(CheckService, "_hand_out", counts_undelivered_checks)),
+    mutant(6, Swap(CheckService, "_hand_out", hands_out_checks_twice)),
+    mutant(6, Swap(CheckService, "_hand_out", discards_instead_of_asking)),
+    mutant(6, Swap(Transactions, "record_checks", loses_the_check_count_at_a_restart)),
+    mutant(6, Swap(Core, "propose", decides_alone)),
+    mutant(7, Swap(Core, "propose", commits_offsets_alone)),
+    mutant(7, Swap(Sessions, "expired", expires_members_it_never_heard)),
+    mutant(7, Swap(Sessions, "expired", goes_by_heartbeats_of_long_ago)),
+    mutant(7, Swap(Groups, "_rebalance", a_rebalance_skips_to_the_end)),
+    mutant(7, Swap(Groups, "_rebalance", a_rebalance_keeps_the_generation)),
+    mutant(7, Swap(store.groups, "assign", gives_a_queue_to_two)),
+    mutant(7, Swap(store.groups, "assign", gives_a_queue_to_nobody)),
+)

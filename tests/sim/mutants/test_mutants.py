@@ -1,0 +1,75 @@
+"""A few mutants at a time, with fresh seeds: the suite still sees what it is there to see."""
+
+import io
+import json
+from random import SystemRandom
+
+import pytest
+from rich.console import Console
+
+from tests.sim.run import run_safe
+from tests.sim.variant import SAFE, Swap, Variant
+
+from . import MUTANTS
+from . import __main__ as command
+from .hunt import Hunt, hunt
+
+PICKED = 2
+SEEDS_MAX = 60
+"""A mutant that is not `rare` needs a few seeds; the suite would have to be very unlucky, or blind."""
+
+
+def test_a_few_mutants_are_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    random = SystemRandom()
+    picked = random.sample([name for name, variant in MUTANTS.items() if not variant.rare], PICKED)
+    first_seed = random.randrange(1_000_000)
+    with capsys.disabled():
+        print(f"\nmutants from seed {first_seed} on: {', '.join(picked)}")
+    for name in picked:
+        found = hunt(MUTANTS[name], first_seed, SEEDS_MAX)
+        replay = f"python -m tests.sim.mutants --mutant {name} --first-seed {first_seed} --seeds {SEEDS_MAX}"
+        assert found.caught_by is not None, f"{name} goes unnoticed: {replay}"
+        assert not found.slip, f"{name} does not run: {found.detail}"
+
+
+def test_every_mutant_says_what_it_breaks() -> None:
+    assert len(MUTANTS) >= 20
+    for variant in MUTANTS.values():
+        assert variant.breaks.endswith(".")
+        assert 0 <= variant.invariant <= 12
+        with variant.installed():
+            assert all(getattr(owner, name) is part for owner, name, part in variant.swaps)
+        assert not any(getattr(owner, name) is part for owner, name, part in variant.swaps)
+
+
+def test_nothing_of_a_mutant_stays_behind() -> None:
+    """Runs share a process: the next one must be made of the real parts."""
+    before = run_safe(3)
+    for name in ("acks-before-sync", "forgets-ids-at-a-restart", "ignores-the-topic"):
+        run_safe(3, MUTANTS[name])
+        assert run_safe(3) == before
+
+
+def test_a_part_that_is_gone_is_not_swapped_in_silence() -> None:
+    with pytest.raises(AttributeError), Variant(swaps=(Swap(run_safe, "no_such_part", None),)).installed():
+        pass
+
+
+def test_the_real_parts_are_not_accused() -> None:
+    assert hunt(SAFE, 1, 2).caught_by is None
+
+
+def test_the_command_fails_when_a_mutant_goes_unnoticed(capsys: pytest.CaptureFixture[str]) -> None:
+    name = next(iter(MUTANTS))
+    caught = Hunt(name, 3, "election_safety", 2, "")
+    for hunts, status in (
+        ([caught], 0),
+        ([caught._replace(caught_by=None)], command.EXIT_MISSED),
+        ([caught._replace(slip=True)], command.EXIT_MISSED),
+    ):
+        assert command.conclude(hunts, 0, 500) == status
+        result = json.loads(capsys.readouterr().out.removeprefix("RESULT "))
+        assert result["caught"] == (status == 0)
+    command.print_table(Console(file=io.StringIO()), [caught])
+    command.print_markdown([caught])
+    assert "election_safety | 3 |" in capsys.readouterr().out

@@ -1,0 +1,48 @@
+"""Messages that become visible at a time, broken."""
+
+import store.placement
+from store.command import BatchHeader
+from store.dedupe import SeenBatch
+from store.delivery import Delivery
+from store.placement import At, Placement
+from store.results import Position
+from store.timers import Timer, TimerKey, Timers
+from store.topics import Topic
+from tests.sim.variant import Swap, mutant
+
+_due, _deliver = Timers.due, Delivery._deliver
+
+
+def delays_nothing(header: BatchHeader, clock_ms: int) -> int | None:
+    """A delayed message is visible at once."""
+    return None
+
+
+def delivers_before_the_time(timers: Timers, until_ms: int, limit: int, ids_max: int) -> list[tuple[TimerKey, Timer]]:
+    """When one timer is due, others are delivered with it that are not."""
+    return _due(timers, until_ms + 3_600_000, limit, ids_max)
+
+
+def loses_what_is_due(placement: Placement, topic: Topic, timer: Timer, at: At) -> int:
+    """A timer that is due is taken out, and its messages are appended nowhere."""
+    return topic.ends[timer.queue]
+
+
+def fires_a_timer_twice(delivery: Delivery, key: TimerKey, timer: Timer, at: At) -> Position | None:
+    """What is due is delivered two times."""
+    _deliver(delivery, key, timer, at)
+    return _deliver(delivery, key, timer, at)
+
+
+def forgets_the_ids_that_wait(timers: Timers, topic_id: int, batch_id: str) -> SeenBatch | None:
+    """A delayed batch that is sent again before its time is scheduled again."""
+    return None
+
+
+MUTANTS = (
+    mutant(4, Swap(store.placement, "due_ms_of", delays_nothing)),
+    mutant(4, Swap(Timers, "due", delivers_before_the_time)),
+    mutant(1, Swap(Placement, "deliver", loses_what_is_due)),
+    mutant(9, Swap(Delivery, "_deliver", fires_a_timer_twice)),
+    mutant(9, Swap(Timers, "batch", forgets_the_ids_that_wait)),
+)

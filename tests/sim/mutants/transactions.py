@@ -1,0 +1,94 @@
+"""Half messages and decisions, broken."""
+
+from collections.abc import Sequence
+
+from store.command import Decide, Prepare
+from store.placement import At
+from store.results import Decided, Position, Prepared
+from store.transaction_table import PREPARED, ROLLED_BACK, TransactionRecord
+from store.transactions import Transactions
+from tests.sim.variant import Swap, mutant
+
+_prepare, _decide, _make_visible = Transactions.prepare, Transactions.decide, Transactions._make_visible
+
+
+def delivers_half_messages(
+    transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
+) -> Prepared:
+    """Half messages are visible as soon as they are prepared."""
+    prepared = _prepare(transactions, command, at, block_offsets)
+    record = transactions.table.get(command.transaction_id)
+    assert record is not None
+    transactions._make_visible(command.transaction_id, record, at)
+    return prepared
+
+
+def prepares_a_decided_transaction(
+    transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
+) -> Prepared:
+    """A prepare that is sent again makes the transaction undecided again."""
+    record = transactions.table.get(command.transaction_id)
+    if record is not None and record.state != PREPARED:
+        transactions.table.decide(command.transaction_id, record, PREPARED)
+    return _prepare(transactions, command, at, block_offsets)
+
+
+def delivers_the_first_batch_only(
+    transactions: Transactions, transaction_id: str, record: TransactionRecord, at: At
+) -> tuple[Position, ...]:
+    """Of a transaction with several batches the first is delivered."""
+    first = record.batches[:1]
+    whole, record.batches = record.batches, first
+    positions = _make_visible(transactions, transaction_id, record, at)
+    record.batches = whole
+    return positions
+
+
+def delivers_nothing(
+    transactions: Transactions, transaction_id: str, record: TransactionRecord, at: At
+) -> tuple[Position, ...]:
+    """A committed transaction is recorded and not delivered."""
+    return ()
+
+
+def rollback_delivers(transactions: Transactions, command: Decide, at: At) -> Decided:
+    """What is rolled back is delivered all the same."""
+    record = transactions.table.get(command.transaction_id)
+    if command.decision == "rollback" and record is not None and record.state == PREPARED:
+        transactions._make_visible(command.transaction_id, record, at)
+    return _decide(transactions, command, at)
+
+
+def last_decision_wins(transactions: Transactions, command: Decide, at: At) -> Decided:
+    """The opposite of a recorded decision overwrites it."""
+    record = transactions.table.get(command.transaction_id)
+    if record is not None and command.decision != "unknown" and record.state != PREPARED:
+        transactions.table.decide(command.transaction_id, record, PREPARED)
+    return _decide(transactions, command, at)
+
+
+def calls_a_rollback_committed(transactions: Transactions, command: Decide, at: At) -> Decided:
+    """A commit after a rollback is answered with success, and changes nothing: a silent loss."""
+    record = transactions.table.get(command.transaction_id)
+    if record is not None and record.state == ROLLED_BACK and command.decision == "commit":
+        return Decided(command.transaction_id, "committed", ())
+    return _decide(transactions, command, at)
+
+
+def unknown_decides(transactions: Transactions, command: Decide, at: At) -> Decided:
+    """`unknown` counts as a commit."""
+    if command.decision == "unknown":
+        command = Decide(command.transaction_id, "commit", command.source, command.client_id)
+    return _decide(transactions, command, at)
+
+
+MUTANTS = (
+    mutant(5, Swap(Transactions, "prepare", delivers_half_messages)),
+    mutant(6, Swap(Transactions, "prepare", prepares_a_decided_transaction)),
+    mutant(5, Swap(Transactions, "_make_visible", delivers_the_first_batch_only)),
+    mutant(5, Swap(Transactions, "_make_visible", delivers_nothing)),
+    mutant(5, Swap(Transactions, "decide", rollback_delivers)),
+    mutant(6, Swap(Transactions, "decide", last_decision_wins)),
+    mutant(6, Swap(Transactions, "decide", calls_a_rollback_committed)),
+    mutant(6, Swap(Transactions, "decide", unknown_decides)),
+)

@@ -1,0 +1,224 @@
+"""The simulated network: one connection per pair of nodes, with delay, loss, duplication, reorder, cuts and resets."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .world import World
+
+
+class Endpoint(Protocol):
+    """What the network needs from a running node."""
+
+    @property
+    def incarnation(self) -> str:
+        """Told to peers when a connection stands: changes with every new data directory."""
+        ...
+
+    def receive(self, source: int, message: Any) -> None: ...
+    def link_up(self, peer: int) -> None: ...
+    def link_down(self, peer: int) -> None: ...
+
+
+class Wire(Protocol):
+    """What a node needs from the network."""
+
+    @property
+    def node_ids(self) -> Sequence[int]: ...
+    def attach(self, node_id: int, endpoint: Endpoint) -> None: ...
+    def detach(self, node_id: int) -> None: ...
+    def send(self, source: int, target: int, message: Any) -> bool: ...
+
+
+@dataclass(frozen=True)
+class LinkProfile:
+    """How links behave. With every probability 0 a link is a TCP connection: in order, nothing lost while it stands."""
+
+    delay_us_min: int = 100
+    delay_us_max: int = 2_000
+    slow_probability: float = 0.0  # a message that takes up to `slow_us_max`
+    slow_us_max: int = 200_000
+    loss_probability: float = 0.0
+    duplicate_probability: float = 0.0
+    reorder_probability: float = 0.0
+    reconnect_us_min: int = 20_000
+    reconnect_us_max: int = 500_000
+
+
+class Network:
+    """Carries messages between endpoints; a node that is down has no endpoint and no connection.
+
+    A *reset* ends a connection: what is under way is gone, both ends are told, it comes back after a while. A *cut* is
+    one-way and silent: nobody is told, and what is sent into it is lost on a lossy profile and held back otherwise
+    (TCP would retransmit it).
+    """
+
+    def __init__(self, world: World, node_ids: Iterable[int], profile: LinkProfile) -> None:
+        self._world = world
+        self._random = world.random_of("network")
+        self.node_ids = tuple(node_ids)
+        self.profile = profile
+        self.counts: dict[str, int] = {"sent": 0, "lost": 0, "duplicated": 0, "reordered": 0, "reset": 0, "slow": 0}
+        self.on_send: Callable[[int, int, Any], None] | None = None
+        self._endpoints: dict[int, Endpoint] = {}
+        self._epoch: dict[tuple[int, int], int] = {}  # (low, high) -> number of the standing connection
+        self._epochs_used = 0
+        self._blocked: set[tuple[int, int]] = set()  # (low, high): no new connection
+        self._cuts: set[tuple[int, int]] = set()  # (source, target)
+        self._held: dict[tuple[int, int], list[Any]] = {}
+        self._drag_us: dict[tuple[int, int], int] = {}
+        self._last_arrival_us: dict[tuple[int, int], int] = {}
+
+    def attach(self, node_id: int, endpoint: Endpoint) -> None:
+        """A node has started: its connections to running nodes come up one by one."""
+        self._endpoints[node_id] = endpoint
+        for peer in self.node_ids:
+            if peer != node_id and peer in self._endpoints:
+                self._reconnect_later(node_id, peer, self._random.randint(0, self.profile.reconnect_us_min))
+
+    def detach(self, node_id: int) -> None:
+        """A node is down: its connections end. What had left it is lost too, as in a crash."""
+        self._endpoints.pop(node_id, None)
+        for peer in self.node_ids:
+            if peer != node_id:
+                self._disconnect(node_id, peer)
+
+    def endpoint(self, node_id: int) -> Endpoint:
+        """The running node with that id."""
+        return self._endpoints[node_id]
+
+    def connected(self, one: int, other: int) -> bool:
+        return _pair(one, other) in self._epoch
+
+    def reset(self, one: int, other: int) -> bool:
+        """End the connection of two nodes; it is made again after a random while. False when there is none."""
+        if not self.connected(one, other):
+            return False
+        self._disconnect(one, other)
+        self.counts["reset"] += 1
+        profile = self.profile
+        self._reconnect_later(one, other, self._random.randint(profile.reconnect_us_min, profile.reconnect_us_max))
+        return True
+
+    def block(self, one: int, other: int) -> None:
+        """End the connection of two nodes and let no new one come up before `unblock`."""
+        self._blocked.add(_pair(one, other))
+        self._disconnect(one, other)
+
+    def unblock(self, one: int, other: int) -> None:
+        self._blocked.discard(_pair(one, other))
+        self._reconnect_later(one, other, self._random.randint(0, self.profile.reconnect_us_min))
+
+    def cut(self, source: int, target: int) -> None:
+        """From now on nothing that `source` sends reaches `target`; neither is told."""
+        self._cuts.add((source, target))
+
+    def uncut(self, source: int, target: int) -> None:
+        self._cuts.discard((source, target))
+        for message in self._held.pop((source, target), []):
+            self._carry(source, target, message)
+
+    def drag(self, source: int, target: int, drag_us: int) -> None:
+        """From now on everything from `source` to `target` takes so much longer; 0 ends it."""
+        self._drag_us[source, target] = drag_us
+
+    def heal(self) -> None:
+        """Remove every cut, drag and block; links that are down come up again."""
+        self._drag_us.clear()
+        for source, target in sorted(self._cuts):
+            self.uncut(source, target)
+        self._blocked.clear()
+        for one in self.node_ids:
+            for other in self.node_ids:
+                if one < other and not self.connected(one, other):
+                    self._reconnect_later(one, other, self._random.randint(0, self.profile.reconnect_us_min))
+
+    def send(self, source: int, target: int, message: Any) -> bool:
+        """Send over the standing connection; False when there is none. True promises nothing about arrival."""
+        if not self.connected(source, target):
+            return False
+        self.counts["sent"] += 1
+        if self.on_send is not None:
+            self.on_send(source, target, message)
+        if (source, target) in self._cuts:
+            if self._lossy:
+                self.counts["lost"] += 1
+            else:
+                self._held.setdefault((source, target), []).append(message)
+            return True
+        self._carry(source, target, message)
+        return True
+
+    @property
+    def _lossy(self) -> bool:
+        return self.profile.loss_probability > 0
+
+    def _carry(self, source: int, target: int, message: Any) -> None:
+        profile, draw = self.profile, self._random.random
+        if profile.loss_probability and draw() < profile.loss_probability:
+            self.counts["lost"] += 1
+            return
+        copies = 1
+        if profile.duplicate_probability and draw() < profile.duplicate_probability:
+            self.counts["duplicated"] += 1
+            copies = 2
+        for _ in range(copies):
+            self._schedule_delivery(source, target, message)
+
+    def _schedule_delivery(self, source: int, target: int, message: Any) -> None:
+        profile, now_us = self.profile, self._world.now_us
+        draw, shortest_us = self._random.random, profile.delay_us_min
+        delay_us = shortest_us + int(draw() * (profile.delay_us_max - shortest_us + 1))
+        if profile.slow_probability and draw() < profile.slow_probability:
+            self.counts["slow"] += 1
+            delay_us = self._random.randint(delay_us, profile.slow_us_max)
+        if self._drag_us:
+            delay_us += self._drag_us.get((source, target), 0)
+        arrival_us = now_us + delay_us
+        if profile.reorder_probability and draw() < profile.reorder_probability:
+            self.counts["reordered"] += 1
+        else:
+            arrival_us = max(arrival_us, self._last_arrival_us.get((source, target), 0))
+            self._last_arrival_us[source, target] = arrival_us
+        epoch = self._epoch[_pair(source, target)]
+        self._world.after(arrival_us - now_us, lambda: self._deliver(source, target, epoch, message))
+
+    def _deliver(self, source: int, target: int, epoch: int, message: Any) -> None:
+        if self._epoch.get(_pair(source, target)) != epoch:
+            return
+        self._endpoints[target].receive(source, message)
+
+    def _disconnect(self, one: int, other: int) -> None:
+        if self._epoch.pop(_pair(one, other), None) is None:
+            return
+        self._held.pop((one, other), None)
+        self._held.pop((other, one), None)
+        for node_id, peer in ((one, other), (other, one)):
+            endpoint = self._endpoints.get(node_id)
+            if endpoint is not None:
+                endpoint.link_down(peer)
+
+    def _reconnect_later(self, one: int, other: int, delay_us: int) -> None:
+        self._world.after(delay_us, lambda: self._connect(one, other))
+
+    def _connect(self, one: int, other: int) -> None:
+        pair = _pair(one, other)
+        if pair in self._epoch or pair in self._blocked or not {one, other} <= self._endpoints.keys():
+            return
+        self._epochs_used += 1
+        self._epoch[pair] = self._epochs_used
+        self._last_arrival_us.pop((one, other), None)
+        self._last_arrival_us.pop((other, one), None)
+        self._world.trace("link", one, other)
+        for node_id, peer in ((one, other), (other, one)):
+            if pair in self._epoch:  # the first end may have failed on being told
+                self._endpoints[node_id].link_up(peer)
+
+
+def incarnation(node_id: int, wipes: int) -> str:
+    """What a node whose disk was replaced so many times tells its peers."""
+    return f"{node_id}.{wipes}"
+
+
+def _pair(one: int, other: int) -> tuple[int, int]:
+    return (one, other) if one < other else (other, one)

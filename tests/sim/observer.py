@@ -1,0 +1,311 @@
+"""Looks at every node after every step, at every message that leaves, and hands what it sees to the checkers."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cluster.long_poll import AppliedWaiters, WakingStateMachine
+from raft.library import LEADER, ROLE_NAMES
+from raft.messages import AppendReply, PreVoteReply, TimeoutNow, VoteReply
+from raft.proposals import Applied
+from store.commit_log import CommitLog
+from store.dump import verify_log
+from store.errors import Refused
+from store.index import Index
+from store.record import Entry
+from store.results import Produced, Result
+from store.state_machine import StateMachine
+
+from .checkers import Violation
+from .checkers.corruption import check_corruption, corruption_case
+from .checkers.durable_log import DurableLog
+from .checkers.history import History
+from .checkers.majority_durable import check_on_majority, check_receipt
+from .checkers.state_hash import StateHash
+from .raft_rules import RaftRules
+from .raft_safety import Safety
+from .world import World
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+REPLACED_PROBABILITY = 0.7
+_FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
+_READS = ("pread", "read_bytes")
+MAX_INDEX = 1 << 63
+LOG_DIRECTORY = "/data/log"
+
+
+class ObservedMachine(WakingStateMachine):
+    """The real state machine; the checkers see each entry that is applied, and what it left."""
+
+    def __init__(
+        self, observer: "Observer", node_id: int, index: Index, waiters: AppliedWaiters, flush_entries: int
+    ) -> None:
+        super().__init__(index, waiters, flush_entries=flush_entries)
+        self._observer = observer
+        self._node_id = node_id
+
+    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+        observer = self._observer
+        with observer.finding():
+            observer.safety.machine.on_apply(self._node_id, entry.index, entry.term, entry.payload)
+        results = super()._apply_entry(entry)
+        with observer.finding():
+            observer.state_hash.on_applied(self._node_id, entry.index, self.state_hash)
+            observer.history.on_applied(self, entry, results)
+        observer.on_results(entry.index, results)
+        return results
+
+
+class _Finding:
+    """`contextmanager` would make a new one each time."""
+
+    def __init__(self, observer: "Observer") -> None:
+        self._observer = observer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Violation) and self._observer.found is None:
+            self._observer.found = error
+
+
+class Observer:
+    """A violation found while a node's own code runs is kept too: the node would take it for a failure of its own."""
+
+    def __init__(self, world: World, election_timeout_us: int) -> None:
+        self._world = world
+        self.safety = Safety()
+        self.state_hash = StateHash()
+        self.history = History()
+        self.disks: dict[int, DurableLog] = {}
+        self.found: Violation | None = None
+        self._rules = RaftRules(world, election_timeout_us, self.safety, self.disks)
+        self._finding = _Finding(self)
+        self.met: Counter[str] = Counter()
+        self._operator = world.random_of("operator")
+        self._in_service: set[int] = set()  # have recovered, and not gone down since
+        self._must_recover: dict[int, int] = {}  # node -> what was synced when it went down, and must be there again
+        self._cut_before: dict[int, int] = {}  # node -> from where it is cutting its log
+        self._results_seen = 0  # up to that index
+        self._led: dict[int, int] = {}  # node -> the last term it was seen to lead
+        self._commit_seen: dict[int, int] = {}
+
+    def finding(self) -> "_Finding":
+        """Inside, a violation is noted before it goes on."""
+        return self._finding
+
+    # --- what replicas report ----------------------------------------------------------------------------------
+
+    def make_machine(
+        self, replica: "Replica", index: Index, waiters: AppliedWaiters, flush_entries: int
+    ) -> StateMachine:
+        return ObservedMachine(self, replica.node_id, index, waiters, flush_entries)
+
+    def is_recovering(self, node_id: int) -> bool:
+        """Down, or started and not done with its recovery."""
+        return node_id not in self._in_service
+
+    def on_start(self, replica: "Replica") -> None:
+        """A node has recovered its log: what it lost it never promised, what it has must fit what others have."""
+        node_id, log = replica.node_id, replica.log
+        self.disks[node_id] = replica.durable
+        self._in_service.add(node_id)
+        self._commit_seen[node_id] = replica.raft.commit_index
+        self.met[f"recovery: {log.recovery.case.value}"] += 1
+        self._rules.on_start(node_id)
+        self._watch(node_id, log, replica)
+        replica.disk.on_segment = partial(self._note, "log: rollover")
+        if replica.durable.last_index != log.synced_index:
+            raise Violation(
+                "recovery",
+                f"node {node_id} calls {log.synced_index} entries synced after recovery, "
+                f"its disk has {replica.durable.last_index}",
+            )
+        if replica.disk.is_anything_at(log.end_position):
+            raise Violation("recovery", f"node {node_id} leaves something behind the end of its log")
+        must_recover = self._must_recover.pop(node_id, 0)
+        if log.synced_index < must_recover:
+            raise Violation(
+                "recovery", f"node {node_id} has {log.synced_index} entries after recovery, {must_recover} were synced"
+            )
+
+    def on_down(self, replica: "Replica") -> None:
+        """A node has died, whether in service or in recovery."""
+        node_id = replica.node_id
+        if node_id not in self._in_service:
+            return  # a recovery promises nothing; and what a cut has removed may still look synced to us
+        self._in_service.discard(node_id)
+        self._must_recover[node_id] = min(replica.durable.last_index, self._cut_before.pop(node_id, MAX_INDEX) - 1)
+
+    def on_wiped(self, replica: "Replica") -> None:
+        self._world.trace("wiped", replica.node_id)
+        self._led.pop(replica.node_id, None)
+        self._rules.on_wiped(replica.node_id)
+        self._must_recover.pop(replica.node_id, None)
+
+    def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
+        self._world.trace("send", replica.node_id, peer, type(message).__name__)
+        with self.finding():
+            self._rules.on_send(replica, peer, message)
+        self._note_message(replica, peer, message)
+
+    def _note_message(self, replica: "Replica", peer: int, message: Any) -> None:
+        match message:
+            case PreVoteReply(granted=False):
+                self._note("election: pre-vote refused")
+            case VoteReply(granted=True):
+                self._world.trace("votes", replica.node_id, peer, message.term)
+            case VoteReply(granted=False):
+                self._note("election: vote refused")
+            case TimeoutNow():
+                self._note("election: leadership transfer")
+                self._world.trace("hands over", replica.node_id, peer)
+            case AppendReply(success=False):
+                self._note("log: append refused")
+
+    def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
+        self._rules.on_receive(replica, source, message)
+
+    def on_acknowledged(self, replica: "Replica", applied: Applied, what: str) -> None:
+        """An answer leaves the node: here a promise is made."""
+        self._world.trace("acknowledged", replica.node_id, applied.index, applied.term, what)
+        with self.finding():
+            check_on_majority(applied.index, applied.term, self.disks, "acknowledged")
+            check_receipt(applied.index, applied.term, applied.durable_on, self.disks)
+
+    def on_results(self, index: int, results: Sequence[Result | Refused]) -> None:
+        """The first node has applied the entry."""
+        if index <= self._results_seen:
+            return
+        self._results_seen = index
+        for result in results:
+            if isinstance(result, Refused):
+                self._note(f"refused: {result.code}")
+                continue
+            self._note(f"applied: {type(result).__name__}")
+            if isinstance(result, Produced) and any(placed.duplicate for placed in result.results):
+                self._note("applied: duplicate recognised")
+
+    def _note(self, key: str) -> None:
+        self.met[key] += 1
+
+    def after_step(self, replica: "Replica") -> None:
+        if self.found is not None or replica.node_id not in self._commit_seen:
+            return
+        node_id, handlers = replica.node_id, replica.raft
+        if handlers.role == LEADER and self._led.get(node_id) != handlers.term:
+            self._on_leader(replica, handlers.term)
+        self._rules.after_step(replica)
+        if handlers.commit_index > self._commit_seen[node_id]:
+            self._on_commit(replica, handlers.commit_index)
+
+    def _on_leader(self, replica: "Replica", term: int) -> None:
+        node_id, log = replica.node_id, replica.log
+        self._led[node_id] = term
+        self._world.trace("leader", node_id, term)
+        self.safety.election.on_leader(node_id, term)
+        self.history.sessions.on_leader(node_id, term, replica.loop.time())
+        self.safety.committed.on_leader(node_id, term, lambda index: _term_at(log, index))
+        self._rules.on_leader(replica)
+
+    def on_fatal(self, replica: "Replica", reason: str) -> None:
+        """A node stops itself: after a failed sync or read, or because its disk is damaged; a violation otherwise."""
+        node_id, disk = replica.node_id, replica.disk
+        self._world.trace("stopped", node_id, reason)
+        case = corruption_case(reason)
+        if case is not None:
+            self._on_corruption(replica, case, reason)
+        elif disk.failures_seen and (failure := _FAILURE.search(reason)):
+            disk.failures_seen = 0
+            self._note("stop: failed read" if failure[1] in _READS else "stop: failed sync")
+        elif self.found is None:
+            self.found = Violation("node_stopped", f"node {node_id}: {reason}")
+
+    def _on_corruption(self, replica: "Replica", case: str, reason: str) -> None:
+        """The operator replaces the disk, or first tries whether the node comes up again."""
+        try:
+            check_corruption(replica.node_id, reason, replica.disk.standing_damages)
+        except Violation as violation:
+            self.found = self.found or violation
+            return
+        self._note(f"recovery: {case}")
+        if self._operator.random() < REPLACED_PROBABILITY:
+            replica.wipe()
+
+    def on_strike(self, operation: str, kind: str, moment: str) -> None:
+        """A node dies right before it does that to a file of that kind."""
+        self._note(f"crash: {operation} {kind}{' in recovery' if moment == 'recovery' else ''}")
+
+    def find_damage(self, replica: "Replica") -> None:
+        """What an operator does with a suspect disk: `keelmqd log verify` must see what is wrong with the log."""
+        damages = [damage for damage in replica.disk.standing_damages if damage.must_be_noticed]
+        if any(damage.path.startswith(LOG_DIRECTORY) for damage in damages):
+            findings = verify_log(replica.disk, LOG_DIRECTORY).findings
+            if not any(not finding.harmless for finding in findings):
+                raise Violation("corruption", f"node {replica.node_id}: verifying the log finds nothing of {damages}")
+
+    def _on_role_changed(self, replica: "Replica", previous: int, role: int) -> None:
+        self._world.trace("role", replica.node_id, ROLE_NAMES[role], replica.raft.term)
+        self._note(f"role: {ROLE_NAMES[previous]} to {ROLE_NAMES[role]}")
+        if previous == LEADER:
+            if replica.raft.term != self._led.get(replica.node_id):
+                self._note("step-down: higher term")
+            else:
+                self._note(f"step-down: {'slow disk' if replica.raft.sync_is_overdue() else 'no quorum'}")
+
+    def _on_commit(self, replica: "Replica", commit_index: int) -> None:
+        node_id, handlers = replica.node_id, replica.raft
+        self._world.trace("commit", node_id, commit_index)
+        for index in range(self._commit_seen[node_id] + 1, commit_index + 1):
+            self.safety.committed.on_commit(node_id, index, replica.log.term_at(index), handlers.term)
+        self._commit_seen[node_id] = commit_index
+        term = replica.log.term_at(commit_index)
+        if handlers.role == LEADER and len(self.disks) > 1:  # alone, everything that is durable is committed
+            self.safety.committed.on_leader_commit(node_id, handlers.term, commit_index, term)
+        if replica.durable.term_at(commit_index) != term:
+            raise Violation(
+                "nothing_unsynced_promised", f"node {node_id} counts {commit_index} committed, not yet on its own disk"
+            )
+        check_on_majority(commit_index, term, self.disks, f"node {node_id} commits")
+
+    def _watch(self, node_id: int, log: CommitLog, replica: "Replica") -> None:
+        """Every append and every cut goes past the checkers."""
+        append, truncate_from, matching = log.append, log.truncate_from, self.safety.matching
+        handlers = replica.raft
+        change_role = handlers.on_role_changed
+
+        def watched_append(index: int, term: int, kind: int, payload: bytes) -> int:
+            previous_term = log.last_term
+            position = append(index, term, kind, payload)
+            self._world.trace("append", node_id, index, term)
+            with self.finding():
+                matching.on_append(node_id, index, term, previous_term, payload)
+            return position
+
+        def watched_truncate(index: int) -> None:
+            self._world.trace("truncate", node_id, index)
+            self._note("log: truncation")
+            with self.finding():
+                self.safety.committed.on_truncate(node_id, replica.raft.commit_index, index)
+            self._cut_before[node_id] = index
+            truncate_from(index)
+            del self._cut_before[node_id]
+            with self.finding():
+                if replica.durable.last_index >= index:
+                    raise Violation("cut_not_durable", f"node {node_id} has cut {index}: a power loss brings it back")
+
+        def watched_role(previous: int, role: int) -> None:
+            change_role(previous, role)
+            self._on_role_changed(replica, previous, role)
+
+        log.append, log.truncate_from = watched_append, watched_truncate  # type: ignore[method-assign]
+        handlers.on_role_changed = watched_role  # type: ignore[method-assign]
+
+
+def _term_at(log: CommitLog, index: int) -> int | None:
+    return log.term_at(index) if log.first_index <= index <= log.last_index else None

@@ -1,0 +1,184 @@
+"""What a seed decides before anything runs: configuration, links, load, and every fault with its moment.
+
+The plan is a function of the seed. Each fault has a number and a generator of its own, so that leaving one out changes
+nothing about the others; `Edits` make a failing plan smaller, and are what a shrunk failure is repeated with.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from unittest import mock
+
+import raft.handlers
+import raft.progress
+
+from .network import LinkProfile
+from .replica import Settings
+from .service_settings import draw_service_settings
+from .world import MICROSECONDS_PER_SECOND, World
+
+KIB, MIB = 1024, 1024 * 1024
+QUIET_US = 1 * MICROSECONDS_PER_SECOND
+ROCKSDB_PROBABILITY = 0.125  # it takes a third of a run's time
+LOAD_US = 9 * MICROSECONDS_PER_SECOND
+
+FAULT_KINDS = (
+    *("kill", "kill_leader", "power_loss", "power_loss_leader", "power_loss_all", "crash_in_operation"),
+    *("graceful_stop", "freeze", "wipe"),
+    *("isolate", "halves", "one_way", "bridge", "ring", "flap", "slow_link", "reset"),
+    *("slow_sync", "sync_failure", "hard_state_failure", "read_failure", "disk_full", "bit_flip", "file_damage"),
+    *("wall_clock_jump", "wall_clock_strobe", "clock_jump"),
+)
+
+_WEIGHTS = {"crash_in_operation": 4, "bit_flip": 2, "file_damage": 2}  # those that come in many forms
+
+
+@dataclass(frozen=True)
+class PlannedFault:
+    number: int
+    at_us: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is taken out of a plan. None: nothing."""
+
+    only_faults: tuple[int, ...] | None = None
+    until_ms: int | None = None
+    """The load and the faults end at this simulated time."""
+    actions: int | None = None
+    """Clients do no more than so many things."""
+    nodes: int | None = None
+    calm_links: bool = False
+    """Links delay, and do nothing worse."""
+
+    def arguments(self) -> str:
+        """As arguments of `python -m tests.sim`."""
+        found = []
+        if self.only_faults is not None:
+            found.append(f"--only-faults {','.join(map(str, self.only_faults)) or 'none'}")
+        for flag, value in (("until-ms", self.until_ms), ("actions", self.actions), ("nodes", self.nodes)):
+            if value is not None:
+                found.append(f"--{flag} {value}")
+        if self.calm_links:
+            found.append("--calm-links")
+        return " ".join(found)
+
+
+NO_EDITS = Edits()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How much travels at once; constants of the product, so small here that their edges are met."""
+
+    append_bytes: int
+    apply_bytes: int
+    window_messages: int
+    window_bytes: int
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for module, name, value in (
+                (raft.handlers, "APPEND_BYTES", self.append_bytes),
+                (raft.handlers, "APPLY_BYTES", self.apply_bytes),
+                (raft.progress, "WINDOW_MESSAGES", self.window_messages),
+                (raft.progress, "WINDOW_BYTES", self.window_bytes),
+            ):
+                stack.enter_context(mock.patch.object(module, name, value))
+            yield
+
+
+@dataclass(frozen=True)
+class Plan:
+    settings: Settings
+    windows: Windows
+    links: LinkProfile
+    pause_us: int
+    """Mean time between two actions of the clients is this."""
+    load_us: int
+    actions_max: int | None
+    rocksdb: bool
+    """The indexes are real ones."""
+    faults: tuple[PlannedFault, ...]
+
+
+def draw_plan(world: World, edits: Edits) -> Plan:
+    """The plan of the world's seed, less what the edits take out."""
+    random = world.random_of("configuration")
+    plan = Plan(
+        settings=replace(_draw_settings(random), services=draw_service_settings(world.random_of("services"))),
+        windows=_draw_windows(random),
+        links=_draw_links(world.random_of("links")),
+        pause_us=random.choice((6_000, 12_000, 25_000)),
+        load_us=LOAD_US,
+        actions_max=None,
+        rocksdb=random.random() < ROCKSDB_PROBABILITY,
+        faults=_draw_faults(world.random_of("faults"), random.choice((120_000, 300_000, 800_000))),
+    )
+    return _edited(plan, edits)
+
+
+def _draw_settings(random: Random) -> Settings:
+    election_timeout_ms = random.choice((150, 300, 300, 600, 1_000))
+    return Settings(
+        node_count=random.choice((1, *(3,) * 9, *(5,) * 5)),
+        election_timeout_ms=election_timeout_ms,
+        heartbeat_ms=random.choice((election_timeout_ms // 10, election_timeout_ms // 6, election_timeout_ms // 4)),
+        segment_bytes=random.choice((4 * KIB, 16 * KIB, 1 * MIB)),
+        cache_bytes=random.choice((0, 4 * KIB, 1 * MIB)),
+        flush_entries=random.choice((25, 100, 400)),
+        max_entries_in_flight=random.choice((1, 2, 4, 8)),
+        max_entry_bytes=random.choice((256, 2 * KIB, 64 * KIB)),
+        max_in_flight_bytes=random.choice((6 * KIB, 64 * KIB, 64 * MIB)),
+    )
+
+
+def _draw_windows(random: Random) -> Windows:
+    return Windows(
+        append_bytes=random.choice((200, 2 * KIB, 4 * MIB)),
+        apply_bytes=random.choice((1, 2 * KIB, 8 * MIB)),
+        window_messages=random.choice((1, 3, 8)),
+        window_bytes=random.choice((1 * KIB, 16 * MIB)),
+    )
+
+
+def _draw_links(random: Random) -> LinkProfile:
+    """Each seed has its own kind of network, from a rack to a bad one."""
+    return LinkProfile(
+        delay_us_min=50,
+        delay_us_max=random.choice((300, 2_000, 10_000)),
+        slow_probability=random.choice((0.0, 0.005, 0.03)),
+        slow_us_max=random.choice((50_000, 600_000)),
+        loss_probability=random.choice((0.0, 0.001, 0.01, 0.05)),
+        duplicate_probability=random.choice((0.0, 0.01, 0.15)),
+        reorder_probability=random.choice((0.0, 0.01, 0.1)),
+    )
+
+
+def _draw_faults(random: Random, mean_interval_us: int) -> tuple[PlannedFault, ...]:
+    """A mixture of everything hides what needs a quiet moment: each seed has its own subset of kinds."""
+    kinds = random.sample(FAULT_KINDS, random.randint(2, len(FAULT_KINDS)))
+    faults: list[PlannedFault] = []
+    at_us = QUIET_US
+    while (at_us := at_us + random.randint(1, 2 * mean_interval_us)) < LOAD_US:
+        kind = random.choices(kinds, [_WEIGHTS.get(kind, 1) for kind in kinds])[0]
+        faults.append(PlannedFault(len(faults) + 1, at_us, kind))
+    return tuple(faults)
+
+
+def _edited(plan: Plan, edits: Edits) -> Plan:
+    settings, links, faults, load_us = plan.settings, plan.links, plan.faults, plan.load_us
+    if edits.nodes is not None:
+        settings = replace(settings, node_count=edits.nodes)
+    if edits.calm_links:
+        links = LinkProfile(delay_us_min=links.delay_us_min, delay_us_max=links.delay_us_max)
+    if edits.until_ms is not None:
+        load_us = min(load_us, edits.until_ms * 1000)
+    if edits.only_faults is not None:
+        faults = tuple(fault for fault in faults if fault.number in edits.only_faults)
+    faults = tuple(fault for fault in faults if fault.at_us < load_us)
+    return replace(plan, settings=settings, links=links, faults=faults, load_us=load_us, actions_max=edits.actions)

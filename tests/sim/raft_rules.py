@@ -1,0 +1,115 @@
+"""Holds a node's Raft to its rules, by what it sends, receives and believes: breaking one costs an entry much later."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raft.library import LEADER
+from raft.messages import Append, AppendReply, PreVoteReply, RequestVote, VoteReply
+
+from .checkers import Violation
+from .checkers.acknowledgements import Acknowledgements, check_counted
+from .checkers.check_quorum import CheckQuorum
+from .checkers.durable_log import DurableLog
+from .checkers.leader_stickiness import LeaderStickiness
+from .checkers.promises import check_promise
+from .network import incarnation
+from .raft_safety import Safety
+from .world import World
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+
+class _Answer(NamedTuple):
+    """An AppendReply that is being handled."""
+
+    peer: int
+    term: int
+    counted_before: int
+
+
+class RaftRules:
+    def __init__(self, world: World, election_timeout_us: int, safety: Safety, disks: dict[int, DurableLog]) -> None:
+        self._world, self._safety, self._disks = world, safety, disks
+        self._acknowledgements = Acknowledgements()
+        self._stickiness = LeaderStickiness(election_timeout_us)
+        self._check_quorum = CheckQuorum(election_timeout_us)
+        self._answer: _Answer | None = None
+        self._held_before: dict[
+            int, dict[int, int]
+        ] = {}  # node whose new disk has no vote yet -> what the old one held
+        self._heard: dict[int, set[int]] = {}  # by each node since it started
+
+    def on_start(self, node_id: int) -> None:
+        self._stickiness.on_start(node_id)
+        self._heard[node_id] = set()
+
+    def on_wiped(self, node_id: int) -> None:
+        self._held_before[node_id] = dict(self._disks[node_id].before_wipe)
+
+    def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
+        node_id = replica.node_id
+        check_promise(node_id, peer, message, replica.durable)
+        match message:
+            case AppendReply():
+                self._acknowledgements.on_reply(node_id, message, replica.durable)
+            case PreVoteReply():
+                self._stickiness.on_pre_vote_reply(node_id, message, replica.now_us)
+            case VoteReply(granted=True):
+                self._safety.election.on_vote(node_id, peer, message.term)
+            case RequestVote():
+                self._safety.election.on_vote(node_id, node_id, message.term)
+            case _:
+                pass
+
+    def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
+        """Before the node looks at it."""
+        self._heard[replica.node_id].add(source)
+        if isinstance(message, Append):
+            self._stickiness.on_append(replica.node_id, message, replica.now_us)
+        elif isinstance(message, AppendReply):
+            self._answer = _Answer(source, message.term, replica.raft.match_index(source))
+
+    def on_leader(self, replica: "Replica") -> None:
+        """The node leads since this step."""
+        term, log = replica.raft.term, replica.log
+        self._safety.election.check_votes(replica.node_id, term, len(self._disks))
+        self._acknowledgements.on_leader(term, log.last_index, log.term_at)
+
+    def after_step(self, replica: "Replica") -> None:
+        node_id, handlers = replica.node_id, replica.raft
+        answer, self._answer = self._answer, None
+        if handlers.role == LEADER:
+            answered_by = None if answer is None else answer.peer
+            peers = len(handlers.peer_ids)
+            self._check_quorum.on_lead(node_id, handlers.term, peers, answered_by, self._world.now_us)
+        if answer is not None:
+            self._check_answer(replica, answer)
+        if node_id in self._held_before and replica.durable.voter:
+            self._check_rejoined(replica)
+
+    def _check_answer(self, replica: "Replica", answer: _Answer) -> None:
+        leader, handlers = replica.node_id, replica.raft
+        counted = handlers.match_index(answer.peer)
+        if not counted:
+            return
+        if counted > answer.counted_before and answer.term != handlers.term:
+            raise Violation(
+                "stale_acknowledgement",
+                f"leader {leader} of term {handlers.term} counts what node {answer.peer} told it in term {answer.term}",
+            )
+        durable = self._disks[answer.peer]
+        if durable.hard_state[0] > handlers.term:
+            return  # in a later term it may have cut what it acknowledged, since that was not committed
+        knows_disk = replica.incarnation_of(answer.peer) == incarnation(answer.peer, durable.wipes)
+        check_counted(leader, answer.peer, counted, replica.log.term_at(counted), durable, knows_disk=knows_disk)
+
+    def _check_rejoined(self, replica: "Replica") -> None:
+        """A node with a new disk votes again."""
+        node_id = replica.node_id
+        self._safety.committed.check_rejoined(node_id, self._held_before.pop(node_id), replica.durable.term_at)
+        silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
+        if silent:
+            raise Violation(
+                "rejoined_too_early",
+                f"node {node_id} votes again and has not heard {silent}: its old disk may have voted in their terms",
+            )

@@ -1,0 +1,403 @@
+"""One broker node of the simulation: real RaftNode, commit log, hard state, state machine, RocksDB index and services.
+
+Simulated are the wire, the disk under the log, the clock, and the thread that syncs. The index is a RocksDB in a
+directory of its own, or what takes its place (index_files.py); what a dead process leaves of it is what was flushed.
+"""
+
+from asyncio.events import _get_running_loop, _set_running_loop
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from pysyncobj.node import Node as LibraryNode
+from pysyncobj.transport import Transport
+
+import raft.node
+from cluster.config import NodeConfig
+from cluster.long_poll import AppliedWaiters
+from raft.clock import Clock
+from raft.config import PeerAddress, RaftConfig
+from raft.errors import ProtocolError
+from raft.handlers import SafeSyncObj
+from raft.library import LEADER
+from raft.messages import FRAME, decode, encode
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.log_errors import LogError
+from tests.simdisk import PowerLost
+
+from .checkers.durable_log import DurableLog
+from .disk import TimedDisk
+from .fiber import Fiber
+from .front import Front
+from .index_files import IndexFiles
+from .loop import SimLoop
+from .network import Network, incarnation
+from .observer import Observer
+from .service_settings import ServiceSettings
+from .threads import Running
+from .wire import ClientNetwork
+from .world import World
+
+LOG, HARD_STATE = "/data/log", "/data/hard_state"
+EPOCH_MS = 1_700_000_000_000
+WAKE_US_MAX = 60  # until the kernel lets a woken thread run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all nodes of one seed are configured with."""
+
+    node_count: int = 3
+    election_timeout_ms: int = 300
+    heartbeat_ms: int = 50
+    segment_bytes: int = 16 * 1024
+    cache_bytes: int = 8 * 1024
+    flush_entries: int = 40
+    max_entries_in_flight: int = 4
+    max_entry_bytes: int = 2 * 1024
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+    services: ServiceSettings = field(default_factory=ServiceSettings)
+
+
+class SimTransport(Transport):  # type: ignore[misc]  # untyped library
+    """`TcpTransport` without sockets: the frames are the real ones, encoded and decoded."""
+
+    def __init__(self, replica: "Replica") -> None:
+        super().__init__(None, None, None)
+        self._replica = replica
+        self._network = replica.network
+        self._node_id = replica.node_id
+        self.peers = {peer: LibraryNode(peer) for peer in replica.network.node_ids if peer != replica.node_id}
+
+    async def start(self) -> None:
+        self._network.attach(self._node_id, self._replica)
+
+    async def stop(self) -> None:
+        self._network.detach(self._node_id)
+
+    def is_connected(self, peer: int) -> bool:
+        return self._network.connected(self._node_id, peer)
+
+    def send(self, peer: int, message: Any) -> bool:
+        if not self._replica.alive or not self._network.connected(self._node_id, peer):
+            return False
+        self._replica.observer.on_send(self._replica, peer, message)
+        return self._network.send(self._node_id, peer, b"".join(encode(message)))
+
+    def deliver(self, source: int, frame: bytes) -> None:
+        _, header_length, header_crc = FRAME.unpack_from(frame)
+        try:
+            message = decode(memoryview(frame)[FRAME.size :], header_length, header_crc)
+            self._replica.observer.on_receive(self._replica, source, message)
+            self._onMessageReceived(self.peers[source], message)
+        except ProtocolError:
+            self._network.reset(source, self._node_id)
+
+    def peer_up(self, peer: int, incarnation: str) -> None:
+        self.peers[peer].incarnation = incarnation
+        self._onNodeConnected(self.peers[peer])
+
+    def peer_down(self, peer: int) -> None:
+        self._onNodeDisconnected(self.peers[peer])
+
+    def destroy(self) -> None:
+        """The library's way out; `stop` does the work."""
+
+
+class Replica:
+    """A node's disk and clock, and its process while that runs."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        clients: ClientNetwork,
+        node_id: int,
+        settings: Settings,
+        observer: Observer,
+        index_files: IndexFiles,
+    ) -> None:
+        self.world, self.network, self.node_id, self.settings = world, network, node_id, settings
+        self.clients, self.observer = clients, observer
+        self._wipes = 0
+        self._wipe_due = False
+        self.disk = self._new_disk()
+        self.durable = DurableLog(self.disk, LOG, HARD_STATE)
+        self.fibers: list[Fiber] = []
+        self.wall_offset_ms = 0
+        self.skew_us = 0
+        self.alive = False
+        self.buried = True  # down, and everything of the last life is cleared away
+        self.on_down: Callable[[Replica], None] = lambda replica: None
+        self._random = world.random_of(f"scheduling {node_id}")
+        self._index_files = index_files
+        self.life = 0
+        self._front: Front | None = None
+        self._stop_task: Any = None
+        self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
+        self._thawing = False
+        self._frozen_until_us = 0
+
+    @property
+    def raft(self) -> SafeSyncObj:
+        return self.node._raft
+
+    @property
+    def front(self) -> Front:
+        assert self._front is not None, "it has recovered"
+        return self._front
+
+    @property
+    def is_leader(self) -> bool:
+        return self.alive and bool(self.raft.role == LEADER)
+
+    @property
+    def now_us(self) -> int:
+        """By its own monotonic clock."""
+        return self.world.now_us + self.skew_us
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover from what the disk holds, and run."""
+        self.life += 1
+        self._front = None
+        self._frozen_until_us = 0
+        self._waiting = []
+        self.disk.failures_seen = 0
+        self.alive, self.buried = True, False
+        self.fibers = []
+        self._stop_task = None
+        self.loop = SimLoop(  # type: ignore[abstract]  # as much of a loop as a node uses
+            self.world, self.run, lambda error: self.on_fatal(f"unhandled {error!r}")
+        )
+        self.run(self._open)
+
+    def _open(self) -> None:
+        settings = self.settings
+        self.index = self._index_files.open(self._index_name(self.life))
+        waiters = AppliedWaiters()
+        self.machine = self.observer.make_machine(self, self.index, waiters, settings.flush_entries)
+        hard_state = HardState(self.disk, HARD_STATE)
+        self.log = CommitLog.open(
+            self.disk,
+            LOG,
+            segment_bytes=settings.segment_bytes,
+            cache_bytes=settings.cache_bytes,
+            applied_index=self.machine.applied_index,
+            may_be_new=hard_state.term == 0 and not hard_state.voter,
+        )
+        self.world.trace("open", self.node_id, self.log.recovery.case.value, self.log.last_index)
+        address = PeerAddress("simulated", 1)
+        config = RaftConfig(
+            cluster_id="simulated",
+            node_id=self.node_id,
+            listen=address,
+            peers={peer: address for peer in self.network.node_ids if peer != self.node_id},
+            election_timeout_ms=settings.election_timeout_ms,
+            heartbeat_ms=settings.heartbeat_ms,
+            max_entries_in_flight=settings.max_entries_in_flight,
+            max_entry_bytes=settings.max_entry_bytes,
+            max_in_flight_bytes=settings.max_in_flight_bytes,
+            incarnation=self.incarnation,
+        )
+        self._transport = SimTransport(self)
+        clock = Clock(self._wall_ms)
+        with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
+            self.node = raft.node.RaftNode(
+                config, self.log, hard_state, self.machine, on_fatal=self.on_fatal, clock=clock
+            )
+        self.observer.on_start(self)
+        self._front = Front(self, self._node_config(), waiters, clock)
+        self.loop.create_task(self._front.serve())
+
+    def _node_config(self) -> NodeConfig:
+        """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
+        services = self.settings.services
+        return NodeConfig(
+            cluster_id="simulated",
+            node_id=self.node_id,
+            peers=tuple(f"{node_id}=simulated:1=http://node-{node_id}" for node_id in self.network.node_ids),
+            request_timeout_ms=services.request_timeout_ms,
+            check_immunity_ms=services.check_immunity_ms,
+            check_interval_ms=services.check_interval_ms,
+            check_max=services.check_max,
+            check_webhook_timeout_ms=services.webhook_timeout_ms,
+        )
+
+    def crash(self, *, power_loss: bool) -> None:
+        """The process dies at once; with `power_loss` the disk forgets, in part, what was not synced."""
+        if not self.alive:
+            return
+        self.alive = self.loop.alive = False
+        self.world.trace("down", self.node_id, "power" if power_loss else "kill")
+        if power_loss:
+            self.disk.lose_power()
+        else:
+            self.disk.kill_process()
+        if self._front is not None:
+            self._front.end(silently=power_loss)
+        self.world.after(0, self._bury)  # not here: the dying node's own code may still be on the stack
+
+    def wipe(self) -> None:
+        """The machine dies, if it has not, and is replaced by one with an empty disk under the same node id."""
+        if self.buried:
+            self._index_files.remove(self._index_name(self.life + 1))
+            self._replace_disk()
+        else:
+            self._wipe_due = True
+            self.crash(power_loss=True)
+
+    def _replace_disk(self) -> None:
+        self._wipes += 1
+        self.disk = self._new_disk()
+        self.durable.wiped(self.disk)
+        self.observer.on_wiped(self)
+
+    @property
+    def incarnation(self) -> str:
+        return incarnation(self.node_id, self._wipes)
+
+    def incarnation_of(self, peer: int) -> str:
+        """What that peer said when it connected last."""
+        return str(getattr(self._transport.peers[peer], "incarnation", ""))
+
+    def _new_disk(self) -> TimedDisk:
+        disk = TimedDisk(self.world, self.world.random_of(f"disk {self.node_id}.{self._wipes}"))
+        disk.resume_sync = self.resume_fiber
+        return disk
+
+    def stop(self) -> None:
+        """A graceful stop: leadership is handed over, files are closed. `on_down` follows."""
+
+        async def stop() -> None:
+            await self.front.leave()
+            try:
+                self.log.close()
+                self.index.flush()
+            except LogError as error:
+                self.on_fatal(str(error))
+                return
+            self.alive = self.loop.alive = False
+            self.front.end(silently=False)
+            self.world.trace("down", self.node_id, "stop")
+            self.disk.kill_process()
+            self.world.after(0, self._bury)
+
+        def begin() -> None:
+            if self._stop_task is None:
+                self._stop_task = self.loop.create_task(stop())
+
+        self.run(begin)
+
+    def _bury(self) -> None:
+        self.network.detach(self.node_id)
+        for fiber in self.fibers:
+            fiber.kill()
+        self.loop.close_tasks()
+        if self._wipe_due:
+            self._wipe_due = False
+            self._replace_disk()
+        else:
+            self._index_files.copy(self._index_name(self.life), self._index_name(self.life + 1))
+        self.index.close()
+        self._index_files.remove(self._index_name(self.life))
+        self.buried = True
+        self.on_down(self)
+
+    def dispose(self) -> None:
+        """The run is over."""
+        if self.alive:
+            self.alive = self.loop.alive = False
+            for fiber in self.fibers:
+                fiber.kill()
+            self.loop.close_tasks()
+            self.index.close()
+
+    def _index_name(self, life: int) -> str:
+        return f"node {self.node_id} life {life}"
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def freeze(self, duration_us: int) -> None:
+        """SIGSTOP: nothing of this node runs for so long; what arrives waits."""
+        self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Run code of this node, on its loop and by its clock, and look at the node afterwards."""
+        if not self._may_run(self.run, action):
+            return
+        world, observer = self.world, self.observer
+        outer_node, outer_skew_us, outer_loop = Running.node, world.skew_us, _get_running_loop()
+        Running.node, world.skew_us = self, self.skew_us
+        _set_running_loop(self.loop)
+        try:
+            action()
+            if self.alive:
+                observer.after_step(self)
+        except LogError as error:
+            self.on_fatal(str(error))
+        except PowerLost:
+            assert not self.alive, "only a dead node's files are dead"
+        finally:
+            Running.node, world.skew_us = outer_node, outer_skew_us
+            _set_running_loop(outer_loop)
+        if observer.found is not None:
+            raise observer.found
+
+    def wake(self, fiber: Fiber) -> None:
+        self.world.after(1 + int(self._random.random() * WAKE_US_MAX), partial(self.resume_fiber, fiber))
+
+    def resume_fiber(self, fiber: Fiber) -> None:
+        if fiber in self.fibers and self._may_run(self.resume_fiber, fiber):
+            fiber.resume()
+
+    def _may_run(self, again: Callable[[Any], None], what: Any) -> bool:
+        """False when dead, or frozen: then `again(what)` is called when it thaws, in the order of arrival."""
+        if not self.alive:
+            return False
+        if self._thawing or not (self._waiting or self.world.now_us < self._frozen_until_us):
+            return True
+        if not self._waiting:
+            self.world.after(max(0, self._frozen_until_us - self.world.now_us), self._thaw_of(self._waiting))
+        self._waiting.append(partial(again, what))
+        return False
+
+    def _thaw_of(self, waiting: list[Callable[[], None]]) -> Callable[[], None]:
+        def thaw() -> None:
+            if waiting is not self._waiting:
+                return  # of an earlier life
+            remaining_us = self._frozen_until_us - self.world.now_us
+            if remaining_us > 0:
+                self.world.after(remaining_us, thaw)
+                return
+            self._waiting, self._thawing = [], True
+            try:
+                for action in waiting:
+                    action()
+            finally:
+                self._thawing = False
+
+        return thaw
+
+    def receive(self, source: int, message: Any) -> None:
+        self.run(lambda: self._transport.deliver(source, message))
+
+    def link_up(self, peer: int) -> None:
+        incarnation = self.network.endpoint(peer).incarnation  # now: when we thaw, another may be there
+        self.run(lambda: self._transport.peer_up(peer, incarnation))
+
+    def link_down(self, peer: int) -> None:
+        self.run(lambda: self._transport.peer_down(peer))
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + self.wall_offset_ms + self.world.now_us // 1000
+
+    def on_fatal(self, reason: str) -> None:
+        if not self.alive:
+            return  # the crash itself came out of a file operation
+        self.observer.on_fatal(self, reason)
+        self.crash(power_loss=False)

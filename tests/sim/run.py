@@ -1,0 +1,137 @@
+"""One seed of the real thing: a cluster of broker nodes, a load, faults, then healing and the final account."""
+
+from collections.abc import Callable, Sequence
+
+import aiohttp.web_app
+
+from .account import check_account
+from .checkers import Violation
+from .clients import Clients
+from .faults import Faults
+from .index_files import IndexFiles, MemoryFiles, RocksFiles
+from .library import simulated_library
+from .logged_errors import logged_errors_are_violations
+from .network import Network
+from .observer import Observer
+from .outcome import Outcome
+from .plan import NO_EDITS, Edits, Plan, draw_plan
+from .replica import Replica
+from .threads import simulated_threads
+from .variant import SAFE, Variant
+from .wire import ClientNetwork
+from .workload import Workload
+from .world import MICROSECONDS_PER_SECOND, Listener, OutOfSteps, World
+
+HEAL_US = 20 * MICROSECONDS_PER_SECOND
+STEPS_MAX = 300_000
+CLOCK_KINDS = ("wall_clock_jump", "wall_clock_strobe", "clock_jump")
+
+
+def run_safe(
+    seed: int, variant: Variant = SAFE, *, edits: Edits = NO_EDITS, listeners: Sequence[Listener] = ()
+) -> Outcome:
+    """Run one seed, less what the edits take out of its plan, to its first violation or to its end."""
+    world = World(seed, steps_max=STEPS_MAX)
+    world.listeners.extend(listeners)
+    plan = draw_plan(world, edits)
+    outcome = Outcome(seed)
+    index_files: IndexFiles = RocksFiles() if plan.rocksdb else MemoryFiles()
+    with (
+        logged_errors_are_violations(),
+        simulated_library(world),
+        simulated_threads(),
+        plan.windows.installed(),
+        index_files.installed(),
+        plan.settings.services.installed(),
+        variant.installed(),
+    ):
+        run = _Run(world, plan, index_files)
+        try:
+            run.load()
+            run.settle()
+        except Violation as violation:
+            outcome.violation, outcome.detail = violation.invariant, violation.detail
+            world.trace("violation", violation.invariant, violation.detail)
+        except OutOfSteps as limit:
+            outcome.violation, outcome.detail = "progress", str(limit)
+        finally:
+            run.dispose()
+    run.report(outcome)
+    return outcome
+
+
+class _Run:
+    def __init__(self, world: World, plan: Plan, index_files: IndexFiles) -> None:
+        self._world, self._plan = world, plan
+        self.network = Network(world, range(1, plan.settings.node_count + 1), plan.links)
+        self.observer = Observer(world, plan.settings.election_timeout_ms * 1000)
+        wire = ClientNetwork(world, plan.links)
+        wire.finding = self.observer.finding
+        self.wire = wire
+        self.replicas = {
+            node_id: Replica(world, self.network, wire, node_id, plan.settings, self.observer, index_files)
+            for node_id in self.network.node_ids
+        }
+        self.observer.disks.update((replica.node_id, replica.durable) for replica in self.replicas.values())
+        self.faults = Faults(world, self.network, self.replicas, self.observer)
+        clients, history = Clients(world, wire, self.network.node_ids), self.observer.history
+        history.transactions.check_max = plan.settings.services.check_max
+        self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
+        self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
+        self.workload.actions_max = plan.actions_max
+
+    def load(self) -> None:
+        """Everybody starts; after a quiet second, faults."""
+        for replica in self.replicas.values():
+            replica.start()
+        self.wire.start_troubles()
+        self.workload.start()
+        self.faults.schedule(self._plan.faults)
+        self._run(self._plan.load_us)
+
+    def settle(self) -> None:
+        """Heal, see that the cluster moves again, wait until all nodes agree, and hold them to account."""
+        self.faults.stop_and_heal()
+        self.workload.end_load()
+        if not self._run(HEAL_US, lambda: self.workload.wrote_for_certain):
+            raise Violation("progress", f"no write succeeds within {HEAL_US // MICROSECONDS_PER_SECOND} s of healing")
+        if not self._run(HEAL_US, self.workload.settled):
+            raise Violation("progress", f"after healing {self.workload.unsettled}")
+        self.workload.stop()
+        if not self._run(HEAL_US, self._converged):
+            raise Violation("progress", "the nodes do not converge after healing")
+        for replica in self.replicas.values():
+            check_account(replica, self.workload.ledger, self.observer.history)
+
+    def _run(self, duration_us: int, until: Callable[[], bool] | None = None) -> bool:
+        return self._world.run(duration_us, until=until)
+
+    def _converged(self) -> bool:
+        replicas = list(self.replicas.values())
+        if not all(replica.alive for replica in replicas):
+            return False
+        ends = {replica.log.last_index for replica in replicas} | {
+            replica.machine.applied_index for replica in replicas
+        }
+        return len(ends) == 1 and all(replica.machine.next_due_ms() is None for replica in replicas)
+
+    def dispose(self) -> None:
+        for replica in self.replicas.values():
+            replica.dispose()
+        aiohttp.web_app._cached_build_middleware.cache_clear()  # it would keep every application for ever
+
+    def report(self, outcome: Outcome) -> None:
+        outcome.nodes = len(self.replicas)
+        outcome.now_us, outcome.steps, outcome.trace = self._world.now_us, self._world.steps, self._world.trace_hash
+        ledger = self.workload.ledger
+        outcome.acknowledged, outcome.duplicates = ledger.acknowledged, ledger.duplicates
+        outcome.refused, outcome.unknown = ledger.refused, ledger.unknown
+        outcome.terms = self.observer.safety.election.terms
+        outcome.faults = tuple(sorted(self.faults.fired))
+        outcome.met = {
+            **self.observer.met,
+            **{f"fault: {kind}": count for kind, count in self.faults.counts.items()},
+            **{f"client: {kind}": count for kind, count in self.wire.counts.items()},
+            **{f"message: {kind}": self.network.counts[kind] for kind in ("lost", "duplicated", "reordered", "slow")},
+            f"nodes: {len(self.replicas)}": 1,
+        }

@@ -1,0 +1,82 @@
+"""How the services of a seed's nodes are configured, and how fast their clients and their own timers are."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+from unittest import mock
+
+import cluster.check_api
+import cluster.check_service
+import cluster.group_coordinator
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """Defaults are the product's, apart from what would take too long."""
+
+    checks: bool = False
+    """Whether anybody answers checks; if not, transactions may stay undecided."""
+    members: bool = False
+    """Whether consumer groups have members."""
+    check_immunity_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_max: int = 15
+    webhook_timeout_ms: int = 300
+    request_timeout_ms: int = 2_000
+    session_timeout_ms: int = 1_000
+    pace: "Pace | None" = None
+
+    def installed(self) -> AbstractContextManager[None]:
+        return self.pace.installed() if self.pace is not None else nullcontext()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Constants of the product that are too slow for a run of some seconds."""
+
+    scan_interval_s: float
+    lease_ms: int
+    origin_seen_ms: int
+    origin_grace_ms: int
+    webhook_retry_ms: int
+    webhooks_at_once: int
+    expiry_interval_s: float
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for module, name, value in (
+                (cluster.check_service, "SCAN_INTERVAL_S", self.scan_interval_s),
+                (cluster.check_service, "LEASE_MS", self.lease_ms),
+                (cluster.check_service, "ORIGIN_SEEN_MS", self.origin_seen_ms),
+                (cluster.check_service, "ORIGIN_GRACE_MS", self.origin_grace_ms),
+                (cluster.check_api, "WEBHOOK_RETRY_MS", self.webhook_retry_ms),
+                (cluster.check_api, "WEBHOOKS_AT_ONCE_MAX", self.webhooks_at_once),
+                (cluster.group_coordinator, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
+            ):
+                stack.enter_context(mock.patch.object(module, name, value))
+            yield
+
+
+def draw_service_settings(random: Random) -> ServiceSettings:
+    """Checks and members are not in every seed: what they cost is better spent on other interleavings."""
+    return ServiceSettings(
+        checks=random.random() < 0.5,
+        members=random.random() < 0.4,
+        check_immunity_ms=random.choice((0, 300, 1_000)),
+        check_interval_ms=random.choice((20, 60, 200)),
+        check_max=random.choice((15, 15, 3)),
+        webhook_timeout_ms=random.choice((50, 300)),
+        request_timeout_ms=random.choice((200, 2_000, 10_000)),
+        session_timeout_ms=random.choice((1_000, 1_500)),
+        pace=Pace(
+            scan_interval_s=random.choice((0.05, 0.2)),
+            lease_ms=random.choice((100, 600)),
+            origin_seen_ms=500,
+            origin_grace_ms=random.choice((20, 200)),
+            webhook_retry_ms=random.choice((20, 300)),
+            webhooks_at_once=random.choice((1, 4)),
+            expiry_interval_s=random.choice((0.05, 0.3)),
+        ),
+    )

@@ -1,0 +1,254 @@
+"""The models of transactions, groups and what is given back: each rule, kept and broken."""
+
+from collections.abc import Callable
+
+import pytest
+
+from store.command import (
+    BatchHeader,
+    CommitOffsets,
+    Decide,
+    Discard,
+    GiveBack,
+    GivenBack,
+    JoinGroup,
+    LeaveGroup,
+    Prepare,
+    PutGroup,
+    QueueOffset,
+    RecordChecks,
+    ReplayDeadLetters,
+    ResetOffsets,
+)
+from store.errors import MEMBER_NOT_FOUND, STALE_GENERATION, TRANSACTION_CONFLICT, Refused
+from store.results import (
+    AssignedQueue,
+    ChecksRecorded,
+    DeadLetterReplayed,
+    DeadLettersReplayed,
+    Decided,
+    Discarded,
+    GroupPut,
+    GroupView,
+    Joined,
+    Left,
+    MemberView,
+    MessageGivenBack,
+    MessagesGivenBack,
+    OffsetsCommitted,
+    OffsetsReset,
+    Prepared,
+)
+
+from .checkers import Violation
+from .checkers.group_model import GroupModel
+from .checkers.redelivery_model import RedeliveryModel
+from .checkers.sessions import SessionChecker
+from .checkers.transaction_model import TransactionModel
+
+CONFLICT = Refused(TRANSACTION_CONFLICT, "", {"state": "committed"})
+
+
+def broken(invariant: str, action: Callable[[], None]) -> None:
+    with pytest.raises(Violation, match=f"^{invariant}: "):
+        action()
+
+
+# --- transactions
+
+
+def prepared(
+    model: TransactionModel, transaction_id: str = "t", *, state: str = "prepared", again: bool = False
+) -> None:
+    command = Prepare(transaction_id, "pay", "c", 100, (BatchHeader("orders", 0, 1, "b", None, 0, 1),))
+    model.prepare(command, Prepared(transaction_id, state, again, 1_000), 1_000)  # type: ignore[arg-type]
+
+
+def decided(model: TransactionModel, decision: str, result: object, group: str | None = "pay") -> None:
+    model.decide(Decide("t", decision, "producer", "c", group), result)  # type: ignore[arg-type]
+
+
+def checked(model: TransactionModel, at_ms: int = 1_100, *, leaves: bool = True) -> None:
+    model.left["t"] += leaves
+    model.record(RecordChecks(("t",), "c", "poll", 50), ChecksRecorded(("t",)), at_ms)
+
+
+def test_the_first_decision_wins() -> None:
+    model = TransactionModel()
+    prepared(model)
+    prepared(model, again=True)
+    decided(model, "unknown", Decided("t", "prepared"))
+    decided(model, "commit", Decided("t", "committed"))
+    decided(model, "commit", Decided("t", "committed"))
+    decided(model, "rollback", CONFLICT)
+    prepared(model, state="committed", again=True)
+    broken("first_decision_wins", lambda: decided(model, "rollback", Decided("t", "rolled_back")))
+    broken("first_decision_wins", lambda: decided(model, "commit", CONFLICT))
+    broken("first_decision_wins", lambda: prepared(model, again=True))
+    broken("first_decision_wins", lambda: decided(model, "commit", Decided("t", "committed"), "strangers"))
+    broken("idempotent_prepare", lambda: prepared(model, state="committed"))
+    broken("idempotent_prepare", lambda: prepared(model, "u", again=True))
+
+
+def test_nobody_decides_what_was_never_prepared() -> None:
+    broken("phantom", lambda: decided(TransactionModel(), "commit", Decided("t", "committed")))
+
+
+def test_checks_count_once_they_have_left_a_node() -> None:
+    model = TransactionModel()
+    prepared(model)
+    checked(model)
+    assert model.known["t"].check_times == 1
+    broken("immunity", lambda: checked(model, 1_099))
+    broken("checks_counted", lambda: checked(model, leaves=False))
+    broken("checks_counted", lambda: model.record(RecordChecks(("t",), "c", "poll", 50), ChecksRecorded(()), 1_100))
+
+
+def test_nothing_is_discarded_before_it_was_asked_often_enough() -> None:
+    model = TransactionModel()
+    model.check_max = 2
+    prepared(model)
+    checked(model)
+    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+    checked(model)
+    model.discard(Discard(("t",)), Discarded(("t",)))
+    assert not model.undecided
+    broken("first_decision_wins", lambda: decided(model, "commit", Decided("t", "committed")))
+    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+
+
+# --- groups
+
+
+def joined(model: GroupModel, member_id: str, generation: int, *queues: int) -> None:
+    assignment = tuple(AssignedQueue("orders", queue) for queue in queues)
+    model.join(
+        JoinGroup("g", member_id, "c", ("orders",), 1_000), Joined("g", member_id, generation, assignment, 1_000)
+    )
+
+
+def committed(model: GroupModel, member_id: str, generation: int, offset: int, *, queue: int = 0) -> None:
+    command = CommitOffsets("g", member_id, generation, (QueueOffset("orders", queue, offset),))
+    model.commit(command, OffsetsCommitted("g", command.offsets))
+
+
+def group_of_two() -> GroupModel:
+    model = GroupModel()
+    model.processed = {("g", ("orders", queue)): 10 for queue in (0, 1)}
+    joined(model, "m", 1, 0, 1)
+    joined(model, "n", 2, 1)
+    model.on_assigned("g", 2, "m", [("orders", 0)])
+    return model
+
+
+def test_generations_move_on() -> None:
+    model = group_of_two()
+    joined(model, "n", 2, 1)
+    broken("generation", lambda: joined(model, "o", 2))
+    broken("generation", lambda: model.leave(LeaveGroup("g", "m"), Left("g", "m", 2)))
+    model.leave(LeaveGroup("g", "m"), Left("g", "m", 3))
+    broken("group_members", lambda: model.leave(LeaveGroup("g", "m"), Left("g", "m", 4)))
+    broken("generation", lambda: model.on_generation("g", 2))
+
+
+def test_a_queue_has_one_owner() -> None:
+    model = group_of_two()
+    broken("one_owner", lambda: model.on_assigned("g", 2, "m", [("orders", 1)]))
+    broken("one_owner", lambda: committed(model, "m", 2, 1, queue=1))
+    members = tuple(
+        MemberView(member_id, "c", 1_000, 0, (AssignedQueue("orders", queue),)) for queue, member_id in enumerate("mn")
+    )
+    view = GroupView("g", 2, ("orders",), members)
+    model.check_view(view, {"orders": 2})
+    broken("one_owner", lambda: model.check_view(view, {"orders": 3}))
+    broken("generation", lambda: model.check_view(GroupView("g", 3, ("orders",), members), {"orders": 2}))
+
+
+def test_commits_are_fenced() -> None:
+    model = group_of_two()
+    committed(model, "m", 2, 3)
+    stale = CommitOffsets("g", "m", 1, (QueueOffset("orders", 0, 4),))
+    model.commit(stale, Refused(STALE_GENERATION, ""))
+    broken("group_fencing", lambda: committed(model, "m", 1, 4))
+    broken("group_fencing", lambda: committed(model, "stranger", 2, 4))
+    now = CommitOffsets("g", "m", 2, (QueueOffset("orders", 0, 4),))
+    broken("group_fencing", lambda: model.commit(now, Refused(STALE_GENERATION, "")))
+    broken("group_fencing", lambda: model.commit(now, Refused(MEMBER_NOT_FOUND, "")))
+
+
+def test_offsets_go_on_as_far_as_was_processed() -> None:
+    model = group_of_two()
+    committed(model, "m", 2, 10)
+    broken("group_offsets", lambda: committed(model, "m", 2, 9))
+    broken("unprocessed_passed", lambda: committed(model, "m", 2, 11))
+    model.reset(ResetOffsets("g", (QueueOffset("orders", 0, 4),)), OffsetsReset("g", 3, (QueueOffset("orders", 0, 4),)))
+    committed(model, "m", 3, 9)
+
+
+# --- what is given back
+
+
+def given_back(model: RedeliveryModel, outcome: str, offset: int = 3, generation: int = 2) -> None:
+    command = GiveBack("g", "m", generation, (GivenBack("orders", 0, offset),))
+    given = MessageGivenBack("orders", 0, offset, 1, outcome, 5)  # type: ignore[arg-type]
+    model.give_back(command, MessagesGivenBack("g", 2, (given,)))
+
+
+def test_a_message_is_given_back_once() -> None:
+    groups = group_of_two()
+    model = RedeliveryModel(groups)
+    given_back(model, "scheduled")
+    given_back(model, "already_given_back")
+    broken("given_back", lambda: given_back(model, "scheduled"))
+    broken("given_back", lambda: given_back(model, "already_given_back", 4))
+    broken("group_fencing", lambda: given_back(model, "scheduled", 5, generation=1))
+    assert len(model.scheduled["g"]) == 1
+
+
+def test_what_is_committed_cannot_be_given_back_until_it_is_reset() -> None:
+    groups = group_of_two()
+    model = RedeliveryModel(groups)
+    given_back(model, "dead_lettered")
+    committed(groups, "m", 2, 4)
+    model.on_committed("g", ("orders", 0), 4)
+    broken("given_back", lambda: given_back(model, "scheduled"))
+    given_back(model, "scheduled", 4)
+    groups.known["g"].offsets["orders", 0] = 0
+    model.on_reset("g", ("orders", 0))
+    given_back(model, "scheduled")
+    given_back(model, "scheduled", 4)
+
+
+def test_a_dead_letter_is_replayed_once() -> None:
+    groups = GroupModel()
+    groups.put(PutGroup("g", 1), GroupPut("g", True, 1, (0,)))
+    model = RedeliveryModel(groups)
+
+    def replay(*, duplicate: bool) -> None:
+        replayed = DeadLettersReplayed("g", (DeadLetterReplayed(0, 5, duplicate),))
+        model.replay(ReplayDeadLetters("g", (0,)), replayed)
+
+    replay(duplicate=False)
+    replay(duplicate=True)
+    broken("given_back", lambda: replay(duplicate=False))
+
+
+# --- sessions
+
+
+def test_a_member_is_expired_after_its_session_only() -> None:
+    checker = SessionChecker()
+    view = GroupView("g", 1, ("orders",), (MemberView("m", "c", 1_000, 0, ()),))
+
+    def expire(now_s: float, term: int = 1) -> None:
+        checker.on_proposed(LeaveGroup("g", "m", "expired"), 1, term, now_s, lambda name: view)
+
+    checker.on_leader(1, 1, 10.0)
+    expire(11.0)
+    broken("session", lambda: expire(10.9))
+    checker.on_heard(1, "g", "m", 11.0)
+    broken("session", lambda: expire(11.5))
+    expire(12.0)
+    checker.on_leader(1, 2, 12.5)
+    broken("session", lambda: expire(13.0, term=2))
+    checker.on_proposed(LeaveGroup("g", "m"), 1, 2, 12.5, lambda name: view)

@@ -1,0 +1,249 @@
+"""What the clients do: produce with retries, commit offsets, read from any node; with producers and members beside."""
+
+from dataclasses import dataclass
+
+from .batches import Batches
+from .checkers import Violation
+from .checkers.history import History
+from .clients import MSGPACK, Answer, Clients, decode_body, json_request, msgpack_request
+from .ledger import BatchKey, Ledger, SentBatch
+from .members import Members
+from .producers import Producers
+from .service_settings import ServiceSettings
+from .wire import Reply, Request
+from .world import World
+
+TOPICS = {"orders": 3, "points": 2}
+GROUP = "readers"
+OPEN_REQUESTS_MAX = 12  # clients wait for answers: without a bound, retries drown a slow cluster
+AGAIN_PROBABILITY = 0.1
+ECHO_PROBABILITY, OVERLAP_PROBABILITY = 0.05, 0.05
+GROWTH_PROBABILITY = 0.003
+JSON_PROBABILITY = 0.15
+READ_TIMEOUT_US = 800_000
+READ_WAITS_MS = (0, 0, 0, 100)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What an answer says of one batch: its offset, or when it will get one."""
+
+    queue: int
+    offset: int | None
+    count: int
+    duplicate: bool
+    deliver_at_ms: int | None = None
+
+
+class Workload:
+    def __init__(
+        self, world: World, clients: Clients, history: History, services: ServiceSettings, pause_us: int
+    ) -> None:
+        self.ledger = Ledger()
+        self.running = True
+        self.actions_max: int | None = None
+        self._actions = 0
+        self._world, self._clients, self._pause_us = world, clients, pause_us
+        self._random = world.random_of("workload")
+        self._topics_made: set[str] = set()
+        self.wrote_for_certain = False
+        """A write of after the load is acknowledged."""
+        self.queues = dict(TOPICS)
+        """How many queues each topic is known to have: never less than there are acknowledged."""
+        self.batches = Batches(world, self._random, self.ledger, history.transactions)
+        self.producers = Producers(
+            world, clients, self.batches, self.ledger, history.transactions, self.queues, services
+        )
+        self.members = Members(world, clients, self.batches, history, self.queues, services)
+
+    def start(self) -> None:
+        for topic, queues in TOPICS.items():
+            self._make_topic(topic, queues)
+        self.producers.start()
+        self.members.start()
+        self._act_later()
+
+    def end_load(self) -> None:
+        """The cluster is healthy: clients do nothing new, and bring to an end what they have begun."""
+        self.running = False
+        self._clients.network.heal()
+        self.producers.healed = self.members.healed = True
+        self._produce_for_certain()
+
+    def settled(self) -> bool:
+        """What clients must bring about by themselves in a healthy cluster has happened."""
+        return not self.unsettled
+
+    @property
+    def unsettled(self) -> str:
+        """What has not happened yet; nothing when all has."""
+        if self._clients.open_requests:
+            return f"{self._clients.open_requests} requests are not answered"
+        return self.producers.unsettled() or self.members.unsettled(self.ledger.ends)
+
+    def stop(self) -> None:
+        """Nobody asks for anything any more."""
+        self.producers.stop()
+        self.members.stop()
+
+    def _make_topic(self, topic: str, queues: int) -> None:
+        def on_answer(answer: Answer | None) -> None:
+            if answer is not None and answer.ok:
+                self._topics_made.add(topic)
+            else:
+                self._make_topic(topic, queues)
+
+        self._clients.call(json_request("PUT", f"/v1/topics/{topic}", {"queues": queues, "type": "any"}), on_answer)
+
+    def _grow_topic(self) -> None:
+        topic = self._random.choice(list(self.queues))
+        queues = self.queues[topic] + 1
+
+        def on_answer(answer: Answer | None) -> None:
+            if answer is not None and answer.ok:
+                self.queues[topic] = max(queues, self.queues[topic])
+
+        self._clients.call(json_request("PUT", f"/v1/topics/{topic}", {"queues": queues}), on_answer)
+
+    def _act_later(self) -> None:
+        def act() -> None:
+            if not self.running or self._actions == self.actions_max:
+                return
+            if len(self._topics_made) == len(TOPICS) and self._clients.open_requests < OPEN_REQUESTS_MAX:
+                actions = (
+                    self.produce,
+                    self.produce,
+                    self.producers.transact,
+                    self._commit_offset,
+                    self._read,
+                )
+                self._actions += 1
+                if self._random.random() < GROWTH_PROBABILITY:
+                    self._grow_topic()
+                else:
+                    self._random.choice(actions)()
+            self._act_later()
+
+        self._world.after(self._random.randint(1, 2 * self._pause_us), act)
+
+    # --- producing -------------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """One to three batches to one topic; sometimes sent again after the answer."""
+        chance = self._random.random()
+        request, keys = self._produce_request(self._random.choice((1, 1, 1, 2, 3)), chance)
+        self._clients.call(request, lambda answer: self._on_produced(request, keys, answer))
+
+    def _produce_for_certain(self) -> None:
+        """Write one batch, and go on with the same one until it is acknowledged."""
+        if len(self._topics_made) < len(TOPICS):
+            self._world.after(self._pause_us, self._produce_for_certain)
+            return
+        request, keys = self._produce_request(1)
+
+        def on_answer(answer: Answer | None) -> None:
+            if answer is None:
+                self._clients.call(request, on_answer)
+            else:
+                self._on_produced(request, keys, answer)
+                self.wrote_for_certain = True
+
+        self._clients.call(request, on_answer)
+
+    def _produce_request(self, count: int, chance: float = 1.0) -> tuple[Request, list[BatchKey]]:
+        """`chance`, 0 to 1, decides whether ids are used that were used before."""
+        made = None
+        if chance < ECHO_PROBABILITY:
+            made = self.batches.make_echo(self.queues)
+        elif chance < ECHO_PROBABILITY + OVERLAP_PROBABILITY:
+            made = self.batches.make_overlap(self.queues)
+        topic = self._random.choice(list(TOPICS)) if made is None else made[0]
+        target = f"/v1/topics/{topic}/messages"
+        if made is None and self._random.random() < JSON_PROBABILITY:
+            batch_id, body = self.batches.make_json(topic, self.queues[topic])
+            request = json_request("POST", target, body)
+            return request._replace(headers={**request.headers, "Idempotency-Key": batch_id}), [(topic, batch_id)]
+        batches = [self.batches.make(topic, self.queues[topic]) for _ in range(count)] if made is None else [made[1]]
+        keys = [(topic, batch["batch_id"]) for batch in batches]
+        return msgpack_request("POST", target, {"batches": batches}), keys
+
+    def _on_produced(self, request: Request, keys: list[BatchKey], answer: Answer | None) -> None:
+        if answer is None:
+            self.ledger.unknown += 1
+            return
+        if not answer.ok:
+            raise Violation("refused", f"producing {keys} was refused: {answer}")
+        self.ledger.acknowledged += 1
+        for key, placed in zip(keys, self._placed(keys, answer), strict=True):
+            self._note_placed(key, self.ledger.batches[key], placed)
+        if self._random.random() < AGAIN_PROBABILITY:
+            self._clients.call(request, lambda again: self._on_produced(request, keys, again))
+
+    def _note_placed(self, key: BatchKey, batch: SentBatch, placed: Placed) -> None:
+        place = None if placed.offset is None else (placed.queue, placed.offset)
+        if placed.count != batch.count - batch.known or (place is not None and batch.placed not in (None, place)):
+            raise Violation("appended_once", f"{key} was placed at {batch.placed}, sent again: {placed}")
+        if None not in (batch.deliver_at_ms, placed.deliver_at_ms) and batch.deliver_at_ms != placed.deliver_at_ms:
+            raise Violation("appended_once", f"{key} was to come at {batch.deliver_at_ms}, sent again: {placed}")
+        if batch.placed is not None or batch.deliver_at_ms is not None:
+            self.ledger.duplicates += 1
+            if not placed.duplicate:
+                raise Violation("appended_once", f"{key} was sent again and not called a duplicate")
+        batch.placed = place or batch.placed
+        batch.deliver_at_ms = placed.deliver_at_ms or batch.deliver_at_ms
+
+    def _placed(self, keys: list[BatchKey], answer: Answer) -> list[Placed]:
+        """What the answer says of each batch."""
+        results = answer.body["results"]
+        if "batch_id" in results[0]:
+            return [
+                Placed(each["queue"], each.get("offset"), each["count"], each["duplicate"], each.get("deliver_at_ms"))
+                for each in results
+            ]
+        offsets = [each["offset"] for each in results]
+        names = [f"{keys[0][1]}-{ordinal}" for ordinal in range(len(results))]
+        if offsets != list(range(offsets[0], offsets[0] + len(offsets))) or names != [
+            each["message_id"] for each in results
+        ]:
+            raise Violation("appended_once", f"{keys} is scattered: {answer}")
+        return [Placed(results[0]["queue"], offsets[0], len(offsets), results[0]["duplicate"])]
+
+    # --- consuming -------------------------------------------------------------------------------------------
+
+    def _commit_offset(self) -> None:
+        """A group without members commits up to a message that it was told of."""
+        places = [(batch.topic, *batch.placed) for batch in self.ledger.batches.values() if batch.placed is not None]
+        if not places:
+            return
+        topic, queue, offset = self._random.choice(places)
+
+        def on_answer(answer: Answer | None) -> None:
+            if answer is None:
+                self.ledger.unknown += 1
+            elif answer.ok:
+                self.ledger.acknowledged += 1
+                self.ledger.offsets[topic, queue] = max(offset, self.ledger.offsets.get((topic, queue), 0))
+            else:
+                self.ledger.refused += 1
+                if answer.code != "offset_moves_back":
+                    raise Violation("refused", f"offset {offset} of {topic} {queue} was refused: {answer}")
+
+        body = {"offsets": [{"topic": topic, "queue": queue, "offset": offset}]}
+        self._clients.call(json_request("PUT", f"/v1/groups/{GROUP}/offsets", body), on_answer)
+
+    def _read(self) -> None:
+        """From any node that runs, from its own committed prefix."""
+        topic = self._random.choice(list(TOPICS))
+        queue = self._random.randrange(self.queues[topic])
+        offset = self._random.randint(0, self.ledger.ends.get((topic, queue), 0))
+        wait_ms, binary = self._random.choice(READ_WAITS_MS), self._random.random() > JSON_PROBABILITY
+        target = f"/v1/topics/{topic}/queues/{queue}/messages?offset={offset}&max_messages=1000&wait_ms={wait_ms}"
+        headers = {"Accept": MSGPACK} if binary else {}
+
+        def on_reply(reply: Reply | None) -> None:
+            if reply is not None and reply.status == 200:
+                check = self.batches.check_pulled if binary else self.batches.check_pulled_json
+                check(reply.node_id, topic, queue, offset, decode_body(reply))
+
+        request = Request("GET", target, headers=headers)
+        self._clients.ask(self._clients.any_node, request, on_reply, timeout_us=READ_TIMEOUT_US)
