@@ -1,0 +1,134 @@
+"""The commit log on a stopped node's disk: the same on all nodes, nothing in it that nobody sent, nothing missing."""
+
+from array import array
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cluster.compression import unpack
+from store.command import batches_of, decode_entry
+from store.disk import PosixDisk
+from store.dump import verify_log
+from store.record import KIND_ENTRY
+from store.scan import scan_records
+from store.segment import SEGMENT_SUFFIX, start_of
+from tests.chaos.ledger import Book, Outcome
+from tests.chaos.message import name_of, number_in, number_of, sequence_of, worker_of
+from tests.chaos.violations import Kind, Violations
+
+_IN_LOG: Final = 1
+_AT_RECEIPT: Final = 2
+
+
+class _BodyOnly(msgspec.Struct, array_like=True, gc=False):
+    body: bytes
+
+
+_decode_block = msgspec.msgpack.Decoder(list[_BodyOnly]).decode
+
+
+class LogContent:
+    """Terms and checksums by index, up to the last one that is compared: 12 bytes per entry."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.terms = array("Q")
+        self.checksums = array("I")
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+
+class DurableLog:
+    """Judges the log of one node. `last_index`: what every node had committed and applied when it was stopped."""
+
+    def __init__(self, node: str, directory: Path, last_index: int, book: Book, violations: Violations) -> None:
+        self._node = node
+        self._directory = directory
+        self._last_index = last_index
+        self._book = book
+        self._violations = violations
+        self._found = [bytearray(len(ledger)) for ledger in book.workers]
+        self.content = LogContent(node)
+
+    def check(self) -> LogContent:
+        disk, directory = PosixDisk(), str(self._directory)
+        report = verify_log(disk, directory)
+        for finding in report.findings:
+            if not finding.harmless:
+                self._add(Kind.LOG_DAMAGED, f"{finding.segment} at {finding.position}: {finding.detail}")
+        for name in disk.list(directory):
+            start = start_of(name, SEGMENT_SUFFIX)
+            if start is None:
+                continue
+            file = disk.open(f"{directory}/{name}")
+            try:
+                for header, payload in scan_records(file, start):
+                    if header.index <= self._last_index:
+                        self._record(header.index, header.term, header.payload_crc)
+                        if header.kind == KIND_ENTRY:
+                            self._entry(header.index, bytes(payload))
+            finally:
+                file.close()
+        if len(self.content) != self._last_index:
+            self._add(Kind.LOST, f"the log ends at entry {len(self.content)}, {self._last_index} entries were applied")
+        self._judge()
+        return self.content
+
+    def _record(self, index: int, term: int, checksum: int) -> None:
+        content = self.content
+        if index != len(content) + 1:
+            self._add(Kind.GAP, f"the log goes on with entry {index} after {len(content)}")
+        if content.terms and term < content.terms[-1]:
+            self._add(Kind.LOG_DAMAGED, f"entry {index} is of term {term}, the one before it of {content.terms[-1]}")
+        content.terms.append(term)
+        content.checksums.append(checksum)
+
+    def _entry(self, index: int, payload: bytes) -> None:
+        view = memoryview(payload)
+        decoded = decode_entry(payload)
+        for command, offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+            for batch, offset in zip(batches_of(command), offsets, strict=True):
+                block: bytes | memoryview = view[offset : offset + batch.length]
+                if batch.uncompressed_bytes is not None:
+                    block = unpack(bytes(block), batch.uncompressed_bytes)
+                for message in _decode_block(block):
+                    self._message(index, message.body)
+
+    def _message(self, index: int, body: bytes) -> None:
+        number = number_in(body)
+        ledger = self._book.ledger_of(worker_of(number)) if number is not None else None
+        if number is None or ledger is None or sequence_of(number) >= len(ledger):
+            self._add(Kind.PHANTOM, f"entry {index} holds {body[:60]!r}, which nobody sent")
+            return
+        sequence = sequence_of(number)
+        found = self._found[ledger.worker]
+        found[sequence] |= _IN_LOG | (_AT_RECEIPT if ledger.raft_index(sequence) == index else 0)
+
+    def _judge(self) -> None:
+        for ledger in self._book.workers:
+            found = self._found[ledger.worker]
+            for sequence, outcome in enumerate(ledger.outcomes):
+                if outcome != Outcome.ACKED or found[sequence] == _IN_LOG | _AT_RECEIPT:
+                    continue
+                name = f"{ledger.name} {name_of(number_of(ledger.worker, sequence))}"
+                index = ledger.raft_index(sequence)
+                if not found[sequence]:
+                    self._add(Kind.LOST, f"{name} was acknowledged and is not in the log")
+                elif index:
+                    self._add(Kind.MOVED, f"{name} is in the log, but not in entry {index} of its receipt")
+
+    def _add(self, kind: Kind, detail: str) -> None:
+        self._violations.add(kind, f"{self._node}: {detail}")
+
+
+def compare_logs(contents: list[LogContent], violations: Violations) -> None:
+    """Log matching: every node holds the same entries. Names the first index at which two differ."""
+    first = contents[0]
+    for other in contents[1:]:
+        if first.terms == other.terms and first.checksums == other.checksums:
+            continue
+        pairs = zip(first.terms, first.checksums, other.terms, other.checksums, strict=False)
+        index = next((i for i, (a, b, c, d) in enumerate(pairs, 1) if (a, b) != (c, d)), min(len(first), len(other)))
+        violations.add(Kind.LOG_DIFFERS, f"{first.node} and {other.node} hold different logs from entry {index} on")

@@ -1,0 +1,211 @@
+"""The cluster under attack: its nodes, how to ask them, and who notices when one ends."""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from cluster.exit_codes import ExitCode
+from tests.chaos.broken import BROKEN_VARIABLE
+from tests.chaos.history import History
+from tests.chaos.isolation import Machine
+from tests.chaos.network import CLIENT_HOST, Network, host_of
+from tests.chaos.node import ChaosNode
+from tests.chaos.skewed_node import set_offset_ns
+from tests.chaos.violations import Kind, Violations
+from tests.e2e.cluster_process import free_ports
+
+HTTP_PORT: Final = 7081
+PEER_PORT: Final = 7091
+ASK_TIMEOUT_S: Final = 0.5
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 20.0
+WATCH_INTERVAL_S: Final = 0.1
+POLL_S: Final = 0.02
+RESTARTS_MAX: Final = 10
+"""Nodes that ended without a reason are started again this often in a run."""
+DISK_BYTES: Final = 8 << 30
+"""Size of a node's file system. Memory is used only for what is written."""
+STAT_BLOCK_BYTES: Final = 512
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    nodes: int = 3
+    skewed_clocks: bool = False
+    options: tuple[str, ...] = ()
+    broken: str | None = None
+    """The nodes have this defect."""
+
+
+class ChaosCluster:
+    """`nodes` real brokers. `event(kind, text)` is told what happens to them."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        directory: Path,
+        machine: Machine,
+        network: Network | None,
+        violations: Violations,
+        history: History,
+        event: Callable[[str, str], None],
+    ) -> None:
+        self.machine = machine
+        self.violations = violations
+        self.history = history
+        self.event = event
+        self.directory = directory
+        ids = range(1, settings.nodes + 1)
+        self.network = network
+        self.nodes = {node_id: self._node(node_id) for node_id in ids}
+        self.leader_id: int | None = None
+        self.unreachable: set[int] = set()
+        self._restarts = 0
+        self._reported: set[tuple[int, int]] = set()  # ends that were judged: node, number of the start
+        peers = [part for node in self.nodes.values() for part in ("--peer", node.peer)]
+        for node in self.nodes.values():
+            node.data_dir.mkdir(parents=True)
+            node.arguments = ["--cluster-id", "chaos", "--node-id", str(node.node_id)]
+            node.arguments += ["--data-dir", str(node.data_dir), *peers, *settings.options]
+            set_offset_ns(node.clock_file, 0)
+            if settings.broken is not None:
+                node.module = "tests.chaos.broken_node"
+                node.environment[BROKEN_VARIABLE] = settings.broken
+            elif settings.skewed_clocks:
+                node.module = "tests.chaos.skewed_node"
+            if machine.no_mounts is None:
+                mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(node.data_dir)]
+                subprocess.run(mount, check=True, capture_output=True)
+
+    async def __aenter__(self) -> Self:
+        # No connection is kept: one from before a fault would answer for the fault, not for the node.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True, limit=0),
+            timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S),
+        )
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._session.close()
+        for node in self.nodes.values():
+            node.kill()
+            if self.machine.no_mounts is None:
+                await (await asyncio.create_subprocess_exec("umount", str(node.data_dir))).wait()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(node.url for node in self.nodes.values())
+
+    @property
+    def client_host(self) -> str:
+        return CLIENT_HOST
+
+    @property
+    def majority(self) -> int:
+        return len(self.nodes) // 2 + 1
+
+    def ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def allow_exit(self, node_id: int, codes: Iterable[ExitCode]) -> None:
+        """Until the next start of this node, these exit codes are explained by a fault."""
+        self.nodes[node_id].exits_allowed.update(int(code) for code in codes)
+
+    def start(self, node_ids: Sequence[int] = ()) -> None:
+        for node_id in node_ids or self.ids():
+            node = self.nodes[node_id]
+            if not node.running():
+                self._judge_end(node)
+                node.start()
+
+    def disk_bytes(self) -> int:
+        """What the data of all nodes takes on disk at the moment."""
+        files = (file for node in self.nodes.values() for file in node.data_dir.rglob("*"))
+        total = 0
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # the nodes go on
+                total += file.stat().st_blocks * STAT_BLOCK_BYTES
+        return total
+
+    async def stop(self, node_id: int) -> int:
+        """Graceful stop; its exit code. Killed, and a violation, when it takes too long."""
+        node = self.nodes[node_id]
+        node.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while node.running():
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            self.violations.add(
+                Kind.UNEXPECTED_EXIT, f"node {node_id} did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM"
+            )
+            node.kill()
+        return node.exit_code() or 0
+
+    async def ask(self, node_id: int, path: str = "/v1/cluster", timeout_s: float = ASK_TIMEOUT_S) -> Any:
+        """The JSON answer of one node to a GET; None when it does not answer with 200."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=timeout_s)
+            async with self._session.get(self.nodes[node_id].url + path, timeout=timeout) as response:
+                return await response.json() if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until every node says that it is ready. TimeoutError, with the ends of their logs, when one does not."""
+        waiting = set(self.nodes)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while waiting:
+                    for node_id in list(waiting):
+                        if await self.ask(node_id, "/readyz") is not None:
+                            waiting.discard(node_id)
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            tails = "\n".join(f"--- node {each}\n{self.nodes[each].log_tail()}" for each in sorted(waiting))
+            raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(waiting)}\n{tails}") from None
+
+    async def known_leader(self) -> int | None:
+        """The leader of the highest term that any node which answers claims to be or to follow."""
+        views = await asyncio.gather(*(self.ask(node_id) for node_id in self.nodes))
+        claims = [(view["term"], view["node_id"]) for view in views if view is not None and view["role"] == "leader"]
+        return max(claims)[1] if claims else None
+
+    def _node(self, node_id: int) -> ChaosNode:
+        if self.network is not None:
+            prefix = self.network.prefix(node_id)
+            return ChaosNode(node_id, host_of(node_id), HTTP_PORT, PEER_PORT, self.directory, prefix)
+        http_port, peer_port = free_ports(2)
+        return ChaosNode(node_id, "127.0.0.1", http_port, peer_port, self.directory, ())
+
+    async def _watch(self) -> None:
+        while True:
+            for node in self.nodes.values():
+                self._judge_end(node)
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _judge_end(self, node: ChaosNode) -> None:
+        """Once per end of a process: is its exit code one that a fault explains?"""
+        code = node.exit_code()
+        if code is None or (node.node_id, node.starts) in self._reported:
+            return
+        self._reported.add((node.node_id, node.starts))
+        self.history.write("exit", node=node.node_id, code=code)
+        if code not in node.exits_allowed:
+            tail = node.log_tail()
+            self.violations.add(Kind.UNEXPECTED_EXIT, f"node {node.node_id} ended with {code}:\n{tail}")
+            self.event("fault", f"node {node.node_id} ended by itself with {code}")
+            self._restarts += 1
+            if self._restarts <= RESTARTS_MAX:
+                node.start()  # the run goes on; what it still finds is worth having

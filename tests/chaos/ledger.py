@@ -1,0 +1,147 @@
+"""What every worker sent and what it was told about it: 17 bytes per message, so that millions can be judged."""
+
+import asyncio
+import enum
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from tests.chaos.message import WORKERS_MAX, number_of
+
+_QUEUE_BITS: Final = 10
+_OFFSET_BITS: Final = 44
+
+
+class Outcome(enum.IntEnum):
+    """What the caller knows about a message."""
+
+    UNKNOWN = 0
+    """Sent, and never answered: it may be stored once, or not at all."""
+    ACKED = 1
+    FAILED = 2
+    """The answer was that certainly nothing was stored."""
+
+
+class Place(NamedTuple):
+    """Where an acknowledgement says that a message is."""
+
+    topic: str
+    queue: int
+    offset: int
+
+
+class WorkerLedger:
+    """The messages of one worker by sequence. `transactional`: whether they are delivered is decided elsewhere.
+
+    With `keys`, message s has the sharding key s % keys.
+    """
+
+    def __init__(self, book: "Book", worker: int, name: str, *, keys: int = 0, transactional: bool = False) -> None:
+        self.worker = worker
+        self.name = name
+        self.keys = keys
+        self.transactional = transactional
+        self.outcomes = bytearray()
+        self.counts = dict.fromkeys(Outcome, 0)
+        self._book = book
+        self._places = array("Q")
+        self._raft_indexes = array("Q")
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def begin(self, count: int = 1) -> int:
+        """Messages are about to be sent; returns the sequence of the first. They are unknown until told otherwise."""
+        first = len(self.outcomes)
+        self.outcomes.extend(bytes(count))
+        self._places.extend([0] * count)
+        self._raft_indexes.extend([0] * count)
+        self.counts[Outcome.UNKNOWN] += count
+        return first
+
+    def numbers(self, first: int, count: int) -> list[int]:
+        base = number_of(self.worker, first)
+        return list(range(base, base + count))
+
+    def acked(self, first: int, count: int, place: Place, raft_index: int) -> None:
+        """`place` is that of the first; the others follow it. `raft_index` 0: the entry is not known (a duplicate)."""
+        packed = self._book.pack(place)
+        self._places[first : first + count] = array("Q", range(packed, packed + count))
+        self._raft_indexes[first : first + count] = array("Q", [raft_index] * count)
+        self._settle(first, count, Outcome.ACKED)
+        self._book.note_ack()
+
+    def acked_without_place(self, first: int, count: int, raft_index: int) -> None:
+        """Stored durably, but not in a queue: half messages."""
+        self._raft_indexes[first : first + count] = array("Q", [raft_index] * count)
+        self._settle(first, count, Outcome.ACKED)
+        self._book.note_ack()
+
+    def failed(self, first: int, count: int) -> None:
+        self._settle(first, count, Outcome.FAILED)
+
+    def place(self, sequence: int) -> Place | None:
+        """None when no acknowledgement told one."""
+        packed = self._places[sequence]
+        return self._book.unpack(packed) if packed else None
+
+    def raft_index(self, sequence: int) -> int:
+        """The Raft entry of the receipt; 0 when unknown."""
+        return self._raft_indexes[sequence]
+
+    def _settle(self, first: int, count: int, outcome: Outcome) -> None:
+        self.outcomes[first : first + count] = bytes([outcome]) * count
+        self.counts[Outcome.UNKNOWN] -= count
+        self.counts[outcome] += count
+
+
+class Book:
+    """All ledgers, and when a write was acknowledged last."""
+
+    def __init__(self, topics: Sequence[str], now_s: Callable[[], float] = time.monotonic) -> None:
+        self.workers: list[WorkerLedger] = []
+        self.last_ack_s = 0.0
+        self.longest_silence_s = 0.0
+        self._now_s = now_s
+        self._next_ack: asyncio.Future[float] | None = None
+        self._topics = list(topics)
+        self._codes = {topic: code for code, topic in enumerate(topics, start=1)}  # 0: no place
+
+    def worker(self, name: str, *, keys: int = 0, transactional: bool = False) -> WorkerLedger:
+        """A new ledger with the next worker number."""
+        if len(self.workers) >= WORKERS_MAX:
+            raise ValueError(f"more than {WORKERS_MAX} workers")
+        ledger = WorkerLedger(self, len(self.workers), name, keys=keys, transactional=transactional)
+        self.workers.append(ledger)
+        return ledger
+
+    def ledger_of(self, worker: int) -> WorkerLedger | None:
+        return self.workers[worker] if worker < len(self.workers) else None
+
+    def total(self, outcome: Outcome) -> int:
+        return sum(worker.counts[outcome] for worker in self.workers)
+
+    def note_ack(self) -> None:
+        now_s = self._now_s()
+        if self.last_ack_s:
+            self.longest_silence_s = max(self.longest_silence_s, now_s - self.last_ack_s)
+        self.last_ack_s = now_s
+        if self._next_ack is not None and not self._next_ack.done():
+            self._next_ack.set_result(now_s)
+
+    def next_ack(self) -> asyncio.Future[float]:
+        """Resolves with the time of the first acknowledgement from now on. One at a time is waited for."""
+        self._next_ack = asyncio.get_running_loop().create_future()
+        return self._next_ack
+
+    def pack(self, place: Place) -> int:
+        return (self._codes[place.topic] << _QUEUE_BITS | place.queue) << _OFFSET_BITS | place.offset
+
+    def unpack(self, packed: int) -> Place:
+        queue = packed >> _OFFSET_BITS
+        return Place(
+            self._topics[(queue >> _QUEUE_BITS) - 1],
+            queue & ((1 << _QUEUE_BITS) - 1),
+            packed & ((1 << _OFFSET_BITS) - 1),
+        )

@@ -1,0 +1,48 @@
+"""All kinds of faults, and which of them a run can use."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tests.chaos.isolation import Machine
+from tests.chaos.nemeses import clock, disk, network, packets, process
+from tests.chaos.nemeses.fault import FaultKind
+
+ALL_KINDS: Final = (*process.KINDS, *network.KINDS, *packets.KINDS, *clock.KINDS, *disk.KINDS)
+FAMILIES: Final = ("process", "network", "clock", "disk")
+
+
+class Choice(NamedTuple):
+    """`skipped`: kinds that were asked for and cannot be had here, with the reason."""
+
+    kinds: tuple[FaultKind, ...]
+    skipped: dict[str, str]
+
+
+def choose(wanted: str, machine: Machine, nodes: int) -> Choice:
+    """The kinds named by `wanted`: `all`, or families and kinds with commas. ValueError names what is unknown."""
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    known = {"all", *FAMILIES, *(kind.name for kind in ALL_KINDS)}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ValueError(f"unknown nemesis {', '.join(unknown) or '(none)'}; known: {', '.join(sorted(known))}")
+    asked = [kind for kind in ALL_KINDS if "all" in names or kind.family in names or kind.name in names]
+    skipped = {kind.name: reason for kind in asked if (reason := _why_not(kind, machine, nodes)) is not None}
+    return Choice(tuple(kind for kind in asked if kind.name not in skipped), skipped)
+
+
+def summary_of(skipped: dict[str, str]) -> Sequence[str]:
+    """One line per reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in skipped.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [f"skipped {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def _why_not(kind: FaultKind, machine: Machine, nodes: int) -> str | None:
+    if nodes < kind.nodes_min:
+        return f"needs {kind.nodes_min} nodes"
+    if kind.family == "network":
+        return machine.no_network or (machine.no_relay if kind.name in packets.NAMES else None)
+    if kind.name == "disk-full":
+        return machine.no_mounts
+    return machine.no_injection if kind.name in ("slow-sync", "sync-error") else None

@@ -1,0 +1,66 @@
+"""What was read, by anybody, at any time: one value per offset, for ever."""
+
+from array import array
+from collections.abc import Callable
+
+from tests.chaos.ledger import Book
+from tests.chaos.message import name_of, number_in, sequence_of, worker_of
+from tests.chaos.violations import Kind, Violations
+
+TopicQueue = tuple[str, int]
+
+
+class QueueReads:
+    """Every read of every client goes through `read`; the first one of an offset decides what the others must see."""
+
+    def __init__(self, book: Book, violations: Violations) -> None:
+        self.reads = 0
+        self._book = book
+        self._violations = violations
+        self._rules: dict[int, Callable[[int], bool]] = {}
+        self._values: dict[TopicQueue, array[int]] = {}  # number + 1 by offset; 0: not read yet
+
+    def require(self, worker: int, rule: Callable[[int], bool]) -> None:
+        """Messages of this worker may be read only when `rule` holds for their number at that time."""
+        self._rules[worker] = rule
+
+    def read(self, place: TopicQueue, offset: int, body: bytes, reader: str) -> int | None:
+        """A message was read. Its number, or None (and a violation) when its body is none that anybody sent."""
+        self.reads += 1
+        number = number_in(body)
+        if number is None:
+            self._violations.add(Kind.DAMAGED, f"{_at(place, offset)}: {reader} read {body[:60]!r}")
+            return None
+        self._judge(place, offset, number, reader)
+        values = self._values.setdefault(place, array("Q"))
+        if offset >= len(values):
+            values.extend([0] * (offset + 1 - len(values)))
+        before = values[offset]
+        if before == 0:
+            values[offset] = number + 1
+        elif before != number + 1:
+            self._violations.add(
+                Kind.CONFLICTING_READ,
+                f"{_at(place, offset)}: {reader} read {name_of(number)}, an earlier read was {name_of(before - 1)}",
+            )
+        return number
+
+    def places(self) -> dict[TopicQueue, int]:
+        """Queues that were read, and the offset after the highest one."""
+        return {place: len(values) for place, values in self._values.items()}
+
+    def _judge(self, place: TopicQueue, offset: int, number: int, reader: str) -> None:
+        ledger = self._book.ledger_of(worker_of(number))
+        if ledger is None or sequence_of(number) >= len(ledger):
+            detail = f"{_at(place, offset)}: {reader} read {name_of(number)}, which nobody sent"
+            self._violations.add(Kind.PHANTOM, detail)
+            return
+        rule = self._rules.get(ledger.worker)
+        if rule is not None and not rule(number):
+            self._violations.add(
+                Kind.TRANSACTION, f"{_at(place, offset)}: {reader} read {name_of(number)}, which was never committed"
+            )
+
+
+def _at(place: TopicQueue, offset: int) -> str:
+    return f"{place[0]}/{place[1]} offset {offset}"

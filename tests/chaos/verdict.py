@@ -1,0 +1,201 @@
+"""After the last heal: waits until everything is at rest, then reads all there is and lets the checkers judge it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from cluster.exit_codes import ExitCode
+from keelmq.batch import decode_block
+from keelmq.wire import MSGPACK, PullResponse, decode
+from tests.chaos.checkers.delivered_once import DeliveredOnce
+from tests.chaos.checkers.durable_log import DurableLog, compare_logs
+from tests.chaos.checkers.node_logs import leaders_in, traces_in
+from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.observer import Observer
+from tests.chaos.progress import GroupProgress
+from tests.chaos.violations import Kind
+from tests.chaos.workloads.consume import GROUP
+from tests.chaos.workloads.transactions import Database
+from tests.chaos.workloads.worker import TOPICS, Field
+
+RESOLVE_TIMEOUT_S: Final = 90.0
+"""Longer than the largest clock jump: for as long the broker's clock may stand still, and its checks with it."""
+DRAIN_TIMEOUT_S: Final = 90.0
+QUIET_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.1
+CALL_TIMEOUT_S: Final = 20.0
+PULL_BYTES: Final = 4 << 20
+PAGE: Final = 1_000
+RESULT: Final = "RESULT "
+# Traces that come with a disk that was made to fail.
+EXPLAINED_BY_DISK: Final = ("No space left on device", "Input/output error", "IO error", "DiskError", "DiskFull")
+
+
+class Verdict:
+    """The steps in their order; each adds to the violations of `field`."""
+
+    def __init__(self, field: Field, cluster: ChaosCluster, observer: Observer, databases: Sequence[Database]) -> None:
+        self._field = field
+        self._cluster = cluster
+        self._observer = observer
+        self._databases = databases
+        self.transactions: dict[str, str] = {}
+        """State by transaction id."""
+
+    async def resolve(self) -> None:
+        """Until the broker has asked for every transaction that somebody can answer for."""
+        until_s = time.monotonic() + RESOLVE_TIMEOUT_S
+        while True:
+            self.transactions = await self._transaction_states()
+            if not any(unresolved(database, self.transactions) for database in self._databases):
+                return
+            if time.monotonic() > until_s:
+                return  # judge_transactions says which
+            await asyncio.sleep(POLL_S)
+
+    async def drain(self, progress: GroupProgress) -> None:
+        """Until the group has processed and committed the end of every queue."""
+        until_s = time.monotonic() + DRAIN_TIMEOUT_S
+        while True:
+            ends = await self._ends()
+            await self.report_commits(progress)
+            late = {place: end for place, end in ends.items() if not progress.drained(place, end)}
+            if ends and not late:
+                return
+            if time.monotonic() > until_s:
+                for place, end in late.items():
+                    prefix, committed = progress.position(place)
+                    detail = f"{place[0]}/{place[1]} ends at {end}, processed to {prefix}, committed to {committed}"
+                    self._field.violations.add(Kind.NOT_DRAINED, detail)
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def report_commits(self, progress: GroupProgress, node_id: int | None = None) -> None:
+        """Ask one node (the leader, or the first that answers) for the group's offsets and have them judged."""
+        for each in [node_id] if node_id is not None else self._by_preference():
+            answer = await self._cluster.ask(each, f"/v1/groups/{GROUP}/offsets")
+            if answer is not None:
+                for offset in answer["offsets"]:
+                    progress.committed((offset["topic"], offset["queue"]), offset["offset"])
+                return
+
+    async def come_to_rest(self) -> int:
+        """Until all nodes have applied the same; the last index. Their hashes must be equal then."""
+        until_s = time.monotonic() + QUIET_TIMEOUT_S
+        while True:
+            answers = await asyncio.gather(*(self._observer.poll(node_id) for node_id in self._cluster.nodes))
+            seen = {(a["applied_index"], a["commit_index"], a["hash_index"]) if a else None for a in answers}
+            if len(seen) == 1 and None not in seen:
+                (applied, commit, hashed) = next(each for each in seen if each is not None)
+                if applied == commit == hashed:
+                    return int(applied)
+            if time.monotonic() > until_s:
+                self._field.violations.add(Kind.NO_PROGRESS, f"the nodes do not come to the same state: {answers}")
+                return min(int(answer["applied_index"]) for answer in answers if answer) if any(answers) else 0
+            await asyncio.sleep(POLL_S)
+
+    async def judge_queues(self, note: Callable[[str], None]) -> None:
+        """Every queue of every node, from its first message to its last."""
+        committed = {each.worker: committed_by(each, self.transactions) for each in self._databases}
+        for database in self._databases:
+            judge_transactions(database, self.transactions, self._field.violations)
+        for node_id, node in self._cluster.nodes.items():
+            note(f"reading every queue of node {node_id}")
+            checker = DeliveredOnce(f"node {node_id}", self._field.book, committed, self._field.violations)
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)) as session:
+                for topic, queues in TOPICS.items():
+                    for queue in range(queues):
+                        await self._read_queue(session, node.url, topic, queue, checker)
+            checker.finish()
+
+    async def judge_logs(self, last_index: int, note: Callable[[str], None]) -> None:
+        """Stop the nodes in order, and read their disks and what they printed."""
+        note("stopping the nodes")
+        codes = await asyncio.gather(*(self._cluster.stop(node_id) for node_id in self._cluster.nodes))
+        for node_id, code in zip(self._cluster.nodes, codes, strict=True):
+            if code != ExitCode.STOPPED:
+                self._field.violations.add(Kind.UNEXPECTED_EXIT, f"node {node_id} was stopped and ended with {code}")
+        contents = []
+        for node_id, node in self._cluster.nodes.items():
+            note(f"reading the commit log of node {node_id}")
+            log = DurableLog(
+                f"node {node_id}", node.data_dir / "log", last_index, self._field.book, self._field.violations
+            )
+            contents.append(await asyncio.to_thread(log.check))
+            leaders_in(node_id, node.log_path, self._observer.leaders, self._field.violations)
+            traces_in(node_id, node.log_path, EXPLAINED_BY_DISK, self._field.violations)
+        compare_logs(contents, self._field.violations)
+
+    async def _read_queue(
+        self, session: aiohttp.ClientSession, url: str, topic: str, queue: int, checker: DeliveredOnce
+    ) -> None:
+        offset, place = 0, (topic, queue)
+        headers = {"Accept": MSGPACK}
+        while True:
+            path = (
+                f"/v1/topics/{topic}/queues/{queue}/messages?offset={offset}&max_messages=10000&max_bytes={PULL_BYTES}"
+            )
+            async with session.get(url + path, headers=headers, allow_redirects=False) as response:
+                if response.status != 200:
+                    text = (await response.text())[:300]
+                    self._field.violations.add(Kind.LOST, f"{url}{path}: HTTP {response.status} {text}")
+                    return
+                pulled = decode(PullResponse, await response.read(), MSGPACK)
+            for batch in pulled.batches:
+                at = batch.base_offset
+                left_out = frozenset(batch.skip)
+                for ordinal, message in enumerate(decode_block(batch.block, batch.crc32c, batch.uncompressed_bytes)):
+                    if ordinal not in left_out:
+                        self._field.reads.read(place, at, message.body, url)
+                        checker.message(place, at, message.body)
+                        at += 1
+            if pulled.next_offset >= pulled.max_offset:
+                return
+            if pulled.next_offset <= offset:
+                self._field.violations.add(Kind.GAP, f"{url}: {topic}/{queue} cannot be read beyond {offset}")
+                return
+            offset = pulled.next_offset
+
+    async def _ends(self) -> dict[tuple[str, int], int]:
+        """The end of every queue, from the leader; empty when nobody answers."""
+        for node_id in self._by_preference():
+            answer = await self._cluster.ask(node_id, "/v1/topics", CALL_TIMEOUT_S)
+            if answer is not None:
+                return {
+                    (topic["topic"], queue["queue"]): queue["max_offset"]
+                    for topic in answer["topics"]
+                    for queue in topic["queue_offsets"]
+                }
+        return {}
+
+    async def _transaction_states(self) -> dict[str, str]:
+        """Of all transactions, page by page, from the leader."""
+        states: dict[str, str] = {}
+        for node_id in self._by_preference():
+            after = ""
+            while True:
+                path = f"/v1/transactions?limit={PAGE}{f'&after={after}' if after else ''}"
+                answer: Any = await self._cluster.ask(node_id, path, CALL_TIMEOUT_S)
+                if answer is None:
+                    states.clear()
+                    break
+                states.update((each["transaction_id"], each["state"]) for each in answer["transactions"])
+                after = answer["next"]
+                if not after:
+                    return states
+        return states
+
+    def _by_preference(self) -> list[int]:
+        """All nodes, the leader first."""
+        leader = self._cluster.leader_id
+        return sorted(self._cluster.nodes, key=lambda node_id: node_id != leader)
+
+
+def as_line(result: dict[str, Any]) -> str:
+    """The last line of a run."""
+    return f"{RESULT}{msgspec.json.encode(result).decode()}"

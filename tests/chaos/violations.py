@@ -1,0 +1,76 @@
+"""What went against a promise. One list for the whole run; its length decides the exit code."""
+
+import enum
+from collections import Counter
+from typing import Final, NamedTuple
+
+DETAILS_PER_KIND_MAX: Final = 20
+
+
+class Kind(enum.StrEnum):
+    """Which promise was broken."""
+
+    LOST = "lost"
+    """Acknowledged, or committed, and not there."""
+    PHANTOM = "phantom"
+    """There, although no worker sent it."""
+    DAMAGED = "damaged"
+    """There with another body than the one that was sent."""
+    DUPLICATED = "duplicated"
+    """There twice, although its id is the same."""
+    FAILED_BUT_STORED = "failed_but_stored"
+    """The caller was told that certainly nothing was stored."""
+    MOVED = "moved"
+    """At another place than its acknowledgement said."""
+    CONFLICTING_READ = "conflicting_read"
+    """Two reads of one offset saw different messages."""
+    GAP = "gap"
+    """Offsets of a queue are not dense."""
+    REORDERED = "reordered"
+    """Acknowledged messages of one sharding key in another order than they were sent."""
+    TRANSACTION = "transaction"
+    """Delivered without a commit, in part, or decided against what was recorded first."""
+    UNRESOLVED = "unresolved"
+    """A decided transaction that the checks did not finish."""
+    GROUP_SKIP = "group_skip"
+    """A group's committed offset passed a message that nobody processed."""
+    NOT_DRAINED = "not_drained"
+    """Consumers did not reach the end of a queue."""
+    TWO_LEADERS = "two_leaders"
+    TERM_WENT_BACK = "term_went_back"
+    STATE_DIFFERS = "state_differs"
+    LOG_DIFFERS = "log_differs"
+    LOG_DAMAGED = "log_damaged"
+    UNEXPECTED_EXIT = "unexpected_exit"
+    SYNC_ERROR_IGNORED = "sync_error_ignored"
+    NODE_ERROR = "node_error"
+    """A node logged a trace that no injected fault explains."""
+    NO_PROGRESS = "no_progress"
+    """No write succeeded in time although every fault was healed."""
+    CONTRACT = "contract"
+    """An answer that the HTTP API or the SDK does not allow."""
+
+
+class Violation(NamedTuple):
+    kind: Kind
+    detail: str
+
+
+class Violations:
+    """Counts all, keeps the first details of each kind: a broken broker breaks a promise a million times."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Kind] = Counter()
+        self.kept: list[Violation] = []
+
+    def add(self, kind: Kind, detail: str) -> None:
+        self.counts[kind] += 1
+        if self.counts[kind] <= DETAILS_PER_KIND_MAX:
+            self.kept.append(Violation(kind, detail))
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def __bool__(self) -> bool:
+        return self.total > 0

@@ -1,0 +1,96 @@
+"""What all workloads share: where to send, how fast, and what an error says about a message."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+import keelmq
+from keelmq.errors import Closed, Unavailable
+from tests.chaos.history import History
+from tests.chaos.ledger import Book, WorkerLedger
+from tests.chaos.reads import QueueReads
+from tests.chaos.violations import Kind, Violations
+
+PLAIN_TOPIC: Final = "chaos-plain"
+KEYED_TOPIC: Final = "chaos-keyed"
+TRANSACTION_TOPICS: Final = ("chaos-debit", "chaos-credit")
+TOPICS: Final = {PLAIN_TOPIC: 4, KEYED_TOPIC: 4, "chaos-debit": 2, "chaos-credit": 2}
+"""Topics and their numbers of queues."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """What the workers work on and report to."""
+
+    urls: tuple[str, ...]
+    run_id: str
+    book: Book
+    reads: QueueReads
+    history: History
+    violations: Violations
+    seed: int
+
+    def rng(self, name: str) -> random.Random:
+        """A source of choices of its own for every worker."""
+        return random.Random(f"{self.seed} {name}")
+
+
+class Workload(Protocol):
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until told to stop; on return nothing is under way."""
+
+
+async def paced(step: Callable[[], Awaitable[object]], interval_s: float, stop: asyncio.Event) -> None:
+    """`step` over and over, begun every `interval_s` at the earliest. Time lost is not made up for."""
+    loop = asyncio.get_running_loop()
+    while not stop.is_set():
+        begun_s = loop.time()
+        await step()
+        left_s = begun_s + interval_s - loop.time()
+        if left_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), left_s)
+        else:
+            await asyncio.sleep(0)
+
+
+def settle_error(field: Field, ledger: WorkerLedger, first: int, count: int, error: Exception, begin_s: float) -> None:
+    """Write down what an error says about the messages: certainly not stored, or unknown. Others are violations."""
+    if isinstance(error, Unavailable):
+        ledger.failed(first, count)
+        outcome = "fail"
+    else:
+        outcome = "unknown"
+        expected = isinstance(error, keelmq.KeelMQError) and (error.outcome_unknown or isinstance(error, Closed))
+        if not expected:
+            field.violations.add(Kind.CONTRACT, f"{ledger.name}: {type(error).__name__}: {error}")
+    write_operation(field, ledger, first, count, begin_s, outcome, error=str(error)[:200])
+
+
+def write_operation(
+    field: Field, ledger: WorkerLedger, first: int, count: int, begin_s: float, outcome: str, **more: object
+) -> None:
+    field.history.write(
+        "send",
+        worker=ledger.worker,
+        name=ledger.name,
+        begin_s=round(begin_s, 4),
+        first=first,
+        count=count,
+        outcome=outcome,
+        **more,
+    )
+
+
+async def create_topics(urls: Sequence[str]) -> None:
+    """Every topic of the run, on a cluster that is ready. Idempotent."""
+    connection = keelmq.Connection(urls)
+    try:
+        for topic, queues in TOPICS.items():
+            body = msgspec.json.encode({"queues": queues, "type": "any"})
+            await connection.call("PUT", f"/v1/topics/{topic}", body=body)
+    finally:
+        connection.close()

@@ -1,0 +1,88 @@
+"""The Raft port of a real node: strangers and broken peers are cut off, the node goes on."""
+
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft.errors import ProtocolError
+from raft.messages import FRAME, Hello, Welcome, decode
+from raft.transport import PROTOCOL
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.fuzz.budget import fuzz
+from tests.fuzz.test_peer_frames import frame_of, hostile_frames
+
+pytestmark = pytest.mark.process
+
+CLUSTER_ID: Final = "e2e"
+NODE: Final = 1
+PEER: Final = 2
+INCARNATION: Final = "0123456789abcdef"
+REPLY_TIMEOUT_S: Final = 5.0
+HELLOS: Final = (
+    Hello(CLUSTER_ID, PEER, NODE, PROTOCOL, INCARNATION),
+    Hello("other", PEER, NODE, PROTOCOL, INCARNATION),
+    Hello(CLUSTER_ID, 9, NODE, PROTOCOL, INCARNATION),
+    Hello(CLUSTER_ID, PEER, 3, PROTOCOL, INCARNATION),
+    Hello(CLUSTER_ID, PEER, NODE, PROTOCOL + 1, INCARNATION),
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One of three; the others are never there."""
+    cluster = ClusterProcess(tmp_path_factory.mktemp("peers"), nodes=3)
+    try:
+        node = cluster.nodes[NODE]
+        node.start()
+        wait_for(lambda: node.status() is not None, "the node to answer")
+        yield node
+        assert node.running()
+        assert "Traceback" not in node.output()
+    finally:
+        cluster.stop()
+
+
+def is_refused(frame: bytes) -> bool:
+    """A frame that is a message belongs to Raft, which has tests of its own."""
+    if len(frame) < FRAME.size:
+        return True
+    body_length, header_length, header_crc = FRAME.unpack_from(frame)
+    if FRAME.size + body_length != len(frame) or header_length > body_length:
+        return True
+    try:
+        decode(memoryview(frame)[FRAME.size :], header_length, header_crc)
+    except ProtocolError:
+        return True
+    return False
+
+
+def talk(node: NodeProcess, stream: bytes) -> bytes:
+    """Everything the node says to `stream` before it closes the connection, as it must when we have ended ours."""
+    with socket.create_connection(("127.0.0.1", node.peer_port), timeout=REPLY_TIMEOUT_S) as connection:
+        answer = b""
+        try:
+            connection.sendall(stream)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(1 << 16):
+                answer += part
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    return answer
+
+
+@fuzz(150)
+@given(hello=st.none() | st.sampled_from(HELLOS), frames=st.lists(hostile_frames().filter(is_refused), max_size=3))
+def test_whoever_does_not_speak_the_protocol_is_cut_off(
+    node: NodeProcess, hello: Hello | None, frames: list[bytes]
+) -> None:
+    answer = talk(node, (frame_of(hello) if hello else b"") + b"".join(frames))
+    if answer:  # also to a Hello among the frames, which is of another cluster
+        _, header_length, header_crc = FRAME.unpack_from(answer)
+        welcome = decode(memoryview(answer)[FRAME.size :], header_length, header_crc)
+        assert isinstance(welcome, Welcome)
+        assert bool(welcome.refusal) == (hello != HELLOS[0])
+    assert node.status() is not None

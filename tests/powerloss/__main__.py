@@ -1,0 +1,134 @@
+"""`make powerloss`: three nodes lose power, again and again, and every promise is compared with their disks.
+
+The last line is `RESULT {json}`. Exit status 1 when a promise was broken, 0 otherwise, also when this machine does not
+allow it: then RESULT says why it was skipped.
+"""
+
+import argparse
+import json
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from tests.powerloss.cluster import PowerCluster
+from tests.powerloss.epoch import Broken, Epoch
+from tests.powerloss.images import FILESYSTEMS, Filesystem
+from tests.powerloss.machine import Workspace, enter_isolation, usable_filesystems
+from tests.powerloss.plan import SEGMENT_BYTES, draw_filesystems
+from tests.powerloss.tally import ProgressLine, Tally
+
+EPOCH_CYCLES: Final = 25
+"""Logs stay small enough to be read whole in every cycle."""
+_SEED_BITS: Final = 32
+_VIOLATIONS_SHOWN: Final = 20
+_NO_FSYNC: Final = Path(__file__).parent / "no_fsync"
+
+
+class Interruption:
+    """SIGTERM and Ctrl-C end the run at its next step, within seconds; the second Ctrl-C at once.
+
+    An exception that a signal handler raises comes out anywhere, also where a lock is just being let go.
+    """
+
+    def __init__(self) -> None:
+        self._requested = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._request)
+
+    def between(self, show: Callable[[str], None]) -> Callable[[str], None]:
+        """`show`, which every step begins with; KeyboardInterrupt comes out of it when a signal has come."""
+
+        def show_unless_requested(step: str) -> None:
+            if self._requested:
+                raise KeyboardInterrupt
+            show(step)
+
+        return show_unless_requested
+
+    def _request(self, number: int, frame: object) -> None:
+        self._requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def main(arguments: list[str]) -> int:
+    settings = _parse(arguments)
+    seed = random.SystemRandom().getrandbits(_SEED_BITS) if settings.seed is None else settings.seed
+    reason = enter_isolation([*arguments, *([] if settings.seed is not None else ["--seed", str(seed)])])
+    if reason is not None:
+        return _skipped(reason)
+    interruption = Interruption()
+    logging.getLogger("keelmq").addHandler(logging.NullHandler())  # outages are what this is about
+    console = Console()
+    wanted: list[Filesystem] = list(FILESYSTEMS) if settings.filesystem == "both" else [settings.filesystem]
+    tally = Tally(seed)
+    progress = ProgressLine(console, tally, settings.cycles)
+    try:
+        with Workspace() as directory:
+            usable, refused = usable_filesystems(wanted, directory)
+            for filesystem, why in refused.items():
+                console.print(f"without {filesystem}: {why}", highlight=False, soft_wrap=True)
+            if not usable:
+                return _skipped("; ".join(f"{name}: {why}" for name, why in refused.items()))
+            console.print(f"SEED={seed}, {settings.cycles} cycles on {' and '.join(usable)}", highlight=False)
+            _run_epochs(directory, usable, settings, tally, interruption.between(progress.show))
+    except KeyboardInterrupt:
+        progress.end()
+        console.print("interrupted; everything is unmounted and removed")
+        return 130
+    progress.end()
+    console.print(tally.table())
+    for violation in tally.violations[:_VIOLATIONS_SHOWN]:
+        console.print(f"VIOLATION {violation.kind}: {violation.detail}", style="red", markup=False, soft_wrap=True)
+    if tally.violations:
+        console.print(
+            f"repeat with: make powerloss CYCLES={tally.cycles + 1} SEED={seed} FILESYSTEM={settings.filesystem}"
+        )
+    print(tally.result_line(skipped_filesystems=refused))
+    return 1 if tally.violations else 0
+
+
+def _run_epochs(
+    directory: Path, usable: list[Filesystem], settings: argparse.Namespace, tally: Tally, show: Callable[[str], None]
+) -> None:
+    """Until all cycles are done or a violation is found."""
+    rng = random.Random(tally.seed)
+    while tally.cycles < settings.cycles:
+        environment = {"PYTHONPATH": str(_NO_FSYNC)} if settings.no_fsync else {}
+        cluster = PowerCluster(directory, draw_filesystems(rng, usable), rng.choice(SEGMENT_BYTES), environment)
+        epoch = Epoch(cluster, rng.getrandbits(_SEED_BITS), tally, show, settings.keep)
+        try:
+            epoch.run(min(settings.epoch, settings.cycles - tally.cycles))
+        except Broken:
+            return
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.powerloss", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=20, help="how often power is lost (default: 20)")
+    parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run (default: a fresh seed)")
+    parser.add_argument("--filesystem", choices=[*FILESYSTEMS, "both"], default="both")
+    parser.add_argument(
+        "--epoch",
+        type=int,
+        default=EPOCH_CYCLES,
+        help="cycles before a new cluster on new disks (default: %(default)s)",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy the nodes' data here at a violation")
+    parser.add_argument("--no-fsync", action="store_true", help="let the nodes skip fdatasync: this must be found out")
+    return parser.parse_args(arguments)
+
+
+def _skipped(reason: str) -> int:
+    print(f"skipped: {reason}")
+    print("RESULT " + json.dumps({"skipped": reason}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""The verdicts: promises against disks, and against what consumers see. Each returns what is wrong, in words."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from tests.powerloss.ledger import Ledger, Place, Promise
+from tests.powerloss.log_on_disk import EntryKey, LogOnDisk
+
+Kind = Literal["lost", "phantom", "damage", "term", "answer", "refusal", "replicas"]
+MAJORITY = 2
+
+
+class Violation(NamedTuple):
+    kind: Kind
+    detail: str
+
+
+def promises_name_a_majority(promises: Iterable[Promise]) -> list[Violation]:
+    return [
+        Violation("lost", f"entry {promise.index} was acknowledged as durable on {promise.durable_on} only")
+        for promise in promises
+        if len(set(promise.durable_on)) < MAJORITY
+    ]
+
+
+def promised_is_on_disk(node_id: int, log: LogOnDisk, promises: Iterable[Promise]) -> list[Violation]:
+    """Every write that was acknowledged as durable on this node is on its disk after its power loss."""
+    found = []
+    for promise in promises:
+        if node_id in promise.durable_on:
+            missing = _missing(log, promise)
+            if missing:
+                found.append(Violation("lost", f"node {node_id}, durable_on {promise.durable_on}: {missing}"))
+    return found
+
+
+def majority_holds(logs: Mapping[int, LogOnDisk], ledger: Ledger, promises: int, decisions: int) -> list[Violation]:
+    """With the disks of all nodes at hand: the first `promises` writes and `decisions` are on a majority of them."""
+    found = []
+    for promise in ledger.promises[:promises]:
+        holders = [node_id for node_id, log in logs.items() if not _missing(log, promise)]
+        if len(holders) < MAJORITY:
+            found.append(Violation("lost", f"entry {promise.index} of term {promise.term} is on {holders} only"))
+    recorded: Counter[tuple[str, str]] = Counter()
+    for log in logs.values():
+        keys = (EntryKey(header.index, header.term) for header in log.records.values())
+        recorded.update({decision for key in keys for decision in log.contents[key].decisions})
+    for transaction_id, decision in ledger.decisions[:decisions]:
+        if recorded[transaction_id, decision] < MAJORITY:
+            detail = f"{decision} of transaction {transaction_id} is on {recorded[transaction_id, decision]} disks"
+            found.append(Violation("lost", detail))
+    return found
+
+
+def disk_is_sound(node_id: int, log: LogOnDisk, ledger: Ledger, terms_seen: Mapping[int, int]) -> list[Violation]:
+    """No damage, no entry that two nodes hold with different content, nothing nobody sent, no forgotten term."""
+    found = [
+        Violation("damage", f"node {node_id}: {finding.segment}, position {finding.position}: {finding.detail}")
+        for finding in log.damage
+    ]
+    found += [
+        Violation("replicas", f"node {node_id}: entry {key.index} of term {key.term} differs from another node's")
+        for key in log.differing
+    ]
+    if log.term < terms_seen.get(node_id, 0):
+        found.append(Violation("term", f"node {node_id} was in term {terms_seen[node_id]}, its disk says {log.term}"))
+    for header in log.records.values():
+        contents = log.contents[EntryKey(header.index, header.term)]
+        unsent = [number for number in contents.numbers if not ledger.was_sent(number)]
+        if unsent or contents.foreign_bodies:
+            detail = f"node {node_id}: entry {header.index} holds {unsent} and {contents.foreign_bodies} foreign bodies"
+            found.append(Violation("phantom", detail))
+    return found
+
+
+def visible_where_promised(seen: Mapping[int, Place], promised: Sequence[tuple[int, Place]]) -> list[Violation]:
+    return [
+        Violation("lost", f"message {number} was acknowledged at {place}, read at {seen.get(number)}")
+        for number, place in promised
+        if seen.get(number) != place
+    ]
+
+
+def all_settled(seen: Mapping[int, Place], ledger: Ledger) -> list[Violation]:
+    """At rest, every transaction decided: exactly what must be visible is, and nothing that must not."""
+    lost = ledger.must_be_visible() - seen.keys()
+    phantom = [number for number in seen if not ledger.may_be_visible(number)]
+    found = [Violation("lost", f"message {number} is not in any queue") for number in sorted(lost)]
+    return found + [Violation("phantom", f"message {number} is at {seen[number]}") for number in phantom]
+
+
+def _missing(log: LogOnDisk, promise: Promise) -> str:
+    """What of the promise is not in the log, or an empty string."""
+    header = log.records.get(promise.index)
+    if header is None or header.term != promise.term:
+        there = "nothing" if header is None else f"term {header.term}"
+        return f"entry {promise.index} of term {promise.term} is not on disk, {there} is there"
+    absent = set(promise.numbers) - log.contents[EntryKey(promise.index, promise.term)].numbers
+    return f"entry {promise.index} does not hold messages {sorted(absent)}" if absent else ""

@@ -1,0 +1,106 @@
+"""Three nodes, each on its own disk, whose power can be cut."""
+
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.powerloss.damage import LiveTail, live_tail
+from tests.powerloss.images import Filesystem, NodeDisk
+
+# Outside of the range for outgoing connections: in the run's own network namespace nobody can take them.
+_FIRST_PORT: Final = 7081
+_OPTIONS: Final = (
+    *("--election-timeout-ms", "200", "--heartbeat-ms", "40"),
+    *("--check-immunity-ms", "1000", "--check-interval-ms", "1000"),
+)
+_FREEZE_TIMEOUT_S: Final = 10.0
+_STATES_OF_STOPPED: Final = frozenset("TtZX")
+
+
+class PowerCluster:
+    """`processes` and, under each node's data directory, its disk."""
+
+    def __init__(
+        self,
+        directory: Path,
+        filesystems: Mapping[int, Filesystem],
+        segment_bytes: int,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.disks = {
+            node_id: NodeDisk(directory, f"node{node_id}", filesystem) for node_id, filesystem in filesystems.items()
+        }
+        ports = range(_FIRST_PORT, _FIRST_PORT + 2 * len(filesystems))
+        options = (*_OPTIONS, "--segment-bytes", str(segment_bytes))
+        self.processes = ClusterProcess(
+            directory, len(filesystems), options=options, environment=environment, ports=ports
+        )
+        self.nodes = self.processes.nodes
+
+    def make_disks(self) -> None:
+        for disk in self.disks.values():
+            disk.make()
+            disk.mount()
+
+    def cut_power(
+        self, victims: Iterable[int], *, freeze_first: bool, flush_journal: bool, drain_s: float
+    ) -> dict[int, LiveTail | None]:
+        """The victims' disks keep what they hold, their processes are gone, their file systems unmounted.
+
+        Returns what the page cache had of each victim's last segment, where it was frozen first. A victim that is not
+        frozen runs on for `drain_s` with a disk that takes nothing.
+        """
+        nodes = [self.nodes[node_id] for node_id in victims]
+        tails: dict[int, LiveTail | None] = {}
+        if freeze_first:
+            for node in nodes:
+                node.pause()
+            for node in nodes:
+                _wait_frozen(node)
+                tails[node.node_id] = live_tail(node.data_dir)
+        for node in nodes:
+            self.disks[node.node_id].cut_power(flush_journal=flush_journal)
+        if not freeze_first:
+            time.sleep(drain_s)
+        for node in nodes:
+            node.kill()
+            self.disks[node.node_id].unmount()
+        return tails
+
+    def restore_power(self, victims: Iterable[int]) -> None:
+        """The file systems are there again, the nodes not yet started."""
+        for node_id in victims:
+            self.disks[node_id].mount()
+
+    def discard(self) -> None:
+        """Nothing runs, nothing is mounted, the images are gone."""
+        self.processes.stop()
+        for disk in self.disks.values():
+            disk.discard()
+        for node in self.nodes.values():
+            node.log_path.unlink(missing_ok=True)
+
+    def ask_to_stop(self, victims: Iterable[int]) -> None:
+        for node_id in victims:
+            process = self.nodes[node_id].process
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
+
+
+def _wait_frozen(node: NodeProcess) -> None:
+    """Until no thread of the node runs: a thread in the middle of an fsync ends it first."""
+    tasks = Path(f"/proc/{node.pid}/task")
+
+    def frozen() -> bool:
+        try:
+            return all(
+                (task / "stat").read_text().rpartition(")")[2].split()[0] in _STATES_OF_STOPPED
+                for task in tasks.iterdir()
+            )
+        except (FileNotFoundError, ProcessLookupError):  # it has ended by itself
+            return not node.running()
+
+    wait_for(frozen, f"node {node.node_id} to be stopped", _FREEZE_TIMEOUT_S)

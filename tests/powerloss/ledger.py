@@ -1,0 +1,111 @@
+"""What was sent, and what the cluster promised about it.
+
+One thread writes, another reads: everything that is read meanwhile is a list that only grows.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Decided = Literal["commit", "rollback"]
+
+
+class Fate(enum.Enum):
+    """What the sender knows about a message outside of transactions."""
+
+    UNKNOWN = "unknown"
+    STORED = "stored"
+    REFUSED = "refused"
+    """The answer was that certainly nothing was stored."""
+
+
+class Place(NamedTuple):
+    topic: str
+    queue: int
+    offset: int
+
+
+class Promise(NamedTuple):
+    """An acknowledged write: the Raft entry that holds the messages, and the nodes that had it fsynced."""
+
+    numbers: tuple[int, ...]
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    term: int
+    durable_on: tuple[int, ...]
+
+
+class Half(msgspec.Struct):
+    """A transaction: what its application wants, and how far it came."""
+
+    id: str
+    numbers: tuple[int, ...]
+    intention: Decided
+    local_ran: bool = False
+    """The application's own transaction took place: from here on the broker has to carry the intention out."""
+    fenced: bool = False
+    """A check was answered with a rollback before it could: now it must not take place any more."""
+
+    @property
+    def to_be_visible(self) -> bool:
+        return self.local_ran and self.intention == "commit"
+
+
+class Ledger:
+    """Messages are numbered in the order in which they were begun."""
+
+    def __init__(self) -> None:
+        self.fates: list[Fate] = []
+        self.promises: list[Promise] = []
+        self.places: list[tuple[int, Place]] = []
+        self.decisions: list[tuple[str, Decided]] = []
+        self.complaints: list[str] = []
+        """Answers that no client should ever get."""
+        self.halves: dict[str, Half] = {}
+        self.acknowledged = 0
+        """Messages that the cluster promised to keep, prepared ones included."""
+        self._half_of: dict[int, Half] = {}
+
+    def begin(self, count: int) -> list[int]:
+        """Numbers of messages about to be sent; what becomes of them is unknown until it is told here."""
+        first = len(self.fates)
+        self.fates.extend([Fate.UNKNOWN] * count)
+        return list(range(first, first + count))
+
+    def begin_half(self, transaction_id: str, count: int, intention: Decided) -> Half:
+        half = Half(transaction_id, tuple(self.begin(count)), intention)
+        self._half_of.update(dict.fromkeys(half.numbers, half))
+        self.halves[transaction_id] = half
+        return half
+
+    def stored(self, placed: Mapping[int, Place], promise: Promise) -> None:
+        for number, place in placed.items():
+            self.fates[number] = Fate.STORED
+            self.places.append((number, place))
+        self.prepared(promise)
+
+    def prepared(self, promise: Promise) -> None:
+        self.promises.append(promise)
+        self.acknowledged += len(promise.numbers)
+
+    def decided(self, half: Half, decision: Decided, placed: Iterable[tuple[int, Place]] = ()) -> None:
+        """The broker confirmed the decision."""
+        self.decisions.append((half.id, decision))
+        self.places.extend(placed)
+
+    def refused(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.fates[number] = Fate.REFUSED
+
+    def was_sent(self, number: int) -> bool:
+        return number < len(self.fates)
+
+    def may_be_visible(self, number: int) -> bool:
+        half = self._half_of.get(number)
+        return half.to_be_visible if half is not None else self.fates[number] is not Fate.REFUSED
+
+    def must_be_visible(self) -> set[int]:
+        """Once every transaction is decided."""
+        stored = {number for number, fate in enumerate(self.fates) if fate is Fate.STORED}
+        return stored.union(*(half.numbers for half in self.halves.values() if half.to_be_visible))

@@ -1,0 +1,122 @@
+"""A stopped node's commit log as its disk holds it, read with the store's own readers and changed by nothing."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cluster.compression import unpack
+from store.command import Decide, batches_of, decode_entry
+from store.disk import PosixDisk
+from store.dump import Finding, verify_log
+from store.hard_state import HardState
+from store.record import KIND_ENTRY, Header
+from store.scan import scan_records
+from store.segment import SEGMENT_SUFFIX, start_of
+from tests.powerloss.ledger import Decided
+from tests.powerloss.messages import number_in
+
+LOG_DIRECTORY: Final = "log"
+HARD_STATE: Final = "hard_state"
+
+_decode_block = msgspec.msgpack.Decoder(list[list[object]]).decode
+
+
+class EntryKey(NamedTuple):
+    """Raft: entries of one index and term are the same entry, everywhere."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    term: int
+
+
+class Contents(NamedTuple):
+    """What an entry says about the writer's messages."""
+
+    payload_crc: int
+    numbers: frozenset[int]
+    foreign_bodies: int  # bodies that no writer made
+    decisions: tuple[tuple[str, Decided], ...]
+
+
+class LogOnDisk(NamedTuple):
+    records: Mapping[int, Header]  # intact and in order, by index
+    contents: Mapping[EntryKey, Contents]
+    damage: tuple[Finding, ...]  # what opening the log would not repair
+    end_position: int
+    term: int  # of the hard state
+    differing: tuple[EntryKey, ...]  # entries that another disk holds with another payload
+
+    def has(self, index: int, term: int) -> bool:
+        header = self.records.get(index)
+        return header is not None and header.term == term
+
+
+class LogReader:
+    """Reads logs of one cluster; the contents of entries are decoded once for all nodes."""
+
+    def __init__(self) -> None:
+        self._contents: dict[EntryKey, Contents] = {}
+        self._disk = PosixDisk()
+
+    def read(self, data_dir: Path) -> LogOnDisk:
+        """The log in `data_dir`; empty when the node never came to making one."""
+        directory = data_dir / LOG_DIRECTORY
+        term = HardState(self._disk, str(data_dir / HARD_STATE)).term
+        if not directory.is_dir():
+            return LogOnDisk({}, self._contents, (), 0, term, ())
+        records: dict[int, Header] = {}
+        differing = []
+        end = 0
+        for start in segment_starts(directory):
+            for header, payload in self._records(segment_path(directory, start), start):
+                records[header.index] = header
+                end = header.end_position
+                key = EntryKey(header.index, header.term)
+                known = self._contents.get(key)
+                if known is None:
+                    self._contents[key] = _contents(header, bytes(payload))
+                elif known.payload_crc != header.payload_crc:
+                    differing.append(key)
+        damage = tuple(f for f in verify_log(self._disk, str(directory)).findings if not f.harmless)
+        return LogOnDisk(records, self._contents, damage, end, term, tuple(differing))
+
+    def _records(self, path: Path, start: int) -> list[tuple[Header, bytes]]:
+        file = self._disk.open(str(path))
+        try:
+            return [(header, bytes(payload)) for header, payload in scan_records(file, start)]
+        finally:
+            file.close()
+
+
+def segment_starts(directory: Path) -> list[int]:
+    """Positions of the segments in a log directory, in order."""
+    starts = (start_of(path.name, SEGMENT_SUFFIX) for path in directory.iterdir())
+    return sorted(start for start in starts if start is not None)
+
+
+def segment_path(directory: Path, start: int) -> Path:
+    return directory / f"{start:020d}{SEGMENT_SUFFIX}"
+
+
+def _contents(header: Header, payload: bytes) -> Contents:
+    if header.kind != KIND_ENTRY:
+        return Contents(header.payload_crc, frozenset(), 0, ())
+    entry = decode_entry(payload)
+    numbers: list[int] = []
+    foreign = 0
+    decisions: list[tuple[str, Decided]] = []
+    for command, offsets in zip(entry.commands, entry.block_offsets, strict=True):
+        if isinstance(command, Decide) and command.decision != "unknown":
+            decisions.append((command.transaction_id, command.decision))
+        for batch, offset in zip(batches_of(command), offsets, strict=True):
+            block = payload[offset : offset + batch.length]
+            if batch.uncompressed_bytes is not None:
+                block = unpack(block, batch.uncompressed_bytes)
+            for message in _decode_block(block):
+                number = number_in(message[0]) if isinstance(message[0], bytes) else None
+                if number is None:
+                    foreign += 1
+                else:
+                    numbers.append(number)
+    return Contents(header.payload_crc, frozenset(numbers), foreign, tuple(decisions))

@@ -1,0 +1,126 @@
+"""What a run needs of the machine: root, namespaces of its own, loop mounts; and what killed runs left behind.
+
+The run moves into its own mount and network namespace. Mounts made there end with its processes, even when it is
+killed, and no other program can take a port while a node is down. What can stay behind is a directory of sparse files;
+the next run removes it.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from tests.powerloss.images import FILESYSTEMS, Filesystem, MountError, NodeDisk
+
+PREFIX: Final = "keelmq-powerloss-"
+_ISOLATED_VARIABLE: Final = "KEELMQ_POWERLOSS_ISOLATED"
+_UNSHARE: Final = ("unshare", "--mount", "--net", "--propagation", "private")
+_LOCK_FILE: Final = "lock"
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 1
+
+
+def enter_isolation(arguments: Sequence[str]) -> str | None:
+    """Start this program again in namespaces of its own (does not return then), or say why that is impossible."""
+    if os.environ.pop(_ISOLATED_VARIABLE, None):  # taken away: nodes refuse options they do not know
+        _raise_loopback()
+        return None
+    if os.geteuid() != 0:
+        return "mounting file systems and shutting them down needs root"
+    if shutil.which(_UNSHARE[0]) is None:
+        return "unshare not found (Debian: util-linux)"
+    probe = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"no namespaces here: {probe.stderr.strip()}"
+    command = [*_UNSHARE, sys.executable, "-m", "tests.powerloss", *arguments]
+    os.execvpe(command[0], command, {**os.environ, _ISOLATED_VARIABLE: "1"})
+
+
+def usable_filesystems(wanted: Sequence[Filesystem], directory: Path) -> tuple[list[Filesystem], dict[Filesystem, str]]:
+    """Those of `wanted` that can be made, mounted and shut down here, and why the others cannot."""
+    usable: list[Filesystem] = []
+    refused: dict[Filesystem, str] = {}
+    for filesystem in wanted:
+        if shutil.which(f"mkfs.{filesystem}") is None:
+            refused[filesystem] = f"mkfs.{filesystem} not found (Debian: {FILESYSTEMS[filesystem].package})"
+            continue
+        disk = NodeDisk(directory, f"probe-{filesystem}", filesystem)
+        try:
+            disk.make()
+            disk.mount()
+            disk.cut_power(flush_journal=False)
+            disk.unmount()
+            disk.remove()
+            usable.append(filesystem)
+        except (MountError, OSError) as error:
+            refused[filesystem] = str(error)
+    return usable, refused
+
+
+class Workspace:
+    """The directory of one run, `keelmq-powerloss-<pid>` in the system's temporary directory. A context manager."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}"
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> Path:
+        _remove_leftovers(self.path.parent)
+        self.path.mkdir()
+        self._lock = _take_lock(self.path)
+        return self.path
+
+    def __exit__(self, *exception: object) -> None:
+        _remove(self.path)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Directories of runs that do not run any more."""
+    for path in parent.glob(f"{PREFIX}*"):
+        lock = _take_lock(path)
+        if lock is not None:
+            _remove(path)
+            lock.close()
+
+
+def _take_lock(path: Path) -> IO[bytes] | None:
+    """The run's lock, or None while its process lives."""
+    try:
+        lock = open(path / _LOCK_FILE, "wb")  # noqa: SIM115 - held as long as the run lives
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _remove(path: Path) -> None:
+    for mount_point in _mounts_below(path):
+        subprocess.run(["umount", "--lazy", mount_point], check=False)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _mounts_below(path: Path) -> list[str]:
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(f"{path}/")]
+
+
+def _raise_loopback() -> None:
+    """A new network namespace has a loopback interface that is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14x", b"lo", 0)
+        _, flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))

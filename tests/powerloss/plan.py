@@ -1,0 +1,111 @@
+"""What a cycle does, drawn from the seed: who loses power, at which moment, and what else happens to the disks.
+
+A seed repeats the choices, not the microseconds: processes and disks keep their own time.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX
+from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from tests.powerloss.file_events import CREATED, RENAMED_TO, WRITTEN, FileEvent
+from tests.powerloss.images import Filesystem
+
+NODES: Final = (1, 2, 3)
+SEGMENT_BYTES: Final = (64 << 10, 128 << 10, 256 << 10)  # small: new segments all the time
+
+Scope = Literal["one", "majority", "all"]
+Trigger = Literal["load", "first_start", "graceful_stop", "leader_change", "recovery"]
+Tear = Literal["prefix", "hole", "header_only", "garbage"]
+
+_SCOPES: Final[dict[Scope, tuple[int, int]]] = {"one": (1, 45), "majority": (2, 30), "all": (3, 25)}  # size, weight
+_TEARS: Final[tuple[Tear, ...]] = ("prefix", "prefix", "hole", "header_only", "garbage")
+_TEAR_PROBABILITY: Final = 0.4
+_FLIP_PROBABILITY: Final = 0.3  # of the cycles in which one node loses power
+_WIPE_PROBABILITY: Final = 0.15  # of the flips
+_FLUSH_JOURNAL_PROBABILITY: Final = 0.2
+_RUNNING_PROBABILITY: Final = 0.15
+
+
+class Moment(NamedTuple):
+    """When power is lost: after `trigger`, at the first event that is `wanted` in `directory` of a victim (if any), and
+    up to `delay_s` later.
+    """
+
+    trigger: Trigger
+    weight: int
+    delay_s: float
+    directory: str = ""
+    wanted: Callable[[FileEvent], bool] | None = None
+
+
+def _made(suffix: str, kind: int = CREATED) -> Callable[[FileEvent], bool]:
+    return lambda event: bool(event.kind & kind) and event.name.endswith(suffix)
+
+
+MOMENTS: Final[dict[str, Moment]] = {
+    "under load": Moment("load", 6, 0.3),
+    "a sync": Moment("load", 4, 0.003, "log", _made(SYNCED_MARK_NAME, WRITTEN)),
+    "next segment being allocated": Moment("load", 4, 0.002, "log", _made(PENDING_NAME)),
+    "segment being sealed": Moment("load", 4, 0.002, "log", _made(SIDECAR_SUFFIX)),
+    "segment just named": Moment("load", 4, 0.002, "log", _made(SEGMENT_SUFFIX, RENAMED_TO)),
+    "leader change": Moment("leader_change", 4, 0.003, "", _made("hard_state", RENAMED_TO)),
+    "graceful stop": Moment("graceful_stop", 3, 0.4),
+    "index flush of a graceful stop": Moment("graceful_stop", 3, 0.002, "index", _made(".sst")),
+    "recovery": Moment("recovery", 4, 0.7),
+    "recovery: index being opened": Moment("recovery", 3, 0.002, "index", _made(".dbtmp", CREATED)),
+    "recovery: log being opened": Moment("recovery", 4, 0.003, "log", _made(SYNCED_MARK_NAME, WRITTEN)),
+}
+FIRST_START: Final = "first start"
+_FIRST_START_MOMENT: Final = Moment("first_start", 0, 1.6)
+EVENT_TIMEOUT_S: Final = 4.0
+
+
+class CyclePlan(msgspec.Struct, frozen=True):
+    scope: Scope
+    victims: tuple[int, ...]
+    moment: str
+    delay_s: float
+    down_s: float
+    """How long the others go on without the victims."""
+    flush_journal: bool
+    freeze_first: bool
+    """The victims are stopped before their power goes; otherwise it goes while they run."""
+    tears: tuple[Tear | None, ...]
+    flip: bool
+    wipe: bool
+
+    @property
+    def when(self) -> Moment:
+        return MOMENTS.get(self.moment, _FIRST_START_MOMENT)
+
+
+def draw_cycle(rng: random.Random, *, first: bool) -> CyclePlan:
+    """The next cycle; the `first` of an epoch has new, empty disks."""
+    scope: Scope = "all" if first else rng.choices(list(_SCOPES), [weight for _, weight in _SCOPES.values()])[0]
+    victims = tuple(rng.sample(NODES, _SCOPES[scope][0]))
+    moment = FIRST_START if first else rng.choices(list(MOMENTS), [each.weight for each in MOMENTS.values()])[0]
+    delay_s = rng.uniform(0, (MOMENTS.get(moment) or _FIRST_START_MOMENT).delay_s) * (rng.random() < 0.8)
+    flip = scope == "one" and rng.random() < _FLIP_PROBABILITY
+    return CyclePlan(
+        scope,
+        victims,
+        moment,
+        delay_s,
+        down_s=rng.uniform(0, 0.3),
+        flush_journal=rng.random() < _FLUSH_JOURNAL_PROBABILITY,
+        freeze_first=rng.random() >= _RUNNING_PROBABILITY,
+        tears=tuple(rng.choice(_TEARS) if rng.random() < _TEAR_PROBABILITY else None for _ in victims),
+        flip=flip,
+        wipe=flip and rng.random() < _WIPE_PROBABILITY,
+    )
+
+
+def draw_filesystems(rng: random.Random, usable: list[Filesystem]) -> dict[int, Filesystem]:
+    """One for each node; every usable one is there."""
+    kinds = [*usable, *rng.choices(usable, k=len(NODES) - len(usable))]
+    rng.shuffle(kinds)
+    return dict(zip(NODES, kinds, strict=True))

@@ -1,0 +1,56 @@
+"""What consumers of the cluster see: every queue read from where the last reading ended."""
+
+from typing import Final
+
+from tests.e2e.cluster_process import NodeProcess
+from tests.powerloss.checkers import Violation
+from tests.powerloss.ledger import Ledger, Place
+from tests.powerloss.messages import number_in
+from tests.powerloss.writer import QUEUES, TOPICS
+
+_MESSAGES_PER_PULL: Final = 5_000
+_BYTES_PER_PULL: Final = 16 << 20
+
+
+class QueueReader:
+    """`seen` says where each message was read. Reading from another node must continue what was read before."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._next = {(topic, queue): 0 for topic in TOPICS for queue in range(QUEUES)}
+        self.seen: dict[int, Place] = {}
+
+    def read(self, node: NodeProcess) -> list[Violation]:
+        """Everything new on `node`. Raises OSError when it does not answer or cannot know: ask again."""
+        found: list[Violation] = []
+        for topic, queue in self._next:
+            while self._read_some(node, topic, queue, found):
+                pass
+        return found
+
+    def _read_some(self, node: NodeProcess, topic: str, queue: int, found: list[Violation]) -> bool:
+        """True when there is more."""
+        begin = self._next[topic, queue]
+        query = f"offset={begin}&max_messages={_MESSAGES_PER_PULL}&max_bytes={_BYTES_PER_PULL}"
+        reply = node.request("GET", f"/v1/topics/{topic}/queues/{queue}/messages?{query}")
+        if reply.status != 200:
+            raise ConnectionError(f"node {node.node_id} answered {reply.status} for {topic}/{queue} from {begin}")
+        page = reply.json()
+        for message in page["messages"]:
+            place = Place(topic, queue, message["offset"])
+            if place.offset != self._next[topic, queue]:
+                found.append(Violation("lost", f"{place} follows offset {self._next[topic, queue] - 1}"))
+            self._next[topic, queue] = place.offset + 1
+            found += self._judge(message["body"].encode(), place)
+        return bool(page["messages"]) and page["max_offset"] > self._next[topic, queue]
+
+    def _judge(self, body: bytes, place: Place) -> list[Violation]:
+        number = number_in(body)
+        if number is None or not self._ledger.was_sent(number):
+            return [Violation("phantom", f"{place} holds a body nobody sent: {body[:40]!r}")]
+        if number in self.seen:
+            return [Violation("phantom", f"message {number} is at {self.seen[number]} and at {place}")]
+        self.seen[number] = place
+        if not self._ledger.may_be_visible(number):
+            return [Violation("phantom", f"message {number} is at {place}, though refused or not committed")]
+        return []
