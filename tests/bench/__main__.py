@@ -1,0 +1,172 @@
+"""`make bench`: what three nodes and the load generator do together on this machine, beside the machine's floor.
+
+The last line is `RESULT {json}`. A missed goal is reported, not an error: the exit status is 0 when everything could be
+measured.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from rich.console import Console
+
+from deploy.local_nodes import NodeError
+from tests.bench import compression, floor, load, timers
+from tests.bench.cluster import NODES, BenchCluster
+from tests.bench.figures import Figure, Figures
+
+TOPIC: Final = "bench"
+TRANSACTION_TOPIC: Final = "bench-transactions"
+CONSUME_TOPIC: Final = "bench-consume"
+COMPRESSION_TOPIC: Final = "bench-compression"
+QUEUES: Final = 4
+IDLE_S: Final = 3.0
+RESTART_GOAL_S: Final = 3.0
+GIB: Final = 1 << 30
+# Each node stores the log; the index and the bodies of one more round fit into the rest.
+DISK_FACTOR: Final = NODES + 1
+
+
+async def run(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print("the machine's floor")
+    bare = floor.measure(directory)
+    figures.add(
+        Figure("fdatasync_p50", "pwrite + fdatasync of 1 KiB, p50", bare.fdatasync.p50_ms, "ms"),
+        Figure("fdatasync_p99", "pwrite + fdatasync of 1 KiB, p99", bare.fdatasync.p99_ms, "ms"),
+        Figure("fdatasync_three_p50", "… when three are made at once, p50", bare.fdatasync_three.p50_ms, "ms"),
+        Figure("round_trip_p50", "loopback round trip of 1 KiB, p50", bare.round_trip.p50_ms, "ms"),
+        Figure("round_trip_p99", "loopback round trip of 1 KiB, p99", bare.round_trip.p99_ms, "ms"),
+    )
+    console.print(f"{NODES} nodes, every acknowledged write on the disks of a majority")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await create_topics(cluster.urls[0])
+        await asyncio.sleep(IDLE_S)
+        figures.add(Figure("memory_idle", "resident memory of a node, idle", cluster.resident_mib(), "MiB", 120))
+        async with cluster.watch_memory() as samples:
+            await sends(cluster, settings.seconds, bare, figures)
+            await transactions_and_consumption(cluster, settings.seconds, figures)
+            await compression.compare(cluster.urls, COMPRESSION_TOPIC, settings.seconds, figures)
+        figures.add(Figure("memory_load", "resident memory of a node, under load", max(samples), "MiB", 400))
+        if settings.restart_gib:
+            await restart(cluster, settings.restart_gib, figures, console)
+    finally:
+        cluster.close()
+
+
+async def run_timers(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"{NODES} nodes, {settings.timers:,} timers, then {settings.flood:,} that are due at once")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await timers.measure(cluster, settings.timers, settings.flood, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
+async def create_topics(url: str) -> None:
+    async with aiohttp.ClientSession(raise_for_status=True) as http:
+        for topic, kind in (
+            (TOPIC, "normal"),
+            (TRANSACTION_TOPIC, "transaction"),
+            (CONSUME_TOPIC, "normal"),
+            (COMPRESSION_TOPIC, "normal"),
+        ):
+            async with http.put(f"{url}/v1/topics/{topic}", json={"queues": QUEUES, "type": kind}):
+                pass
+
+
+async def sends(cluster: BenchCluster, seconds: float, bare: floor.Floor, figures: Figures) -> None:
+    one = await load.sequential_sends(cluster.urls, TOPIC, 1024)
+    figures.add(
+        Figure(
+            "sequential_p50", "send of 1 KiB, one after the other, p50", one.p50_ms, "ms", 3 * bare.replicated_write_ms
+        ),
+        Figure("sequential_p99", "send of 1 KiB, one after the other, p99", one.p99_ms, "ms"),
+        Figure(
+            "sequential_over_floor",
+            "… p50 over leader sync + round trip + follower sync",
+            one.p50_ms / bare.replicated_write_ms,
+            "x",
+        ),
+        Figure(
+            "sequential_over_shared_floor",
+            "… p50 over the same with three syncs at once",
+            one.p50_ms / bare.replicated_write_shared_ms,
+            "x",
+        ),
+    )
+    rate = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
+    figures.add(Figure("concurrent_1k", "64 concurrent sends of 1 KiB", rate, "msg/s", 20_000, ">="))
+    rate = await load.batch_sends(cluster.urls, TOPIC, load.noise(256, 1024), seconds)
+    figures.add(Figure("batch_256x1k", "batches of 256 x 1 KiB", rate, "msg/s", 60_000, ">="))
+    rate = await load.batch_sends(cluster.urls, TOPIC, load.noise(1000, 100), seconds)
+    figures.add(Figure("batch_1000x100", "batches of 1,000 x 100 B", rate, "msg/s", 400_000, ">="))
+
+
+async def transactions_and_consumption(cluster: BenchCluster, seconds: float, figures: Figures) -> None:
+    rate = await load.transactions(cluster.urls, TRANSACTION_TOPIC, 1024, seconds)
+    figures.add(Figure("transactions", "transactions, half + commit, 64 at once", rate, "tx/s", 1_500, ">="))
+    rate = await load.produce_and_consume(cluster.urls, CONSUME_TOPIC, load.noise(256, 1024), seconds)
+    figures.add(Figure("end_to_end", "produced and consumed at once, 1 KiB", rate, "msg/s"))
+
+
+async def restart(cluster: BenchCluster, gib: float, figures: Figures, console: Console) -> None:
+    """Restart each node in turn, killed with SIGKILL, once the log is long enough."""
+    console.print(f"filling the log to {gib:g} GiB")
+    await load.fill(cluster.urls, TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
+    taken_s = [await asyncio.to_thread(cluster.restart_s, node) for node in cluster.nodes]
+    what = f"kill -9 to ready with a log of {gib:g} GiB"
+    figures.add(
+        Figure("restart_worst", f"{what}, slowest node", max(taken_s), "s", RESTART_GOAL_S),
+        Figure("restart_median", f"{what}, median", statistics.median(taken_s), "s"),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench BENCH_ARGS=…", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load (default 5)")
+    parser.add_argument(
+        "--restart-gib",
+        type=float,
+        default=2.0,
+        help="length of the log for the restart figure (default 2, 0 skips it)",
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where the nodes keep their data (default: the temporary folder)"
+    )
+    parser.add_argument(
+        "--timers", type=int, metavar="N", help="measure delayed messages with N of them pending, and nothing else"
+    )
+    parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at one moment (default 100,000)")
+    settings = parser.parse_args()
+    console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
+    figures = Figures(console)
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-bench-", dir=settings.directory))
+    try:
+        needed = DISK_FACTOR * (settings.restart_gib + 2) * GIB
+        if shutil.disk_usage(directory).free < needed:
+            parser.error(f"{directory} has less than {needed / GIB:.0f} GiB free; see --directory and --restart-gib")
+        measure = run if settings.timers is None else run_timers
+        asyncio.run(measure(directory, settings, figures, console))
+    except NodeError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(directory)
+    console.print(figures.table())
+    print("RESULT", figures.as_json(cpus=os.cpu_count(), python=platform.python_version(), nodes=NODES))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The benchmark's cluster: three keelmqd processes, their memory and the size of their logs."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from deploy.local_nodes import LocalNode, nodes_on_free_ports, wait_ready
+
+NODES: Final = 3
+MEMORY_SAMPLE_S: Final = 0.25
+READY_POLL_S: Final = 0.01
+MIB: Final = 1 << 20
+
+
+class BenchCluster:
+    def __init__(self, directory: Path) -> None:
+        self.nodes = nodes_on_free_ports(directory, NODES)
+        self.urls = [node.url for node in self.nodes]
+
+    def start(self) -> None:
+        """Start the nodes; they are ready on return."""
+        for node in self.nodes:
+            node.start()
+        wait_ready(self.nodes)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def resident_mib(self) -> float:
+        """Resident memory of the largest node now."""
+        return max(resident_bytes(node) for node in self.nodes) / MIB
+
+    @contextlib.asynccontextmanager
+    async def watch_memory(self) -> AsyncIterator[list[float]]:
+        """Within the block, the list grows by samples of `resident_mib`."""
+        samples: list[float] = [self.resident_mib()]
+
+        async def sample() -> None:
+            while True:
+                await asyncio.sleep(MEMORY_SAMPLE_S)
+                samples.append(self.resident_mib())
+
+        sampler = asyncio.create_task(sample())
+        try:
+            yield samples
+        finally:
+            sampler.cancel()
+
+    def log_bytes(self) -> int:
+        """Length of the shortest node's log, to the beginning of its newest segment (named by its position)."""
+        return min(max(int(segment.stem) for segment in (node.data_dir / "log").glob("*.log")) for node in self.nodes)
+
+    def restart_s(self, node: LocalNode) -> float:
+        """Seconds from starting a node that was killed with SIGKILL until it is ready."""
+        node.kill()
+        started = time.perf_counter()
+        node.start()
+        while node.not_ready() is not None:
+            time.sleep(READY_POLL_S)
+        return time.perf_counter() - started
+
+
+def resident_bytes(node: LocalNode) -> int:
+    for line in Path(f"/proc/{node.pid()}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"node {node.node_id} has no resident memory: it ended")

@@ -1,0 +1,301 @@
+"""Real `keelmqd` processes on loopback: start, wait, kill, pause, restart, and leave none behind.
+
+    with ClusterProcess(tmp_path, nodes=3) as cluster:
+        leader = cluster.wait_leader()
+        leader.kill()
+        cluster.wait_leader(among=cluster.alive())
+
+Everything waits on a condition with a deadline; a deadline that passes raises with the tail of the nodes' logs.
+"""
+
+import ctypes
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 15.0
+POLL_INTERVAL_S: Final = 0.02
+_PR_SET_PDEATHSIG: Final = 1
+
+Value = TypeVar("Value")
+
+
+class Reply(NamedTuple):
+    """One HTTP response; `headers` has lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def wait_for(condition: Callable[[], Value | None], what: str, timeout_s: float = READY_TIMEOUT_S) -> Value:
+    """The first truthy value of `condition`, or TimeoutError naming what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listened on just now; all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _die_with_parent() -> None:
+    # A test run that is killed must not leave brokers behind.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class NodeProcess:
+    """One broker: its addresses and data survive `kill` and `start`."""
+
+    def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
+        self.node_id = node_id
+        self.http_port = http_port
+        self.peer_port = peer_port
+        self.data_dir = directory / f"node{node_id}"
+        self.log_path = directory / f"node{node_id}.out"
+        self.arguments: list[str] = []
+        self.environment: dict[str, str] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "cluster.main", "run", *self.arguments]
+
+    def start(self, prefix: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
+        """Start the process; `prefix` is a wrapper such as strace, `extra` more flags for this start only."""
+        assert not self.running(), f"node {self.node_id} runs already"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [*prefix, *self.command(), *extra],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                preexec_fn=_die_with_parent,
+            )
+
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self._signal(signal.SIGKILL)
+        self.wait_exit()
+
+    def terminate(self) -> int:
+        """Graceful stop; returns the exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait_exit()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def wait_exit(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def output(self) -> str:
+        """Everything this node printed, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def _signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        payload: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 15.0,
+    ) -> Reply:
+        """One request to this node; redirects are not followed. OSError when the node cannot be reached."""
+        sent = dict(headers or {})
+        if payload is not None:
+            body = json.dumps(payload).encode()
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"node {self.node_id}: {error!r}") from error
+        finally:
+            connection.close()
+
+    def status(self) -> dict[str, Any] | None:
+        """/v1/cluster of this node, or None while it does not answer."""
+        try:
+            reply = self.request("GET", "/v1/cluster", timeout_s=2.0)
+        except OSError:
+            return None
+        return reply.json() if reply.status == 200 else None
+
+    def ready(self) -> bool:
+        try:
+            return self.request("GET", "/readyz", timeout_s=2.0).status == 200
+        except OSError:
+            return False
+
+
+class ClusterProcess:
+    """`nodes` brokers that know each other. A context manager: entering starts them and waits until all are ready."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 3,
+        *,
+        options: Sequence[str] = ("--election-timeout-ms", "500", "--heartbeat-ms", "50"),
+        environment: Mapping[str, str] | None = None,
+        ports: Sequence[int] | None = None,
+    ) -> None:
+        """`ports`: two per node (HTTP, peers), for those who have reserved some; otherwise free ones."""
+        ports = ports or free_ports(2 * nodes)
+        self.directory = directory
+        self.nodes = {i: NodeProcess(i, directory, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, nodes + 1)}
+        peers = [f"{n.node_id}=127.0.0.1:{n.peer_port}={n.url}" for n in self.nodes.values()]
+        for node in self.nodes.values():
+            node.arguments = ["--cluster-id", "e2e", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]
+            node.arguments += [part for peer in peers for part in ("--peer", peer)]
+            # Small segments: a test would otherwise preallocate 128 MiB per node.
+            node.arguments += ["--segment-bytes", str(4 << 20), "--min-free-bytes", "0", *options]
+            node.environment = dict(environment or {})
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            if not node.running():
+                node.start()
+
+    def stop(self) -> None:
+        """End every process for certain; nothing is left running when this returns."""
+        for node in self.nodes.values():
+            node.resume()
+            node._signal(signal.SIGKILL)
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.wait_exit()
+
+    def alive(self) -> list[NodeProcess]:
+        return [node for node in self.nodes.values() if node.running()]
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until every running node is ready; a node that ended meanwhile is an error."""
+
+        def all_ready() -> bool:
+            ended = [node for node in self.nodes.values() if node.process is not None and not node.running()]
+            if ended:
+                raise RuntimeError(f"node {ended[0].node_id} ended with {ended[0].wait_exit()}\n{self.tails()}")
+            return all(node.ready() for node in self.alive())
+
+        self._wait(all_ready, "every node to be ready", timeout_s)
+
+    def leader(self, among: Iterable[NodeProcess] | None = None) -> NodeProcess | None:
+        """The leader of the highest term that a running node claims to be, or None."""
+        found: list[tuple[int, NodeProcess]] = []
+        for node in self.alive() if among is None else among:
+            status = node.status()
+            if status is not None and status["role"] == "leader":
+                found.append((status["term"], node))
+        return max(found, key=lambda claim: claim[0])[1] if found else None
+
+    def wait_leader(
+        self, among: Iterable[NodeProcess] | None = None, timeout_s: float = READY_TIMEOUT_S
+    ) -> NodeProcess:
+        """A leader that is ready, which for a leader means: it has committed in its own term."""
+        nodes = None if among is None else list(among)
+
+        def ready_leader() -> NodeProcess | None:
+            node = self.leader(nodes)
+            return node if node is not None and node.ready() else None
+
+        return self._wait(ready_leader, "a leader", timeout_s)
+
+    def follower(self) -> NodeProcess:
+        """Some running node that is not the leader."""
+        leader = self.wait_leader()
+        return next(node for node in self.alive() if node is not leader)
+
+    def wait_same_state(self, timeout_s: float = READY_TIMEOUT_S) -> str:
+        """Until all running nodes have applied the same entries; returns their state hash."""
+
+        def same() -> str | None:
+            seen = [node.status() for node in self.alive()]
+            pairs = {(s["applied_index"], s["state_hash"]) if s else None for s in seen}
+            indexes = {s["applied_index"] if s else None for s in seen}
+            if len(indexes) == 1 and len(pairs) > 1:
+                raise AssertionError(f"replicas differ: {pairs}")
+            only = pairs.pop() if len(pairs) == 1 else None
+            return str(only[1]) if only else None
+
+        return self._wait(same, "the same state on every node", timeout_s)
+
+    def tails(self, lines: int = 30) -> str:
+        """The end of every node's output, for failure messages."""
+        return "\n".join(
+            f"--- node {node.node_id}\n" + "\n".join(node.output().splitlines()[-lines:])
+            for node in self.nodes.values()
+        )
+
+    def _wait(self, condition: Callable[[], Value | None], what: str, timeout_s: float) -> Value:
+        try:
+            return wait_for(condition, what, timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.tails()}") from None

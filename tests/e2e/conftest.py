@@ -1,0 +1,21 @@
+"""Fixtures of real clusters. `cluster` is shared by a module: a test that breaks it makes its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """Three nodes, ready."""
+    with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """One node, ready: the cheapest real broker, for what needs no replication."""
+    with ClusterProcess(tmp_path_factory.mktemp("single"), nodes=1) as running:
+        yield running

@@ -1,0 +1,180 @@
+"""Nodes that pause, die or do not belong: what clients are told, and that nothing acknowledged is lost."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, free_ports, wait_for
+
+pytestmark = pytest.mark.process
+
+IN_FLIGHT_BYTES = 128 * 1024
+REQUEST_TIMEOUT_MS = 400
+OPTIONS = (
+    *("--election-timeout-ms", "1500", "--heartbeat-ms", "100"),
+    *("--request-timeout-ms", str(REQUEST_TIMEOUT_MS)),
+    *("--max-in-flight-bytes", str(IN_FLIGHT_BYTES), "--max-request-bytes", str(IN_FLIGHT_BYTES)),
+)
+PATH = "/v1/topics/faults/messages"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    """Three nodes of the test's own, with a topic of one queue."""
+    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
+        leader = running.wait_leader()
+        assert leader.request("PUT", "/v1/topics/faults", payload={"queues": 1}).status == 201
+        yield running
+
+
+def send(node: NodeProcess, key: str, body: str = "x") -> Reply:
+    return node.request("POST", PATH, payload={"messages": [{"body": body}]}, headers={"Idempotency-Key": key})
+
+
+def stored(node: NodeProcess) -> list[str]:
+    path = "/v1/topics/faults/queues/0/messages?offset=0&max_messages=10000&max_bytes=16000000"
+    return [message["message_id"] for message in node.request("GET", path).json()["messages"]]
+
+
+def followers(cluster: ClusterProcess, leader: NodeProcess) -> list[NodeProcess]:
+    return [node for node in cluster.nodes.values() if node is not leader]
+
+
+def test_without_a_majority_writes_are_unknown_then_refused_and_done_once_when_it_returns(
+    cluster: ClusterProcess,
+) -> None:
+    leader = cluster.wait_leader()
+    others = followers(cluster, leader)
+    for node in others:
+        node.pause()
+    body = "x" * (IN_FLIGHT_BYTES * 3 // 4)
+    unknown = send(leader, "k1", body)
+    assert (unknown.status, unknown.json()["code"]) == (503, "unknown_outcome")
+    assert unknown.headers["retry-after"] == "1"
+    overloaded = send(leader, "k2", body)
+    assert (overloaded.status, overloaded.json()["code"]) == (429, "overloaded")
+    assert overloaded.headers["retry-after"] == "1"
+    for node in others:
+        node.resume()
+
+    def done(key: str) -> bool:
+        return send(cluster.wait_leader(), key, body).status == 200
+
+    for key in ("k1", "k2"):
+        wait_for(lambda key=key: done(key), f"the retry of {key}")  # type: ignore[misc]
+    assert stored(cluster.wait_leader()) == ["k1-0", "k2-0"]
+    cluster.wait_same_state()
+
+
+def test_a_node_that_lost_its_majority_says_so_and_still_reads(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    assert send(leader, "k1").status == 200
+    for node in followers(cluster, leader):
+        node.kill()
+
+    def stepped_down() -> bool:
+        status = leader.status()
+        return status is not None and status["leader_id"] is None
+
+    wait_for(stepped_down, "the leader to step down")
+    for method, path, payload in (
+        ("POST", PATH, {"messages": [{"body": "x"}]}),
+        ("PUT", "/v1/topics/other", {}),
+        ("POST", "/v1/transactions/t/commit", {}),
+        ("POST", "/v1/groups/g/members", {"topics": ["faults"]}),
+        ("GET", "/v1/producer-groups/g/checks", None),
+    ):
+        reply = leader.request(method, path, payload=payload)
+        assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "no_leader", "1"), path
+    ready = leader.request("GET", "/readyz")
+    assert (ready.status, ready.json()["code"]) == (503, "not_ready")
+    assert leader.request("GET", "/healthz").status == 200
+    assert stored(leader) == ["k1-0"]
+    for node in followers(cluster, leader):
+        node.start()
+    assert send(cluster.wait_leader(), "k1").json()["results"][0]["duplicate"]
+
+
+def test_killing_each_node_in_turn_under_load_loses_nothing(cluster: ClusterProcess) -> None:
+    acknowledged: list[str] = []
+    stop = threading.Event()
+
+    def load(worker: int) -> None:
+        number = 0
+        while not stop.is_set():
+            key, number = f"w{worker}-{number}", number + 1
+            while not stop.is_set():
+                try:
+                    leader = cluster.leader()
+                    if leader is not None and send(leader, key).status == 200:
+                        acknowledged.append(f"{key}-0")
+                        break
+                except OSError:
+                    continue
+
+    workers = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    try:
+        for node in cluster.nodes.values():
+            reached = len(acknowledged) + 20
+            wait_for(lambda reached=reached: len(acknowledged) >= reached, "messages")  # type: ignore[misc]
+            node.kill()
+            reached = len(acknowledged) + 20
+            wait_for(lambda reached=reached: len(acknowledged) >= reached, "messages without the node")  # type: ignore[misc]
+            node.start()
+            cluster.wait_ready()
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    cluster.wait_same_state()
+    for node in cluster.nodes.values():
+        found = stored(node)
+        assert len(found) == len(set(found))
+        assert set(acknowledged) <= set(found)
+
+
+def test_a_paused_leader_does_not_acknowledge_what_the_others_never_saw(cluster: ClusterProcess) -> None:
+    old = cluster.wait_leader()
+    assert send(old, "before").status == 200
+    old.pause()
+    successor = cluster.wait_leader(among=followers(cluster, old))
+    assert send(successor, "during").status == 200
+    old.resume()
+    late = send(old, "late")
+    assert late.status in (200, 307, 503)
+    cluster.wait_ready()
+    cluster.wait_same_state()
+    found = stored(cluster.wait_leader())
+    assert found[:2] == ["before-0", "during-0"]
+    assert late.status != 200 or found[2:] == ["late-0"]
+
+
+def test_a_peer_of_another_cluster_is_not_listened_to(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """A stranger that knows the addresses, claims a member's id and is in a higher term."""
+    leader = cluster.wait_leader()
+    before = leader.status()
+    assert before is not None
+    victim = followers(cluster, leader)[0]
+    http_port, peer_port = free_ports(2)
+    stranger = NodeProcess(leader.node_id, tmp_path / "stranger", http_port, peer_port)
+    stranger.arguments = [
+        *("--cluster-id", "other", "--node-id", str(stranger.node_id), "--data-dir", str(stranger.data_dir)),
+        *("--election-timeout-ms", "200", "--heartbeat-ms", "50", "--min-free-bytes", "0"),
+        *("--peer", f"{stranger.node_id}=127.0.0.1:{peer_port}={stranger.url}"),
+        *("--peer", f"{victim.node_id}=127.0.0.1:{victim.peer_port}={victim.url}"),
+    ]
+    stranger.start()
+    try:
+        wait_for(lambda: "refused a peer connection" in victim.output(), "the refusal")
+        assert stranger.request("GET", "/readyz").status == 503
+        assert send(leader, "k1").status == 200
+    finally:
+        stranger.kill()
+    after: Any = leader.status()
+    assert (after["term"], after["leader_id"]) == (before["term"], leader.node_id)
+    cluster.wait_same_state()

@@ -1,0 +1,116 @@
+"""A few real power losses in every test run, with a fresh seed. `make powerloss` does many; docs/powerloss.md."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster_process import wait_for
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+CYCLES = 6
+TIMEOUT_S = 300
+NO_SKIP_VARIABLE = "TESTS_MAY_NOT_SKIP"  # set by .ci/run where it is root
+INTERRUPTED = 130
+
+
+class Run:
+    """One harness process with a temporary directory of its own."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.powerloss", *arguments]
+        environment = os.environ | {"TMPDIR": str(directory)}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT)
+
+    def result(self) -> tuple[int, dict[str, Any], str]:
+        """Exit status, RESULT, and everything printed. Skips where the machine does not allow it."""
+        output = self.process.communicate(timeout=TIMEOUT_S)[0].decode()
+        word, _, line = output.splitlines()[-1].partition(" ")
+        assert word == "RESULT", output
+        figures = json.loads(line)
+        if "skipped" in figures and NO_SKIP_VARIABLE not in os.environ:
+            pytest.skip(f"no real power loss here: {figures['skipped']}")
+        assert "skipped" not in figures, output
+        return self.process.returncode, figures, output
+
+    def end(self) -> None:
+        """Nothing is left running, whatever the test did."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(tmp_path) in line]
+
+
+def started(directory: Path, *arguments: str) -> Run:
+    """A run whose disks are mounted and whose nodes are started."""
+    if os.geteuid() != 0:
+        pytest.skip("no real power loss here: mounting file systems and shutting them down needs root")
+    run = Run(directory, *arguments)
+
+    def nodes_started() -> bool:
+        if run.process.poll() is not None:
+            run.result()
+        return bool(list(directory.glob("keelmq-powerloss-*/node1.out")))
+
+    wait_for(nodes_started, "the nodes of the run", TIMEOUT_S)
+    return run
+
+
+def test_nothing_acknowledged_is_lost_when_the_power_fails(directory: Path) -> None:
+    run = Run(directory, "--cycles", str(CYCLES))
+    try:
+        status, figures, output = run.result()
+    finally:
+        run.end()
+    assert status == 0, output
+    assert [figures[key] for key in ("lost", "phantom", "other_violations")] == [0, 0, 0], output
+    assert figures["cycles"] == CYCLES
+    assert figures["acked"] > 0
+    assert figures["transactions"] > 0
+    assert figures["nodes_without_power"].keys() | figures["skipped_filesystems"].keys() == {"ext4", "xfs"}
+    assert figures["skipped_filesystems"] == {} or NO_SKIP_VARIABLE not in os.environ, output
+    assert list(directory.iterdir()) == []
+
+
+def test_a_broker_that_does_not_sync_is_found_guilty(directory: Path) -> None:
+    """The harness can fail: with nodes whose fdatasync does nothing it does."""
+    run = Run(directory, "--cycles", str(CYCLES), "--no-fsync")
+    try:
+        status, figures, output = run.result()
+    finally:
+        run.end()
+    assert status == 1, output
+    assert figures["lost"] > 0, output
+    assert list(directory.iterdir()) == []
+
+
+def test_an_interrupted_run_leaves_nothing_behind(directory: Path) -> None:
+    run = started(directory, "--cycles", "100")
+    try:
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(TIMEOUT_S) == INTERRUPTED
+    finally:
+        run.end()
+    assert list(directory.iterdir()) == []
+
+
+def test_the_next_run_removes_what_a_killed_one_left(directory: Path) -> None:
+    killed = started(directory, "--cycles", "100")
+    killed.end()
+    assert list(directory.iterdir())
+    status, _, output = Run(directory, "--cycles", "0").result()
+    assert status == 0, output
+    assert list(directory.iterdir()) == []

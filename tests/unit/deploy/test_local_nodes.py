@@ -1,0 +1,116 @@
+"""Starting and stopping nodes on one machine: whose process it is, which ports are free, what an error says."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local_cluster import main
+from deploy.local_nodes import HOST, LocalNode, NodeError, free_ports, local_nodes, nodes_on_free_ports, port_is_free
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> LocalNode:
+    node = nodes_on_free_ports(tmp_path, 1)[0]
+    node.directory.mkdir(parents=True)
+    return node
+
+
+@pytest.fixture
+def stand_in(node: LocalNode) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that names the node's data directory on its command line, as keelmqd does, and waits to be killed."""
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, "--data-dir", str(node.data_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # its command line is visible from now on
+        yield process
+        process.kill()
+
+
+def pid_file(node: LocalNode) -> Path:
+    return node.directory / "keelmqd.pid"
+
+
+def test_every_node_is_told_about_all_nodes(tmp_path: Path) -> None:
+    nodes = local_nodes(tmp_path, [7081, 7082, 7083], [7091, 7092, 7093], {"check_immunity_ms": "50"})
+    command = nodes[1].command()
+    assert command[1:5] == ["--node-id", "2", "--data-dir", str(tmp_path / "node2" / "data")]
+    assert command.count("--peer") == 3
+    assert "3=127.0.0.1:7093=http://127.0.0.1:7083" in command
+    assert command[-2:] == ["--check-immunity-ms", "50"]
+
+
+def test_a_pid_file_of_another_process_is_not_the_node(node: LocalNode) -> None:
+    pid_file(node).write_text(str(os.getpid()))
+    assert node.pid() is None
+
+
+@pytest.mark.parametrize("content", ["", "no number", "-1", "99999999"])
+def test_a_useless_pid_file_is_no_node(node: LocalNode, content: str) -> None:
+    pid_file(node).write_text(content)
+    assert node.pid() is None
+
+
+def test_a_node_that_another_command_started_is_found_and_stopped(
+    node: LocalNode, stand_in: subprocess.Popen[bytes]
+) -> None:
+    pid_file(node).write_text(str(stand_in.pid))
+    assert node.pid() == stand_in.pid
+    with pytest.raises(NodeError, match=r"running already \(pid"):
+        node.start()
+    node.stop()
+    assert node.pid() is None
+    assert stand_in.wait() != 0
+    assert not pid_file(node).exists()
+
+
+def test_a_taken_port_is_named_with_the_way_out(node: LocalNode) -> None:
+    with socket.create_server((HOST, node.peer_port)), pytest.raises(NodeError) as caught:
+        node.start()
+    assert f"port {node.peer_port} of {HOST} is in use" in str(caught.value)
+    assert "CLUSTER_PEER_PORT=" in str(caught.value)
+    assert node.pid() is None
+
+
+def test_a_node_that_ended_at_its_start_shows_its_log(node: LocalNode) -> None:
+    node.log_file.write_text("first\nkeelmqd: the data directory is locked\n")
+    with pytest.raises(NodeError, match="the data directory is locked"):
+        node.not_ready()
+
+
+def test_free_ports_are_free_and_distinct() -> None:
+    ports = free_ports(6)
+    assert len(set(ports)) == 6
+    assert all(map(port_is_free, ports))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--peer-port", "7083"], "overlap"),
+        (["--nodes", "0"], "not between 1 and 9"),
+        (["--http-port", "70000"], "not a port"),
+        (["--http-port", "http"], "invalid"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["local_cluster", "start", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_stopping_what_does_not_run_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["local_cluster", "stop", "--data", str(tmp_path)])
+    assert main() == 0
+    assert "not running" in capsys.readouterr().out

@@ -1,0 +1,60 @@
+"""The project as a whole: the documentation points at what exists, files and functions stay readable."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import keelmq
+
+ROOT = Path(__file__).parents[2]
+FILE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "examples", "tests")
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+SOURCES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    targets = [target.split("#")[0] for target in LINK.findall(document.read_text())]
+    local = [target for target in targets if target and "://" not in target and not target.startswith("mailto:")]
+    assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_a_file_is_one_concept_of_readable_size(source: Path) -> None:
+    text = source.read_text()
+    assert len(text.splitlines()) <= FILE_LINES_MAX
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    # A long list of parameters is documentation; what has to fit a screen is the body.
+    long = [f.name for f in functions if (f.end_lineno or 0) - f.body[0].lineno + 1 > FUNCTION_LINES_MAX]
+    assert long == []
+
+
+def test_every_make_target_is_listed_with_what_it_does() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    listed = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    shown = {words[0] for line in listed.splitlines()[1:] if len(words := line.split(maxsplit=1)) == 2}
+    assert shown == set(phony.split())
+
+
+def test_the_readme_example_uses_names_that_the_sdk_has() -> None:
+    (example,) = PYTHON_BLOCK.findall((ROOT / "README.md").read_text())
+    used = [
+        node.attr
+        for node in ast.walk(ast.parse(example))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "keelmq"
+    ]
+    assert used
+    assert [name for name in used if not hasattr(keelmq, name)] == []

@@ -1,0 +1,38 @@
+"""docs/rocketmq.md names tests: each of them exists, and every row names one or says what is missing."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parents[1]
+PAGE: Final = (TESTS.parent / "docs" / "rocketmq.md").read_text()
+NAMED: Final = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
+ROW: Final = re.compile(r"^\|(.*)\|$", re.MULTILINE)
+CELL: Final = re.compile(r"(?<!\\)\|")
+
+
+def functions(path: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
+def test_every_named_test_exists(file: str) -> None:
+    named = {name for other, name in NAMED if other == file}
+    assert named - functions(TESTS / file) == set()
+
+
+def test_every_row_names_a_test_or_says_that_it_is_missing() -> None:
+    rows = [[cell.strip() for cell in CELL.split(row)] for row in ROW.findall(PAGE)]
+    rows = [row for row in rows if (row[-1] != "test" and not set(row[-1]) <= {"-"}) or row[-1] == ""]
+    assert len(rows) > 50
+    silent = [row for row in rows if "::" not in row[-1] and not any("not yet" in cell for cell in row)]
+    assert silent == []
+
+
+def test_every_complaint_has_a_row() -> None:
+    table = PAGE.split("## What users of RocketMQ complain of")[1]
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == list(range(1, 16))
