@@ -1,0 +1,9 @@
+"""The view `events` has one schema in two languages."""
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from keelmq_spark.events import EVENTS_ARROW, EVENTS_SPARK
+
+
+def test_spark_makes_the_same_arrow_schema_of_it() -> None:
+    assert to_arrow_schema(EVENTS_SPARK, timezone="UTC").equals(EVENTS_ARROW)
