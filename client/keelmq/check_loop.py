@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from keelmq import wire
+from keelmq.causation import processing
 from keelmq.connection import Connection
 from keelmq.decision import CheckHandler, Decision, Transaction, tell_decision
 from keelmq.errors import Closed, KeelMQError, TransactionConflict
@@ -123,7 +124,8 @@ class CheckLoop:
         try:
             transaction = _transaction_of(check)
             async with asyncio.timeout(self._handler_timeout_s):
-                decision: object = await self._handler(transaction)
+                with processing((), self._group):  # the producer may have been started in a handler
+                    decision: object = await self._handler(transaction)
         except Exception:
             log.exception("transaction %s: the check handler failed, answering unknown", check.transaction_id)
             return Decision.UNKNOWN

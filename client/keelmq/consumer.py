@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from keelmq import wire
+from keelmq.causation import begin_processing, processing
 from keelmq.connection import Connection
 from keelmq.errors import (
     Conflict,
@@ -27,6 +28,7 @@ from keelmq.producer import default_client_id
 from keelmq.queue_reader import Handle, QueueReader, ReaderOptions
 from keelmq.redelivery import wish_of
 from keelmq.selection import EVERYTHING, PerTopic, selections_of
+from keelmq.tracing import process_span
 
 MAX_MESSAGES: Final = 32
 WAIT_MS: Final = 15_000
@@ -118,7 +120,8 @@ class Consumer:
         self._connection = connection or Connection(servers)
         self._owns_connection = connection is None
         self._handover = Handover() if handler is None and batch_handler is None else None
-        self._handle = _handle_of(handler, batch_handler, self._handover)
+        self._client_id = client_id or default_client_id()
+        self._handle = self._handle_of(handler, batch_handler)
         self._slots = asyncio.Semaphore(1 if self._handover else concurrency)
         self._options = ReaderOptions(
             processors=1 if ordered or self._handover else concurrency,
@@ -136,7 +139,7 @@ class Consumer:
             group,
             self._selections,
             member_id=self.member_id,
-            client_id=client_id or default_client_id(),
+            client_id=self._client_id,
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
         )
@@ -235,7 +238,9 @@ class Consumer:
         if self._state == "new":
             await self.start()
         while (message := await self._handover.next()) is not None:
+            begin_processing([message], self.group)
             yield message
+            begin_processing([], self.group)
         self._raise_failure()
 
     def finish(self) -> None:
@@ -387,25 +392,28 @@ class Consumer:
         except KeelMQError as exc:
             log.warning("group %s: not left, the session ends by its time-out: %s", self.group, exc)
 
+    def _handle_of(
+        self,
+        handler: Callable[[ReceivedMessage], Awaitable[object]] | None,
+        batch_handler: Callable[[Sequence[ReceivedMessage]], Awaitable[object]] | None,
+    ) -> Handle:
+        """What the readers call; what the application's handler sends is known to be caused by its messages."""
+
+        async def one(messages: Sequence[ReceivedMessage]) -> None:
+            assert handler is not None
+            with processing(messages, self.group), process_span(messages, self.group, self._client_id):
+                await handler(messages[0])
+
+        async def several(messages: Sequence[ReceivedMessage]) -> None:
+            assert batch_handler is not None
+            with processing(messages, self.group), process_span(messages, self.group, self._client_id):
+                await batch_handler(messages)
+
+        if self._handover is not None:
+            return self._handover.handle
+        return one if handler is not None else several
+
     def _raise_failure(self) -> None:
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
-
-
-def _handle_of(
-    handler: Callable[[ReceivedMessage], Awaitable[object]] | None,
-    batch_handler: Callable[[Sequence[ReceivedMessage]], Awaitable[object]] | None,
-    handover: Handover | None,
-) -> Handle:
-    async def one(messages: Sequence[ReceivedMessage]) -> None:
-        assert handler is not None
-        await handler(messages[0])
-
-    async def several(messages: Sequence[ReceivedMessage]) -> None:
-        assert batch_handler is not None
-        await batch_handler(messages)
-
-    if handover is not None:
-        return handover.handle
-    return one if handler is not None else several

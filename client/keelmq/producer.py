@@ -14,6 +14,7 @@ from urllib.parse import quote
 from keelmq import wire
 from keelmq.batch import MESSAGE_OVERHEAD_BYTES, BatchIds, entry_bytes_max, make_entry
 from keelmq.batch import encode_messages as encode_block
+from keelmq.causation import batch_with_cause, current_cause, with_cause
 from keelmq.connection import DEFAULT_SERVERS, Connection
 from keelmq.delay import Delay, delay_of
 from keelmq.destination import batch_delay, batch_destination, choice
@@ -26,6 +27,7 @@ from keelmq.limits import (
     QUEUES_MAX,
     check_attributes,
     check_body,
+    check_group,
     check_range,
     check_writable_topic,
 )
@@ -34,6 +36,7 @@ from keelmq.retry import Clock, Deadline
 from keelmq.routing import TopicRoute
 from keelmq.scheduled import cancel_scheduled
 from keelmq.selectors import Selector
+from keelmq.tracing import end_send, end_with, in_use, start_send, traceparent_of
 
 SEND_TIMEOUT_MS: Final = 3_000
 RETRIES: Final = 2
@@ -62,7 +65,8 @@ class Producer:
     batch id, so that the broker appends the batch once. Looking for a leader costs time, not a try. Sends to one
     topic collect into batches of at most `max_batch_bytes` and `max_batch_messages` while `max_in_flight` requests
     are under way. More than `max_pending_bytes` waiting is refused with Overloaded. With `compress`, batches of at
-    least 4,096 bytes travel and are stored as zstd where that saves an eighth.
+    least 4,096 bytes travel and are stored as zstd where that saves an eighth. `group` names the service that sends,
+    for the lineage; what a handler sends is its consumer group's otherwise (causation.py: what is added to properties).
 
     Use as `async with Producer(...) as producer`, or call `close()`. Belongs to one event loop.
     """
@@ -71,6 +75,7 @@ class Producer:
         self,
         servers: str | Sequence[str] = DEFAULT_SERVERS,
         *,
+        group: str | None = None,
         client_id: str | None = None,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
@@ -82,12 +87,15 @@ class Producer:
         connection: Connection | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
+        if group is not None:
+            check_group(group)
         check_range("send_timeout_ms", send_timeout_ms, 1, 3_600_000)
         check_range("retries", retries, 0, 100)
         check_range("max_batch_bytes", max_batch_bytes, 1, BLOCK_BYTES_MAX)
         check_range("max_batch_messages", max_batch_messages, 1, BATCH_MESSAGES_MAX)
         check_range("max_in_flight", max_in_flight, 1, 64)
         check_range("max_pending_bytes", max_pending_bytes, 1, 1 << 40)
+        self.group = group
         self.client_id = client_id or default_client_id()
         self._connection = connection or Connection(servers)
         self._owns_connection = connection is None
@@ -179,8 +187,15 @@ class Producer:
         route = self._route(topic)
         queue, sharding_key = batch_destination(topic, messages, queue, sharding_key)
         delay = batch_delay(messages, delay_of(delay_level, delay_ms, deliver_at_ms))
-        block = encode_block(messages, compressed=self._compress)
+        span = start_send(topic, self.client_id, len(messages))
+        try:
+            told = batch_with_cause(messages, self.group, traceparent_of(span))
+            block = encode_block(told, compressed=self._compress)
+        except Exception as exc:
+            end_send(span, exc)
+            raise
         future: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
+        end_with(span, future)
         deadline_s = self._clock() + self._timeout_s
 
         def add(lane: Lane) -> None:
@@ -257,6 +272,12 @@ class Producer:
         if type(body) is not bytes or not 0 < len(body) <= BODY_BYTES_MAX:
             check_body(body)
         born_at_ms = int(time.time() * 1000)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        if self.group is not None or current_cause() is not None or in_use():
+            check_attributes(tag, keys, properties, sharding_key, message_id)
+            span = start_send(topic, self.client_id, 1, len(body))
+            end_with(span, future)
+            properties = with_cause(properties, self.group, traceparent_of(span))
         if tag is None and not keys and not properties and sharding_key is None and message_id is None:
             entry = (body, None, (), _NO_PROPERTIES, None, None, born_at_ms)
             size = len(body) + MESSAGE_OVERHEAD_BYTES
@@ -264,31 +285,36 @@ class Producer:
             check_attributes(tag, keys, properties, sharding_key, message_id)
             entry = make_entry(body, tag, keys, properties, sharding_key, message_id, born_at_ms)
             size = entry_bytes_max(entry)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         deadline_s = self._clock() + self._timeout_s
-        if queue is None and (selector is not None or sharding_key is not None):
+        try:
+            if queue is None and (selector is not None or sharding_key is not None):
 
-            def add(lane: Lane) -> None:
+                def add(lane: Lane) -> None:
+                    lane.add(
+                        entry, size, future, deadline_s, tries, delay, self._batch_bytes_max, self._batch_messages_max
+                    )
+
+                message = None
+                if selector is not None:
+                    message = Message(
+                        topic=topic,
+                        body=body,
+                        tag=tag,
+                        keys=keys,
+                        properties=properties,
+                        sharding_key=sharding_key,
+                        message_id=message_id,
+                        born_at_ms=born_at_ms,
+                    )
+                route.add_chosen(choice(selector, sharding_key, topic, message, future), add, _failing(future))
+            else:
+                if queue is not None:
+                    check_range("queue", queue, 0, QUEUES_MAX - 1)
+                lane = route.any_queue if queue is None else route.lane_of_queue(queue)
                 lane.add(entry, size, future, deadline_s, tries, delay, self._batch_bytes_max, self._batch_messages_max)
-
-            message = None
-            if selector is not None:
-                message = Message(
-                    topic=topic,
-                    body=body,
-                    tag=tag,
-                    keys=keys,
-                    properties=properties,
-                    sharding_key=sharding_key,
-                    message_id=message_id,
-                    born_at_ms=born_at_ms,
-                )
-            route.add_chosen(choice(selector, sharding_key, topic, message, future), add, _failing(future))
-        else:
-            if queue is not None:
-                check_range("queue", queue, 0, QUEUES_MAX - 1)
-            lane = route.any_queue if queue is None else route.lane_of_queue(queue)
-            lane.add(entry, size, future, deadline_s, tries, delay, self._batch_bytes_max, self._batch_messages_max)
+        except BaseException:
+            future.cancel()  # ends the span
+            raise
         if self._expiry is None:
             self._arm_expiry()
         return future

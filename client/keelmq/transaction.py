@@ -19,6 +19,7 @@ import msgspec
 
 from keelmq import wire
 from keelmq.batch import encode_messages
+from keelmq.causation import transaction_with_cause
 from keelmq.check_loop import CheckLoop
 from keelmq.connection import Connection
 from keelmq.decision import CheckHandler, Decision, Position, RollbackTransaction, Transaction, tell_decision
@@ -46,6 +47,7 @@ from keelmq.message import Message, Receipt
 from keelmq.producer import RETRIES, SEND_TIMEOUT_MS, default_client_id
 from keelmq.retry import Deadline
 from keelmq.routing import QueueCounts, queue_for_key
+from keelmq.tracing import end_send, start_send, traceparent_of
 
 DECISION_TIMEOUT_MS: Final = 10_000
 CHECK_CONCURRENCY: Final = 16
@@ -209,6 +211,22 @@ class TransactionProducer:
         self, messages: Message | Sequence[Message], transaction_id: str | None, check_after_ms: int | None
     ) -> tuple[Transaction, wire.HalfResponse]:
         given = [messages] if isinstance(messages, Message) else list(messages)
+        topic = given[0].topic if given and isinstance(given[0], Message) else None
+        span = start_send(topic or "", self.client_id, len(given))
+        try:
+            # A call with an id may be repeated elsewhere, byte for byte: no span of this process may be in it.
+            trace = traceparent_of(span) if transaction_id is None else None
+            told = transaction_with_cause(given, trace)
+            prepared = await self._send_half(told, transaction_id, check_after_ms)
+        except BaseException as exc:
+            end_send(span, exc)
+            raise
+        end_send(span, None)
+        return prepared
+
+    async def _send_half(
+        self, given: Sequence[Message], transaction_id: str | None, check_after_ms: int | None
+    ) -> tuple[Transaction, wire.HalfResponse]:
         # Another process may repeat a call with an id, and has to make the same bytes: zstd's depend on its version.
         compress = self._compress and transaction_id is None
         if transaction_id is None:
