@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from keelmq import wire
-from keelmq.causation import begin_processing, processing
+from keelmq.assigned_queues import AssignedQueues
+from keelmq.causation import begin_processing
 from keelmq.connection import Connection
 from keelmq.errors import (
     Conflict,
@@ -20,15 +21,16 @@ from keelmq.errors import (
     OffsetMovesBack,
     StaleGeneration,
 )
+from keelmq.faults import Faults, OnFault
 from keelmq.group_session import OFFSETS_PER_COMMIT_MAX, GroupSession, TopicQueue
+from keelmq.handler_call import handle_of
 from keelmq.handover import Handover
 from keelmq.limits import check_group, check_range, check_topic
 from keelmq.message import ReceivedMessage
 from keelmq.producer import default_client_id
-from keelmq.queue_reader import Handle, QueueReader, ReaderOptions
+from keelmq.queue_reader import QueueReader, ReaderOptions
 from keelmq.redelivery import wish_of
 from keelmq.selection import EVERYTHING, PerTopic, selections_of
-from keelmq.tracing import process_span
 
 MAX_MESSAGES: Final = 32
 WAIT_MS: Final = 15_000
@@ -38,6 +40,8 @@ COMMIT_INTERVAL_MS: Final = 100
 PREFETCH_MESSAGES: Final = 1_000
 PREFETCH_BYTES: Final = 100 * 1024 * 1024
 CLOSE_TIMEOUT_MS: Final = 10_000
+CONSUME_TIMEOUT_MS: Final = 15 * 60_000
+CONSUME_TIMEOUT_MS_MAX: Final = 7 * 24 * 3_600_000
 CALL_TIMEOUT_MS: Final = 5_000
 
 log = logging.getLogger("keelmq")
@@ -59,6 +63,10 @@ class Consumer:
     (`on_error="block"`, the default of an `ordered` consumer), or is given back after `tries` calls: it comes again
     after the group's back-off, is a dead letter in the end, and the queue goes on (`"give_back"`, the default of the
     others). RetryLater is always given back.
+
+    A handler call that takes longer than `consume_timeout_ms` is cancelled, and counts as one that raised
+    ConsumeTimeout. When a queue is, or may be, another member's, no handler call begins for it, what runs has
+    `close_timeout_ms` to end once that is certain, and nothing is committed. Both are logged, and `on_fault` is called.
 
     `tags` ("A || B") or `filter` (SQL92 on the properties, docs/filters.md) choose messages, for all topics or by a
     mapping for some; the broker evaluates them. The rest is never handled, and offsets move on past it.
@@ -88,6 +96,8 @@ class Consumer:
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        on_fault: OnFault | None = None,
         client_id: str | None = None,
         connection: Connection | None = None,
     ) -> None:
@@ -112,6 +122,7 @@ class Consumer:
         check_range("prefetch_messages", prefetch_messages, 1, 1_000_000)
         check_range("prefetch_bytes", prefetch_bytes, 1, 1 << 40)
         check_range("close_timeout_ms", close_timeout_ms, 0, 3_600_000)
+        check_range("consume_timeout_ms", consume_timeout_ms, 1, CONSUME_TIMEOUT_MS_MAX)
         self.group = group
         self.member_id = secrets.token_hex(12)
         self._topics = names
@@ -119,9 +130,11 @@ class Consumer:
         self._start = start
         self._connection = connection or Connection(servers)
         self._owns_connection = connection is None
-        self._handover = Handover() if handler is None and batch_handler is None else None
         self._client_id = client_id or default_client_id()
-        self._handle = self._handle_of(handler, batch_handler)
+        self._faults = Faults(on_fault)
+        iterated = handler is None and batch_handler is None
+        self._handover = Handover(consume_timeout_ms, self._faults.timed_out) if iterated else None
+        self._handle = handle_of(handler, batch_handler, self._handover, group, self._client_id)
         self._slots = asyncio.Semaphore(1 if self._handover else concurrency)
         self._options = ReaderOptions(
             processors=1 if ordered or self._handover else concurrency,
@@ -130,6 +143,7 @@ class Consumer:
             prefetch_bytes=prefetch_bytes,
             wait_ms=wait_ms,
             tries=tries if (on_error or ("block" if ordered else "give_back")) == "give_back" else None,
+            consume_timeout_ms=None if iterated else consume_timeout_ms,
         )
         self._heartbeat_s = min(session_timeout_ms / 3, HEARTBEAT_MS_MAX) / 1000
         self._commit_interval_s = commit_interval_ms / 1000
@@ -143,8 +157,9 @@ class Consumer:
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
         )
-        self._readers: dict[TopicQueue, QueueReader] = {}
-        self._leaving: dict[TopicQueue, asyncio.Task[None]] = {}
+        reads = {*names, f"%RETRY%{group}"}
+        self._queues = AssignedQueues(reads, session_timeout_ms, self._handover, self._faults)
+        self._readers = self._queues.readers
         self._first_queues: dict[str, int] = {}
         self._read_before: set[TopicQueue] = set()
         self._generation = -1
@@ -171,7 +186,7 @@ class Consumer:
         try:
             for topic in self._topics:
                 self._first_queues[topic] = await self._session.queue_count(topic)
-            await self._apply(await self._session.join())
+            await self._apply(await self._join())
         except BaseException:
             await self.close()
             raise
@@ -211,11 +226,11 @@ class Consumer:
                 reader.begin_stop()
             if self._handover is not None:
                 self._handover.close()
-            stops = [reader.stop(self._close_timeout_ms) for reader in self._readers.values()]
-            await asyncio.gather(*stops, *self._leaving.values())
+            await self._queues.stop(self._close_timeout_ms)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._queues.session.close()
             if self._generation >= 0:
                 await self._say_goodbye()
         finally:
@@ -248,6 +263,30 @@ class Consumer:
         if self._handover is not None:
             self._handover.finish()
 
+    # Pausing
+
+    def pause(self, *queues: TopicQueue) -> None:
+        """Handle and fetch no more of `queues`, (topic, number) each, or of everything, until `resume`.
+
+        Handler calls that run end, and are committed. The queues stay assigned, and the session is kept, so nobody
+        else gets them; what is fetched is kept. Queues that are not assigned now are paused when they are. Raises
+        InvalidRequest for what is no queue of the consumer's topics.
+        """
+        self._queues.pause(queues)
+
+    def resume(self, *queues: TopicQueue) -> None:
+        """Go on with `queues` (unless everything is paused), or with everything, where they were paused."""
+        self._queues.resume(queues)
+
+    @property
+    def paused(self) -> list[TopicQueue]:
+        """The queues of the assignment that are paused."""
+        return [place for place in self.assignment if self._queues.is_paused(place)]
+
+    def owns(self, message: ReceivedMessage) -> bool:
+        """Whether the message's queue is this member's, as far as it can know: a handler that takes long may ask."""
+        return self._queues.owns(message)
+
     # Membership
 
     async def _keep_session(self) -> None:
@@ -266,16 +305,26 @@ class Consumer:
     async def _refresh_membership(self) -> None:
         try:
             try:
+                sent_at_s = asyncio.get_running_loop().time()
                 membership = await self._session.heartbeat(max(self._generation, 0))
             except MemberNotFound:
                 log.warning("group %s: the session was over, joining again", self.group)
-                membership = await self._session.join()
+                membership = await self._join()
+            else:
+                self._queues.session.renewed(sent_at_s)
             await self._apply(membership)
+            self._queues.go_on_if_session_lasts()
         except KeelMQError as exc:
             if isinstance(exc, InvalidRequest | Conflict):
                 log.error("group %s: cannot go on: %s", self.group, exc)
                 raise
             log.warning("group %s: the session cannot be kept at the moment: %s", self.group, exc)
+
+    async def _join(self) -> wire.Membership:
+        sent_at_s = asyncio.get_running_loop().time()
+        membership = await self._session.join()
+        self._queues.session.renewed(sent_at_s)
+        return membership
 
     async def _apply(self, membership: wire.Membership) -> None:
         """Make the readers what the membership says, and notice offsets that were reset."""
@@ -289,9 +338,11 @@ class Consumer:
         async with self._commit_lock:  # a commit under way would look like a reset
             committed = await self._session.committed()
             for place, reader in list(self._readers.items()):
-                if place not in wanted or committed.get(place) not in (reader.committed, reader.sent):
-                    self._release(place, self._readers.pop(place))
-        new = wanted - self._readers.keys() - self._leaving.keys()
+                moved = committed.get(place) not in (reader.committed, reader.sent)
+                if moved or place not in wanted:
+                    why = "the group's offset was moved" if place in wanted else "the queue is another member's"
+                    self._queues.release(place, why, self._close_timeout_ms, self._refresh.set)
+        new = wanted - self._readers.keys() - self._queues.leaving.keys()
         positions = {place: await self._first_offset(place, committed) for place in new}
         if self._state == "closed":
             return
@@ -315,19 +366,9 @@ class Consumer:
             self._progress.set,
             self._selections.get(place[0], EVERYTHING),  # the group's own retries are read as a whole
             None if self._handover is not None else self._give_back,
+            self._faults.timed_out,
+            self._queues.holds(place),
         )
-
-    def _release(self, place: TopicQueue, reader: QueueReader) -> None:
-        """Stop a reader in the background; its queue is not read again here before that is done."""
-
-        def released(task: asyncio.Task[None]) -> None:
-            del self._leaving[place]
-            self._refresh.set()
-
-        reader.begin_stop()
-        task = asyncio.create_task(reader.stop(self._close_timeout_ms))
-        self._leaving[place] = task
-        task.add_done_callback(released)
 
     async def _first_offset(self, place: TopicQueue, committed: Mapping[TopicQueue, int]) -> int:
         if place in committed:
@@ -391,27 +432,6 @@ class Consumer:
             pass
         except KeelMQError as exc:
             log.warning("group %s: not left, the session ends by its time-out: %s", self.group, exc)
-
-    def _handle_of(
-        self,
-        handler: Callable[[ReceivedMessage], Awaitable[object]] | None,
-        batch_handler: Callable[[Sequence[ReceivedMessage]], Awaitable[object]] | None,
-    ) -> Handle:
-        """What the readers call; what the application's handler sends is known to be caused by its messages."""
-
-        async def one(messages: Sequence[ReceivedMessage]) -> None:
-            assert handler is not None
-            with processing(messages, self.group), process_span(messages, self.group, self._client_id):
-                await handler(messages[0])
-
-        async def several(messages: Sequence[ReceivedMessage]) -> None:
-            assert batch_handler is not None
-            with processing(messages, self.group), process_span(messages, self.group, self._client_id):
-                await batch_handler(messages)
-
-        if self._handover is not None:
-            return self._handover.handle
-        return one if handler is not None else several
 
     def _raise_failure(self) -> None:
         for task in self._tasks:

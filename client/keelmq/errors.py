@@ -23,6 +23,8 @@
     │   └── SendTimeout             the time budget of the call ran out after it was sent
     ├── Corrupt                     the broker's answer fails its checksum or does not follow the contract
     ├── BrokerFault                 code `internal`: a bug in the broker
+    ├── ConsumeTimeout              a handler took longer than consume_timeout_ms and was cancelled
+    ├── QueueLost                   a handler's queue is, or may be, another member's by now
     └── Closed                      the client was closed
 
 `retryable` says that the same call may succeed later without a change. `outcome_unknown` says that the call may have
@@ -156,6 +158,12 @@ class Corrupt(KeelMQError): ...
 
 
 class BrokerFault(KeelMQError): ...
+
+
+class ConsumeTimeout(KeelMQError): ...
+
+
+class QueueLost(KeelMQError): ...
 
 
 class Closed(KeelMQError): ...

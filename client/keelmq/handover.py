@@ -2,17 +2,26 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from keelmq.errors import ConsumeTimeout
 from keelmq.message import ReceivedMessage
 
 _Offer = tuple[ReceivedMessage, asyncio.Future[None]]
 
 
 class Handover:
-    """`handle` is the reader's handler: it ends when the iterating loop has asked for the message after."""
+    """`handle` is the reader's handler: it ends when the iterating loop has asked for the message after.
 
-    def __init__(self) -> None:
+    What the loop does with a message cannot be cancelled from here: when that takes `timeout_ms`, `on_timeout` is told.
+    """
+
+    def __init__(
+        self, timeout_ms: int, on_timeout: Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
+    ) -> None:
+        self._timeout_ms = timeout_ms
+        self._on_timeout = on_timeout
+        self._timer: asyncio.TimerHandle | None = None
         self._offers: deque[_Offer] = deque()
         self._taken: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
@@ -35,6 +44,8 @@ class Handover:
                 message, done = self._offers.popleft()
                 if not done.done():  # otherwise its queue was taken away meanwhile
                     self._taken = done
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(self._timeout_ms / 1000, self._late, message)
                     return message
             self._changed.clear()
             await self._changed.wait()
@@ -42,13 +53,30 @@ class Handover:
 
     def finish(self) -> None:
         """The message that was handed over last is processed."""
+        self._stop_timer()
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
         self._taken = None
 
+    def withdraw(self, place: tuple[str, int]) -> None:
+        """What of the queue is on offer and not taken is its reader's again."""
+        for message, done in self._offers:
+            if (message.topic, message.queue) == place:
+                done.cancel()
+
     def close(self) -> None:
         """No more messages; those that are handed over and not finished stay unprocessed."""
         self._closed = True
+        self._stop_timer()
         self._changed.set()
         for done in [done for _, done in self._offers] + ([self._taken] if self._taken is not None else []):
             done.cancel()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self, message: ReceivedMessage) -> None:
+        error = ConsumeTimeout("consume_timeout", f"the loop has not finished the message within {self._timeout_ms} ms")
+        self._on_timeout(error, [message])

@@ -4,14 +4,15 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Literal
 
 import msgspec
 
 from keelmq.connection import Connection
-from keelmq.errors import Closed, KeelMQError, OffsetOutOfRange
+from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
 from keelmq.group_session import Pulled, TopicQueue, pull
+from keelmq.handler_call import Handle, HandlerCall
 from keelmq.message import ReceivedMessage
 from keelmq.progress import QueueProgress
 from keelmq.redelivery import RetryLater
@@ -27,7 +28,10 @@ HANDLER_PAUSE_MAX_MS: Final = 10_000
 
 log = logging.getLogger("keelmq")
 
-Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[None]]
+Hold = Literal["paused", "session"]
+"""Why a queue is not read on: the application paused it, or this member's session may be over."""
+
+OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 GiveBack = Callable[[Sequence[ReceivedMessage], Exception], Awaitable[None]]
 """Returns when the broker has the messages, for later; raises KeelMQError."""
 
@@ -42,6 +46,9 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     wait_ms: int
     tries: int | None = None
     """So often a handler that raises is called before its messages are given back; None: until it succeeds."""
+
+    consume_timeout_ms: int | None = None
+    """A handler call that takes longer is cancelled, and counts as one that raised."""
 
 
 class QueueReader:
@@ -64,6 +71,8 @@ class QueueReader:
         on_progress: Callable[[], None],
         selection: Selection = EVERYTHING,
         give_back: GiveBack | None = None,
+        on_timeout: OnTimeout | None = None,
+        holds: Iterable[Hold] = (),
     ) -> None:
         self.place = place
         self.committed = committed
@@ -75,19 +84,31 @@ class QueueReader:
         self._on_progress = on_progress
         self._selection = selection
         self._give_back = give_back
+        self._on_timeout = on_timeout
+        self._holds: set[Hold] = set(holds)
         self._progress = QueueProgress(position)
         self._fetch_offset = position
         self._ready: deque[ReceivedMessage] = deque()
         self._arrived = asyncio.Event()
         self._space = asyncio.Event()
         self._stop = asyncio.Event()
+        self._free = asyncio.Event()
+        """Nothing holds the queue, or the reader stops."""
+        if not self._holds:
+            self._free.set()
         self._fetcher = asyncio.create_task(self._fetch_forever())
-        self._processors = [asyncio.create_task(self._process_forever()) for _ in range(options.processors)]
+        self._calls = [HandlerCall(options.consume_timeout_ms) for _ in range(options.processors)]
+        self._processors = [asyncio.create_task(self._process_forever(call)) for call in self._calls]
 
     @property
     def position(self) -> int:
         """The offset that may be committed: everything before it is processed."""
         return self._progress.position
+
+    @property
+    def handling(self) -> list[Sequence[ReceivedMessage]]:
+        """The messages that handler calls are at work on now, by call."""
+        return [call.messages for call in self._calls if call.messages is not None]
 
     def refetch(self) -> None:
         """Give up a pull that is under way and begin it again: the node it waits for may be gone."""
@@ -95,10 +116,24 @@ class QueueReader:
             self._fetcher.cancel()
             self._fetcher = asyncio.create_task(self._fetch_forever())
 
+    def hold(self, why: Hold) -> None:
+        """Fetch nothing more and begin no handler call; what runs ends, and what was fetched stays. Idempotent."""
+        self._holds.add(why)
+        if not self._stop.is_set():
+            self._free.clear()
+            self.refetch()
+
+    def go_on(self, why: Hold) -> None:
+        """Take a hold back; the last one lets the reader go on where it is. Idempotent."""
+        self._holds.discard(why)
+        if not self._holds:
+            self._free.set()
+
     def begin_stop(self) -> None:
         """Fetch no more, and start no handler call. Idempotent."""
         self._stop.set()
         self._arrived.set()
+        self._free.set()
         self._fetcher.cancel()
 
     async def stop(self, grace_ms: float) -> None:
@@ -143,8 +178,9 @@ class QueueReader:
             self._accept(pulled)
 
     async def _room(self) -> int:
-        """How many messages may be fetched; waits until it is at least one."""
+        """How many messages may be fetched; waits until it is at least one, and nothing holds the queue."""
         options, progress = self._options, self._progress
+        await self._free.wait()
         while progress.count >= options.prefetch_messages or progress.bytes >= options.prefetch_bytes:
             self._space.clear()
             await self._space.wait()
@@ -163,57 +199,76 @@ class QueueReader:
         if self._progress.reach(pulled.next_offset):
             self._on_progress()
 
-    async def _process_forever(self) -> None:
-        while messages := await self._take():
-            if not await self._handle_until_done(messages):
-                return
-            moved = False
-            for message in messages:
-                moved = self._progress.finish(message.offset) or moved
-            if moved:
-                self._space.set()
-                self._on_progress()
+    async def _process_forever(self, call: HandlerCall) -> None:
+        try:
+            while messages := await self._take():
+                if not await self._handle_until_done(call, messages):
+                    return
+                moved = False
+                for message in messages:
+                    moved = self._progress.finish(message.offset) or moved
+                if moved:
+                    self._space.set()
+                    self._on_progress()
+        finally:
+            call.close()
 
     async def _take(self) -> list[ReceivedMessage]:
         """The next messages for one handler call; none when the reader stops."""
         ready = self._ready
+        await self._free.wait()
         while not ready and not self._stop.is_set():
             self._arrived.clear()
             await self._arrived.wait()
+            await self._free.wait()
         if self._stop.is_set():
             return []
         if self._options.handler_messages == 1:
             return [ready.popleft()]
         return [ready.popleft() for _ in range(min(self._options.handler_messages, len(ready)))]
 
-    async def _handle_until_done(self, messages: list[ReceivedMessage]) -> bool:
+    async def _handle_until_done(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
         """Call the handler until it succeeds, or its messages are given back; False when the reader stopped before."""
         backoff = Backoff(HANDLER_PAUSE_MS, HANDLER_PAUSE_MAX_MS)
         for tried in itertools.count(1):
             try:
-                async with self._slots:
-                    if self._stop.is_set():  # while it waited: the queue may be another member's by now
-                        return False
-                    await self._handle(messages)
+                return await self._handle_when_free(call, messages)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 if self._stop.is_set():
                     return False
+                if not self._free.is_set():  # a message that was on offer to an iterating loop, and was withdrawn
+                    continue
                 log.warning("%s/%d: the handler was cancelled at offset %d", *self.place, messages[0].offset)
             except Exception as failure:
-                if not isinstance(failure, RetryLater):
-                    log.exception("%s/%d: the handler failed at offset %d", *self.place, messages[0].offset)
-                elif self._give_back is None:
-                    log.warning("%s/%d: nothing is given back here, handled again in place", *self.place)
+                self._report(failure, messages)
                 if self._gives_back(failure, tried):
                     return await self._give_back_until_done(messages, failure)
-            else:
-                return True
             if await self._stops_within(backoff.next_s()):
                 return False
         raise AssertionError("counted to the end")
+
+    async def _handle_when_free(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
+        """Call the handler when there is a slot and nothing holds the queue; False when the reader stopped before."""
+        while True:
+            await self._free.wait()
+            async with self._slots:
+                if self._stop.is_set():  # while it waited: the queue may be another member's by now
+                    return False
+                if self._free.is_set():
+                    await call.run(self._handle, messages)
+                    return True
+
+    def _report(self, failure: Exception, messages: list[ReceivedMessage]) -> None:
+        if isinstance(failure, ConsumeTimeout):
+            if self._on_timeout is not None:
+                self._on_timeout(failure, messages)
+        elif not isinstance(failure, RetryLater):
+            log.exception("%s/%d: the handler failed at offset %d", *self.place, messages[0].offset)
+        elif self._give_back is None:
+            log.warning("%s/%d: nothing is given back here, handled again in place", *self.place)
 
     def _gives_back(self, failure: Exception, tried: int) -> bool:
         if self._give_back is None:

@@ -1,0 +1,115 @@
+"""The queues that a member of a group has now, each with its reader: which of them are paused, fenced or leaving."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from keelmq.errors import InvalidRequest
+from keelmq.faults import Faults
+from keelmq.group_session import TopicQueue
+from keelmq.handover import Handover
+from keelmq.message import ReceivedMessage
+from keelmq.queue_reader import Hold, QueueReader
+from keelmq.session_watch import SessionWatch
+
+log = logging.getLogger("keelmq")
+
+
+class AssignedQueues:
+    """`topics` are those that the member reads; pauses are by name, of queues that are assigned or may be later."""
+
+    def __init__(
+        self, topics: Collection[str], session_timeout_ms: int, handover: Handover | None, faults: Faults
+    ) -> None:
+        self.readers: dict[TopicQueue, QueueReader] = {}
+        self.leaving: dict[TopicQueue, asyncio.Task[None]] = {}
+        """Queues that are not read any more, as long as handler calls of theirs run."""
+        self.session = SessionWatch(session_timeout_ms, self._session_ended)
+        self._topics = topics
+        self._handover = handover
+        self._faults = faults
+        self._all_paused = False
+        self._paused: set[TopicQueue] = set()
+
+    def pause(self, queues: Sequence[TopicQueue]) -> None:
+        """`queues`, or everything. Raises InvalidRequest for what is no queue of the topics."""
+        self._check(queues)
+        self._all_paused = self._all_paused or not queues
+        self._paused.update(queues)
+        for place, reader in self.readers.items():
+            if self.is_paused(place):
+                self._hold(place, reader, "paused")
+
+    def resume(self, queues: Sequence[TopicQueue]) -> None:
+        """`queues`, unless everything is paused; without any, everything. Raises as `pause` does."""
+        self._check(queues)
+        if queues:
+            self._paused.difference_update(queues)
+        else:
+            self._all_paused = False
+            self._paused.clear()
+        for place, reader in self.readers.items():
+            if not self.is_paused(place):
+                reader.go_on("paused")
+
+    def is_paused(self, place: TopicQueue) -> bool:
+        return self._all_paused or place in self._paused
+
+    def holds(self, place: TopicQueue) -> set[Hold]:
+        """What a new reader of `place` begins with."""
+        holds: set[Hold] = set()
+        if self.is_paused(place):
+            holds.add("paused")
+        if self.session.over:
+            holds.add("session")
+        return holds
+
+    def go_on_if_session_lasts(self) -> None:
+        """After the assignment of a renewed session is known."""
+        if not self.session.over:
+            for reader in self.readers.values():
+                reader.go_on("session")
+
+    def release(self, place: TopicQueue, why: str, grace_ms: int, on_released: Callable[[], None]) -> None:
+        """Stop reading `place`, in the background; it must not be read again here before that is done."""
+        reader = self.readers.pop(place)
+
+        def released(task: asyncio.Task[None]) -> None:
+            del self.leaving[place]
+            on_released()
+
+        reader.begin_stop()
+        self._faults.fenced(reader.handling, why)
+        if reader.position != reader.committed:
+            log.warning("%s/%d: %d is not committed, %s is: %s", *place, reader.position, reader.committed, why)
+        task = asyncio.create_task(reader.stop(grace_ms))
+        self.leaving[place] = task
+        task.add_done_callback(released)
+
+    async def stop(self, grace_ms: int) -> None:
+        """Every reader, those that are leaving included."""
+        await asyncio.gather(*(reader.stop(grace_ms) for reader in self.readers.values()), *self.leaving.values())
+
+    def _session_ended(self) -> None:
+        """By this side's clock: the broker may have given the queues to others. What runs may end: if the session goes
+        on after all, for nobody could be reached, it is committed."""
+        log.error("no heartbeat got through for a session's time: handling waits until one does")
+        for place, reader in self.readers.items():
+            self._hold(place, reader, "session")
+            self._faults.fenced(reader.handling, "no heartbeat got through for a session's time")
+
+    def _hold(self, place: TopicQueue, reader: QueueReader, why: Hold) -> None:
+        reader.hold(why)
+        if self._handover is not None:
+            self._handover.withdraw(place)
+
+    def _check(self, queues: Sequence[TopicQueue]) -> None:
+        for place in queues:
+            if type(place) is not tuple or [type(part) for part in place] != [str, int] or place[1] < 0:
+                raise InvalidRequest("invalid_request", f"{place!r}: a queue is named by (topic, number)")
+            if place[0] not in self._topics:
+                raise InvalidRequest("invalid_request", f"{place!r}: this consumer reads no such topic")
+
+    def owns(self, message: ReceivedMessage) -> bool:
+        """Whether the message's queue is this member's, as far as it can know."""
+        return (message.topic, message.queue) in self.readers and not self.session.over

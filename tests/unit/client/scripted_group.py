@@ -1,0 +1,102 @@
+"""The HTTP side of a consumer group with one topic `t`: its queues, and what a member says to it."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from keelmq.batch import encode_messages
+from keelmq.connection import Connection
+from keelmq.http1 import HttpResponse
+from keelmq.message import Message
+from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, msgpack_answer, problem
+
+
+class ScriptedGroup:
+    """`assigned` is what the member has, by `generation`; a commit of another one is refused."""
+
+    def __init__(self, queues: int = 2) -> None:
+        self.messages: dict[int, list[bytes]] = {queue: [] for queue in range(queues)}
+        self.assigned = list(range(queues))
+        self.generation = 1
+        self.refuses_heartbeats = False
+        self.known = True
+        """False: the session is over, and a heartbeat is told so."""
+        self.committed = dict.fromkeys(range(queues), 0)
+        self.given_back: list[dict[str, Any]] = []
+        self.pulls: list[int] = []
+        """The queues of all pulls."""
+        self.heartbeats = 0
+        self._waiting: list[tuple[Request, asyncio.Future[HttpResponse]]] = []
+
+    def connection(self) -> Connection:
+        return Connection(SERVERS, transport=ScriptedTransport(self, answers_cluster=True), rng=lambda: 0.0)
+
+    def append(self, queue: int, *bodies: bytes) -> None:
+        self.messages[queue] += bodies
+        waiting, self._waiting = self._waiting, []
+        for request, answer in waiting:
+            if not answer.done():
+                pulled = self._pull(request, answer)
+                if isinstance(pulled, HttpResponse):
+                    answer.set_result(pulled)
+
+    def __call__(self, request: Request) -> HttpResponse | Awaitable[HttpResponse]:
+        match request.method, request.target.partition("?")[0].split("/")[2:]:
+            case "GET", ["cluster"]:
+                return json_answer({"leader_url": "http://n1:1"})
+            case "GET", ["topics", "t"]:
+                return json_answer({"topic": "t", "queues": len(self.messages), "type": "any", "retention_ms": 1})
+            case "GET", ["topics", "t", "queues", queue, "messages"]:
+                self.pulls.append(int(queue))
+                return self._pull(request, asyncio.get_running_loop().create_future())
+            case "POST", ["groups", "g", "members"]:
+                self.known = True
+                return self._membership(201)
+            case "POST", ["groups", "g", "members", _, "heartbeat"]:
+                self.heartbeats += 1
+                if self.refuses_heartbeats:
+                    return problem(429, "overloaded")
+                return self._membership(200) if self.known else problem(404, "member_not_found")
+            case "DELETE", ["groups", "g", "members", _]:
+                return HttpResponse(204, {}, b"")
+            case "PUT", ["groups", "g", "offsets"]:
+                return self._commit(request.json())
+            case "POST", ["groups", "g", "retries"]:
+                self.given_back += request.json()["messages"]
+                return json_answer({"results": [], "generation": self.generation})
+            case "GET", ["groups", "g", "offsets"]:
+                return json_answer(
+                    {"offsets": [{"topic": "t", "queue": q, "offset": offset} for q, offset in self.committed.items()]}
+                )
+        raise AssertionError(f"{request.method} {request.target}")
+
+    def _membership(self, status: int) -> HttpResponse:
+        assignment = [{"topic": "t", "queue": queue} for queue in self.assigned]
+        body = {"member_id": "m", "generation": self.generation, "assignment": assignment, "session_timeout_ms": 1_000}
+        return json_answer(body, status)
+
+    def _commit(self, commit: dict[str, Any]) -> HttpResponse:
+        if not self.known:
+            return problem(404, "member_not_found")
+        if commit["generation"] != self.generation:
+            return problem(409, "stale_generation", generation=self.generation)
+        for each in commit["offsets"]:
+            self.committed[each["queue"]] = each["offset"]
+        return json_answer({})
+
+    def _pull(
+        self, request: Request, answer: asyncio.Future[HttpResponse]
+    ) -> HttpResponse | asyncio.Future[HttpResponse]:
+        target = urlsplit(request.target)
+        queue, query = int(target.path.split("/")[5]), parse_qs(target.query)
+        offset, count = int(query["offset"][0]), int(query["max_messages"][0])
+        bodies = self.messages[queue][offset : offset + count]
+        if not bodies:
+            self._waiting.append((request, answer))
+            return answer
+        block = encode_messages([Message(body=body) for body in bodies])
+        batch = {"base_offset": offset, "count": len(bodies), "batch_id": f"b{queue}-{offset}", "stored_at_ms": 1}
+        batch |= {"crc32c": block.crc32c, "block": block.data, "skip": []}
+        end = offset + len(bodies)
+        return msgpack_answer({"batches": [batch], "next_offset": end, "max_offset": len(self.messages[queue])})
