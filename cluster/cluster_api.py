@@ -1,6 +1,5 @@
-"""The node itself: state of the cluster, probes, metrics, and the committed log for readers such as Spark."""
+"""The node itself: state of the cluster, probes and metrics."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -13,16 +12,15 @@ from cluster.core import Core
 from cluster.limits import LIST_MAX
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
-from cluster.requests import LogQuery, parse_query
 from cluster.responses import ClusterView, HealthView, NodeView, Role
-from cluster.routes import OCTET_STREAM, TEXT, Route, json_of
+from cluster.routes import TEXT, Route, json_of
 
 LAG_SERIES_MAX: Final = 1_000
 """Queues whose consumer lag a scrape shows, so that its size does not grow with the cluster's use."""
 
 
 class ClusterApi:
-    """/v1/cluster, /v1/log, /healthz, /readyz, /metrics"""
+    """/v1/cluster, /healthz, /readyz, /metrics"""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -32,15 +30,6 @@ class ClusterApi:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/v1/cluster", self.cluster, "The cluster as this node sees it", {200: json_of(ClusterView)}),
-            Route(
-                "GET",
-                "/v1/log",
-                self.log,
-                "Committed log records as they are on disk; waits up to wait_ms for the first",
-                {200: {OCTET_STREAM: None}},
-                query=LogQuery,
-                errors=("offset_out_of_range", "overloaded"),
-            ),
             Route("GET", "/healthz", self.healthz, "Whether the process serves", {200: json_of(HealthView)}),
             Route(
                 "GET",
@@ -110,29 +99,6 @@ class ClusterApi:
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._core.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def log(self, request: web.Request) -> web.Response:
-        query = parse_query(LogQuery, request.query)
-        core = self._core
-        deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
-        while query.from_index > core.raft.applied_index:
-            left_s = deadline_s - asyncio.get_running_loop().time()
-            if left_s <= 0 or core.waiters.closed or not await core.waiters.wait_any(left_s):
-                break
-        core.response_budget.require_room()
-        committed = core.raft.applied_index
-        records, next_index = b"", query.from_index
-        if query.from_index < core.log.first_index:
-            extra = {"first_index": core.log.first_index}
-            raise Problem("offset_out_of_range", f"the log begins at index {core.log.first_index}", extra)
-        if query.from_index <= committed:
-            records, next_index = core.read_records(query.from_index, committed, query.max_bytes)
-        headers = {
-            "Content-Type": OCTET_STREAM,
-            "KeelMQ-Next-Index": str(next_index),
-            "KeelMQ-Commit-Index": str(committed),
-        }
-        return web.Response(body=records, headers=headers)
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
         core, raft = self._core, self._core.raft

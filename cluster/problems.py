@@ -58,6 +58,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "group_has_members": ProblemKind(409, "The group has members"),
     "subscription_mismatch": ProblemKind(409, "The group's members read something else"),
     "topic_exists_with_more_queues": ProblemKind(409, "The topic has more queues"),
+    "log_range_removed": ProblemKind(410, "The log does not go back so far"),
     "message_too_large": ProblemKind(413, "A message is too large"),
     "batch_too_large": ProblemKind(413, "A batch is too large"),
     "request_too_large": ProblemKind(413, "The request is too large"),

@@ -241,7 +241,7 @@ class ProduceApi:
 
     async def _produce_blocks(self, topic: TopicInfo, request: BlockProduce) -> web.Response:
         batches = self._checked_batches(topic, request.batches)
-        applied = await self._propose(batches)
+        applied = await self._propose(batches, request.client_id)
         produced: Produced = applied.result
         results = [
             _batch_view(batch.header.batch_id, placed) for batch, placed in zip(batches, produced.results, strict=True)
@@ -269,8 +269,8 @@ class ProduceApi:
         ordered = [results[ordinal] for ordinal in range(len(results))]
         return json_response(ProduceView(results=ordered, receipt=receipt_of(applied)))
 
-    async def _propose(self, batches: list[Batch]) -> Applied:
-        command = Produce(tuple(batch.header for batch in batches))
+    async def _propose(self, batches: list[Batch], client_id: str = "") -> Applied:
+        command = Produce(tuple(batch.header for batch in batches), client_id)
         applied = await self._core.propose(command, [batch.block for batch in batches])
         metrics = self._core.metrics
         metrics.produced_messages.inc(sum(batch.header.count for batch in batches))

@@ -281,6 +281,14 @@ class LogQuery(Request, kw_only=True, frozen=True):
     wait_ms: WaitMs = 0
 
 
+class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
+    """Entries `from_index` <= index < `to_index`, of the first one the events from `from_event` on."""
+
+    from_event: Natural = 0
+    to_index: Natural | None = None
+    blocks: bool = True
+
+
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 

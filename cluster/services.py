@@ -13,6 +13,7 @@ from cluster.check_service import CheckService
 from cluster.cluster_api import ClusterApi
 from cluster.core import Core
 from cluster.group_coordinator import GroupCoordinator
+from cluster.log_api import LogApi
 from cluster.openapi import OpenApi
 from cluster.produce import ProduceApi, QueueChooser
 from cluster.pull import PullApi
@@ -62,6 +63,7 @@ class Services:
             *self._groups.routes(),
             *RetryApi(self.core).routes(),
             *ClusterApi(self.core).routes(),
+            *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
         ]
         return OpenApi(routes).routes()

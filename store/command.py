@@ -67,6 +67,8 @@ class Produce(msgspec.Struct, array_like=True, frozen=True, tag_field="command",
     """Append batches to queues of one topic: all of them or none."""
 
     batches: tuple[BatchHeader, ...]
+    client_id: str = ""
+    """Who sent them, by its own word; nothing depends on it."""
 
 
 class Prepare(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=4):

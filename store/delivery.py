@@ -11,6 +11,7 @@ from store.command import CancelScheduled, FireTimers
 from store.dedupe import DedupeWindow
 from store.errors import NOT_SCHEDULED, Refused
 from store.limits import FIRED_IDS_MAX
+from store.outcomes import Outcomes, message_events, messages_of
 from store.placement import At, Placement
 from store.results import Cancelled, Fired, Position
 from store.timers import Timer, TimerKey, Timers, left_out
@@ -26,12 +27,14 @@ class Delivery:
         dedupe: DedupeWindow,
         placement: Placement,
         transactions: TransactionTable,
+        outcomes: Outcomes,
     ) -> None:
         self._topics = topics
         self._timers = timers
         self._dedupe = dedupe
         self._placement = placement
         self._transactions = transactions
+        self._outcomes = outcomes
 
     def fire(self, command: FireTimers, at: At) -> Fired:
         """Deliver what is due by the clock of this entry."""
@@ -42,6 +45,7 @@ class Delivery:
             position = self._deliver(key, timer, at)
             if position is None:
                 dropped += timer.count
+                self._note_dropped(timer)
             else:
                 positions.append(position)
         return Fired(tuple(positions), dropped)
@@ -52,6 +56,9 @@ class Delivery:
         message_id = command.message_id
         found = self._timers.find(topic.id, message_id)
         if found is not None:
+            block, only = found.timer.block, found.ordinal
+            taken = messages_of(block, 1, only=only)
+            self._outcomes.add(message_events("CANCEL", topic.name, found.timer.queue, None, block, taken))
             without = left_out(found)
             if without.count:
                 self._timers.leave_out(found)
@@ -67,6 +74,12 @@ class Delivery:
             )
             raise Refused(NOT_SCHEDULED, detail, {"topic": topic.name, "message_id": message_id})
         return Cancelled(topic.name, message_id)
+
+    def _note_dropped(self, timer: Timer) -> None:
+        """The topic is gone, and its name with it: that of the messages is in the record of their block."""
+        only = timer.redelivery.only if timer.redelivery is not None else None
+        messages = messages_of(timer.block, timer.count, timer.skip, only)
+        self._outcomes.add(message_events("EXPIRE", None, None, None, timer.block, messages))
 
     def _deliver(self, key: TimerKey, timer: Timer, at: At) -> Position | None:
         topic = self._topics.by_id(timer.topic_id)

@@ -4,7 +4,7 @@ A mark goes when the group's committed offset passes its message, and when the q
 processed anew may be given back anew. Marks of dead letters that were replayed stay.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,16 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
     attempt: int
     outcome: MarkOutcome
     due_at_ms: int | None
+
+
+class GivingGroup(NamedTuple):
+    """A group that gives messages back; without an id it does not exist yet."""
+
+    id: int | None
+    max_attempts: int
+    delays_ms: tuple[int, ...]
+    client_id: str
+    """Of the member that does; empty for a group without members."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

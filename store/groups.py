@@ -9,7 +9,6 @@ All groups are held in memory and written through to the index.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -38,7 +37,7 @@ from store.errors import (
     SUBSCRIPTION_MISMATCH,
     Refused,
 )
-from store.given_back import GivenBackMarks
+from store.given_back import GivenBackMarks, GivingGroup
 from store.index import Index
 from store.limits import (
     DELAY_MAX_MS,
@@ -47,6 +46,7 @@ from store.limits import (
     RETRY_MAX_ATTEMPTS,
     RETRY_MAX_ATTEMPTS_MAX,
 )
+from store.outcomes import Event, Outcomes
 from store.results import (
     AssignedQueue,
     GroupOffset,
@@ -59,16 +59,6 @@ from store.results import (
     OffsetsReset,
 )
 from store.topics import RETRY_PREFIX, Topic, Topics
-
-
-class GivingGroup(NamedTuple):
-    """A group that gives messages back; without an id it does not exist yet."""
-
-    id: int | None
-    max_attempts: int
-    delays_ms: tuple[int, ...]
-    client_id: str
-    """Of the member that does; empty for a group without members."""
 
 
 class _Member(msgspec.Struct, array_like=True):
@@ -105,11 +95,12 @@ _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 class Groups:
-    def __init__(self, index: Index, topics: Topics, marks: GivenBackMarks, next_id: int) -> None:
+    def __init__(self, index: Index, topics: Topics, marks: GivenBackMarks, next_id: int, outcomes: Outcomes) -> None:
         """Load all groups. `next_id` is the id of the next new group."""
         self._index = index
         self._topics = topics
         self._marks = marks
+        self._outcomes = outcomes
         self._groups: dict[str, _Group] = {}
         self.next_id = next_id
         by_id: dict[int, _Group] = {}
@@ -176,7 +167,12 @@ class Groups:
         if group is None:
             group = self._create(command.group)
             self._store(group)
-        self._set_offsets(group, changes)
+        client = _client_of(group, command.member_id)
+        for topic, queue, offset in changes:
+            begin = group.offsets.get((topic.id, queue), 0)
+            if offset > begin:
+                self._outcomes.add(Event("ACK", None, topic.name, queue, begin, offset, group.name, client or None))
+            self._set_offsets(group, [(topic, queue, offset)])
         return OffsetsCommitted(group.name, command.offsets)
 
     def give_back(self, command: GiveBack) -> GivingGroup:
@@ -194,8 +190,7 @@ class Groups:
         if group is None:
             return GivingGroup(None, RETRY_MAX_ATTEMPTS, RETRY_DELAYS_MS, "")
         record = group.record
-        member = record.members.get(command.member_id) if command.member_id is not None else None
-        client_id = member.client_id if member is not None else ""
+        client_id = _client_of(group, command.member_id)
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
 
     def put(self, command: PutGroup) -> GroupPut:
@@ -401,6 +396,11 @@ def _fenced_member(group: _Group, member_id: str, generation: int | None) -> _Me
         detail = f"group {group.name} is at generation {current}, not {generation}: look at the assignment again"
         raise Refused(STALE_GENERATION, detail, {"generation": current})
     return member
+
+
+def _client_of(group: _Group, member_id: str | None) -> str:
+    member = group.record.members.get(member_id) if member_id is not None else None
+    return member.client_id if member is not None else ""
 
 
 def _check_settings(command: PutGroup) -> None:

@@ -27,6 +27,7 @@ TIMER: Final = b"d"
 TOPIC_TIMER: Final = b"D"
 GIVEN_BACK: Final = b"w"
 SETTINGS: Final = b"z"
+OUTCOME: Final = b"j"
 
 # What a key under TOPIC_TIMER and a topic id is about.
 _BY_TIME: Final = b"\x00"
@@ -195,3 +196,7 @@ def timer_of_message(topic_id: int, message_id: str) -> bytes:
 
 def cancelled_message(topic_id: int, message_id: str) -> bytes:
     return topic_timers(topic_id) + _CANCELLED + message_id.encode()
+
+
+def outcome(raft_index: int) -> bytes:
+    return _TABLE_U64.pack(OUTCOME, raft_index)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from store.command import BatchHeader
 from store.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
+from store.outcomes import Outcomes, message_events, messages_of
 from store.queues import BlockLocation, Queues
 from store.results import BatchPlaced, MessagePlaced, Redelivery
 from store.timers import Timer, Timers, check_delay, due_ms_of
@@ -50,11 +51,14 @@ class OfTransaction(NamedTuple):
 
 
 class Placement:
-    def __init__(self, topics: Topics, queues: Queues, dedupe: DedupeWindow, timers: Timers) -> None:
+    def __init__(
+        self, topics: Topics, queues: Queues, dedupe: DedupeWindow, timers: Timers, outcomes: Outcomes
+    ) -> None:
         self._topics = topics
         self._queues = queues
         self._dedupe = dedupe
         self._timers = timers
+        self._outcomes = outcomes
 
     def check(self, headers: Sequence[BatchHeader], *, transactional: bool, clock_ms: int) -> list[CheckedBatch]:
         """Look everything up and refuse what cannot be appended; changes nothing."""
@@ -113,6 +117,8 @@ class Placement:
             )
             self._timers.schedule(due_ms, timer)
             placed = timer.seen(due_ms)
+            waiting = messages_of(block, appended, timer.skip)
+            self._outcomes.add(message_events("SCHEDULE", topic.name, header.queue, None, block, waiting))
         else:
             offset = self._append(topic, header.queue, block, appended, known, at, transaction_id)
             placed = _seen(header, header.queue, offset, appended, known)
@@ -138,7 +144,7 @@ class Placement:
         self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
     ) -> int:
         """Append one message of a block to the only queue of a group's own topic; its offset there."""
-        return self._queues.append(
+        offset = self._queues.append(
             topic,
             0,
             block,
@@ -148,6 +154,19 @@ class Placement:
             transaction_id=transaction_id,
             redelivery=redelivery,
         )
+        self._outcomes.add(
+            message_events(
+                "PUBLISH",
+                topic.name,
+                0,
+                offset,
+                block,
+                messages_of(block, 1, only=redelivery.only),
+                attempt=redelivery.attempt,
+                transaction_id=transaction_id,
+            )
+        )
+        return offset
 
     def recheck(self, batch: CheckedBatch) -> CheckedBatch:
         """The same batch with what is known now: for a batch id that is repeated within a command."""
@@ -163,7 +182,8 @@ class Placement:
         at: At,
         transaction_id: str | None,
     ) -> int:
-        return self._queues.append(
+        skip = tuple(message.ordinal for message in known)
+        offset = self._queues.append(
             topic,
             queue,
             block,
@@ -171,8 +191,10 @@ class Placement:
             stored_at_ms=at.clock_ms,
             raft_index=at.raft_index,
             transaction_id=transaction_id,
-            skip=tuple(message.ordinal for message in known),
+            skip=skip,
         )
+        self._outcomes.add(message_events("PUBLISH", topic.name, queue, offset, block, messages_of(block, count, skip)))
+        return offset
 
     def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:
         """The messages whose explicit id is known, or repeated within the batch."""

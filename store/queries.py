@@ -1,10 +1,13 @@
 """What can be asked of the applied state. Nothing here changes anything."""
 
+import itertools
+
 from store import keys
 from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
 from store.index import Index
+from store.outcomes import OutcomeOf, Outcomes
 from store.queues import Queues
 from store.results import (
     DueCheck,
@@ -39,7 +42,9 @@ class Queries:
         timers: Timers,
         marks: GivenBackMarks,
         settings: ClusterSettings,
+        outcomes: Outcomes,
     ) -> None:
+        self._outcomes = outcomes
         self._settings = settings
         self._index = index
         self._topics = topics
@@ -158,6 +163,12 @@ class Queries:
         topic = self._topics.get(DLQ_PREFIX + group)
         mark = self._marks.get(self._groups.id_of(group), topic.id, 0, offset) if topic is not None else None
         return mark.due_at_ms if mark is not None and mark.outcome == REPLAYED else None
+
+    # What entries did.
+
+    def outcomes(self, first: int, last: int, limit: int) -> list[OutcomeOf]:
+        """Of the entries first <= index <= last that did something, in order, at most `limit`."""
+        return list(itertools.islice(self._outcomes.scan(first, last), limit))
 
     def _queue_of(self, topic: str, queue: int) -> Topic:
         found = self._topics.require(topic)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from store.command import GiveBack, GivenBack, ReplayDeadLetters
 from store.errors import INVALID_REQUEST, OFFSET_OUT_OF_RANGE, Refused
-from store.given_back import REPLAYED, GivenBackMarks, Mark
-from store.groups import GivingGroup, Groups
+from store.given_back import REPLAYED, GivenBackMarks, GivingGroup, Mark
+from store.groups import Groups
 from store.limits import DELAY_MAX_MS, GIVE_BACK_HISTORY_MAX, GIVE_BACK_REASON_BYTES_MAX
+from store.outcomes import EventType, Outcomes, message_events, messages_of
 from store.placement import At, Placement
 from store.queues import BlockLocation, Queues
 from store.results import (
@@ -47,6 +48,7 @@ class Redeliveries:
         groups: Groups,
         marks: GivenBackMarks,
         placement: Placement,
+        outcomes: Outcomes,
     ) -> None:
         self._topics = topics
         self._queues = queues
@@ -54,6 +56,7 @@ class Redeliveries:
         self._groups = groups
         self._marks = marks
         self._placement = placement
+        self._outcomes = outcomes
 
     def give_back(self, command: GiveBack, at: At) -> MessagesGivenBack:
         """Schedule each message for its group again, or append it to the dead letters."""
@@ -89,6 +92,7 @@ class Redeliveries:
             if mark is None:
                 redelivery = _redelivery(row, item, 0, _history(row))
                 retry = self._retry_topic(command.group, at)
+                self._note("RETRY", command.group, "", row, redelivery)
                 self._placement.redeliver(retry, BlockLocation.of_row(row), redelivery, at, row.transaction_id)
                 mark = Mark(0, REPLAYED, at.clock_ms)
                 self._marks.put(group_id, topic.id, 0, item.offset, mark)
@@ -119,7 +123,9 @@ class Redeliveries:
         history = (*(_history(row) if again else ()), entry)[-GIVE_BACK_HISTORY_MAX:]
         redelivery = _redelivery(row, item, attempt, history, again=again)
         block = BlockLocation.of_row(row)
-        if attempt > group.max_attempts:
+        dies = attempt > group.max_attempts
+        self._note("DLQ" if dies else "RETRY", command.group, group.client_id, row, redelivery)
+        if dies:
             dead = self._topics.get(DLQ_PREFIX + command.group)
             if dead is None:
                 dead = self._topics.create_of_group(DLQ_PREFIX + command.group, at.clock_ms)
@@ -134,6 +140,23 @@ class Redeliveries:
         else:
             self._timers.schedule(at.clock_ms + delay_ms, _timer(retry, block, redelivery, at, row.transaction_id))
         return Mark(attempt, "scheduled", at.clock_ms + delay_ms)
+
+    def _note(self, type: EventType, group: str, client_id: str, row: Row, redelivery: Redelivery) -> None:
+        block = BlockLocation.of_row(row)
+        self._outcomes.add(
+            message_events(
+                type,
+                redelivery.topic,
+                redelivery.queue,
+                redelivery.offset,
+                block,
+                messages_of(block, 1, only=redelivery.only),
+                attempt=redelivery.attempt,
+                group=group,
+                client=client_id or None,
+                transaction_id=row.transaction_id,
+            )
+        )
 
     def _retry_topic(self, group: str, at: At) -> Topic:
         topic = self._topics.get(RETRY_PREFIX + group)

@@ -48,6 +48,7 @@ from store.given_back import GivenBackMarks
 from store.groups import Groups
 from store.index import Index
 from store.limits import DEDUPE_MIN_ENTRIES
+from store.outcomes import Outcomes
 from store.placement import At, Placement
 from store.queries import Queries
 from store.queues import BlockLocation, Queues
@@ -82,6 +83,8 @@ class _Applied(msgspec.Struct, array_like=True):
     next_group_id: int = 1
     dedupe: DedupeCounters = msgspec.field(default_factory=DedupeCounters)
     timers: TimerCounters = msgspec.field(default_factory=TimerCounters)
+    first_outcome: int = 0
+    """Entries before it have no outcome row: an older version applied them. 0 when that version wrote this."""
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
@@ -102,19 +105,22 @@ class StateMachine(Queries):
         """Load what the index holds; a new index gets the system topics."""
         stored = index.get(keys.META_APPLIED)
         self._applied = applied = _decode_applied(stored) if stored is not None else _Applied()
+        if applied.first_outcome == 0:
+            applied.first_outcome = applied.index + 1
         self._index = index
+        outcomes = Outcomes(index)
         topics = Topics(index, applied.next_topic_id)
         queues = Queues(index, topics)
         self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
         timers = Timers(index, applied.timers)
-        self._placement = Placement(topics, queues, self._dedupe, timers)
+        self._placement = Placement(topics, queues, self._dedupe, timers, outcomes)
         settings = ClusterSettings(index)
-        transactions = Transactions(index, topics, queues, self._placement, settings)
+        transactions = Transactions(index, topics, queues, self._placement, settings, outcomes)
         marks = GivenBackMarks(index)
-        groups = Groups(index, topics, marks, applied.next_group_id)
-        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings)
-        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table)
-        redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement)
+        groups = Groups(index, topics, marks, applied.next_group_id, outcomes)
+        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes)
+        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, outcomes)
+        redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
         self._flush_entries = flush_entries
@@ -159,6 +165,11 @@ class StateMachine(Queries):
         return self._applied.clock_ms
 
     @property
+    def first_outcome(self) -> int:
+        """What `outcomes` can tell begins with this entry."""
+        return self._applied.first_outcome
+
+    @property
     def state_hash(self) -> str:
         """Equal on all replicas that applied the same entries; a difference at one applied_index is a defect."""
         return self._applied.state_hash.hex()
@@ -187,6 +198,7 @@ class StateMachine(Queries):
             applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
             results = self._carry_out(decoded, At(entry.index, entry.term, entry.position, applied.clock_ms))
             self._dedupe.end_entry(applied.clock_ms)
+            self._outcomes.store(entry.index, entry.term, applied.clock_ms)
         applied.index = entry.index
         applied.term = entry.term
         # The header holds the CRC of every block, so the blocks need not be hashed.
@@ -200,9 +212,11 @@ class StateMachine(Queries):
     def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
         results: list[Result | Refused] = []
         for command, block_offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+            mark = self._outcomes.mark()
             try:
                 results.append(self._handlers[type(command)](command, at, block_offsets))
             except Refused as refused:
+                self._outcomes.undo(mark)
                 # Without its traceback: that would keep the frames of apply alive as long as the answer.
                 results.append(refused.with_traceback(None))
         return results

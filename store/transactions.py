@@ -26,6 +26,7 @@ from store.errors import (
 from store.index import Index
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX
 from store.op_messages import append_decision
+from store.outcomes import Event, EventType, Outcomes, message_events, messages_of
 from store.placement import At, CheckedBatch, OfTransaction, Placement
 from store.queues import BlockLocation, Queues
 from store.results import ChecksRecorded, Decided, Discarded, Position, Prepared, Resumed, TimelineEvent
@@ -45,12 +46,19 @@ from store.transaction_table import (
 
 class Transactions:
     def __init__(
-        self, index: Index, topics: Topics, queues: Queues, placement: Placement, settings: ClusterSettings
+        self,
+        index: Index,
+        topics: Topics,
+        queues: Queues,
+        placement: Placement,
+        settings: ClusterSettings,
+        outcomes: Outcomes,
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._placement = placement
         self._settings = settings
+        self._outcomes = outcomes
         self.table = TransactionTable(index)
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
@@ -77,6 +85,10 @@ class Transactions:
         )
         self.table.add(transaction_id, record, command.batches)
         self._copy_to_system_topic(HALF_TOPIC, transaction_id, record, at)
+        self._outcomes.add_all(
+            message_events("HALF", half.topic, half.queue, None, half.block, messages_of(half.block, half.count))
+            for half in batches
+        )
         return Prepared(transaction_id, "prepared", False, at.clock_ms)
 
     def decide(self, command: Decide, at: At) -> Decided:
@@ -116,6 +128,7 @@ class Transactions:
             )
             self.table.add_event(transaction_id, record, event, audit=True)
             self.table.resume(transaction_id, record, at.clock_ms + command.next_check_after_ms)
+            self._note("RESUME", transaction_id, record)
         elif record.state != PREPARED or (record.operator, record.reason) != (command.operator, command.reason):
             raise _conflict(transaction_id, record)
         return Resumed(transaction_id, STATES[record.state], record.next_check_at_ms)
@@ -129,6 +142,7 @@ class Transactions:
             self.table.add_event(transaction_id, record, event)
             self.table.set_next_check(transaction_id, record, at.clock_ms + command.next_check_after_ms)
             self.table.update(transaction_id, record)
+            self._note("CHECK", transaction_id, record, command.client_id, record.check_times)
             checked.append(transaction_id)
         return ChecksRecorded(tuple(checked))
 
@@ -141,6 +155,7 @@ class Transactions:
             self.table.decide(transaction_id, record, DISCARDED)
             self._copy_to_system_topic(DISCARDED_TOPIC, transaction_id, record, at)
             append_decision(self._queues, self._topics, transaction_id, record, at)
+            self._note("DISCARD", transaction_id, record)
             discarded.append(transaction_id)
         return Discarded(tuple(discarded))
 
@@ -153,6 +168,7 @@ class Transactions:
 
     def _carry_out(self, command: Decide, record: TransactionRecord, wanted: int, at: At) -> None:
         transaction_id = command.transaction_id
+        self._note("COMMIT" if wanted == COMMITTED else "ROLLBACK", transaction_id, record, command.client_id)
         if wanted == COMMITTED:
             record.positions = self._make_visible(transaction_id, record, at)
         self.table.reopen_timeline(transaction_id, record)
@@ -193,6 +209,12 @@ class Transactions:
                 where = Position(placed.topic, placed.queue, placed.offset, placed.count, placed.deliver_at_ms)
                 positions.append(where)
         return tuple(positions)
+
+    def _note(
+        self, type: EventType, transaction_id: str, record: TransactionRecord, client_id: str = "", times: int = 0
+    ) -> None:
+        group, client = record.producer_group, client_id or None
+        self._outcomes.add(Event(type, transaction_id, group=group, client=client, attempt=times or None))
 
     def _copy_to_system_topic(self, name: str, transaction_id: str, record: TransactionRecord, at: At) -> None:
         """Rows in a system topic for the half messages; the bodies stay where they are."""

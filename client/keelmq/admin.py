@@ -10,6 +10,7 @@ from keelmq import wire
 from keelmq.connection import Connection
 from keelmq.errors import InvalidRequest
 from keelmq.limits import check_audit, check_group, check_topic, check_transaction_id
+from keelmq.log_events import EventsPage
 from keelmq.retry import Deadline
 from keelmq.scheduled import cancel_scheduled
 
@@ -162,6 +163,43 @@ class Admin:
             waits_ms=wait_ms,
         )
         return response.body, int(response.headers.get("keelmq-next-index", from_index))
+
+    async def log_events(
+        self,
+        from_index: int,
+        *,
+        from_event: int = 0,
+        to_index: int | None = None,
+        wait_ms: int = 0,
+        max_bytes: int = LOG_BYTES,
+        blocks: bool = True,
+    ) -> EventsPage:
+        """What the entries `from_index` <= index < `to_index` did to messages, as far as the node that answers has
+        applied them; go on with the page's `next_index` and `next_event`. Raises LogRangeRemoved.
+        """
+        query = {
+            "from_index": from_index,
+            "from_event": from_event,
+            "to_index": to_index,
+            "max_bytes": max_bytes,
+            "wait_ms": wait_ms,
+            "blocks": "true" if blocks else "false",
+        }
+        response = await self._connection.call(
+            "GET",
+            "/v1/log/events?" + _query(query),
+            accept="application/octet-stream, application/json",
+            deadline=Deadline(wait_ms + LOG_MARGIN_MS),
+            follower_ok=True,
+            waits_ms=wait_ms,
+        )
+        headers = response.headers
+        return EventsPage(
+            response.body,
+            int(headers.get("keelmq-next-index", from_index)),
+            int(headers.get("keelmq-next-event", from_event)),
+            int(headers.get("keelmq-applied-index", 0)),
+        )
 
     async def _call(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Json:
         response = await self._connection.call(

@@ -155,6 +155,11 @@ def decode_block(data: bytes, checksum: int, uncompressed_bytes: int | None = No
     """
     if crc32c(data) != checksum:
         raise Corrupt("checksum_mismatch", f"a block of {len(data)} bytes does not match its CRC32C {checksum:#010x}")
+    return decode_messages(data, uncompressed_bytes)
+
+
+def decode_messages(data: bytes, uncompressed_bytes: int | None = None) -> list[BlockMessage]:
+    """The messages of a block whose checksum was verified. Raises Corrupt when it is no block."""
     if uncompressed_bytes is not None:
         data = unpack(data, uncompressed_bytes)
     try:

@@ -14,6 +14,7 @@
     │   ├── StaleGeneration         the group moved on: fetch the assignment again, commit nothing
     │   ├── NotAssigned, OffsetMovesBack
     ├── OffsetOutOfRange            see .max_offset
+    ├── LogRangeRemoved             the log, or what is kept of it, begins later: see .first_index
     ├── Unavailable                 retryable, and certainly nothing was stored
     │   ├── NoLeader                no leader is known, or no node can be reached or is ready
     │   ├── Overloaded              too much in flight, here or at the broker: slow down
@@ -130,6 +131,14 @@ class OffsetOutOfRange(KeelMQError):
         return value if isinstance(value, int) else None
 
 
+class LogRangeRemoved(KeelMQError):
+    @property
+    def first_index(self) -> int | None:
+        """Where what the node can tell begins; another node may go back further."""
+        value = self.extra.get("first_index")
+        return value if isinstance(value, int) else None
+
+
 class Unavailable(KeelMQError):
     retryable = True
 
@@ -192,6 +201,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "empty_body": LimitExceeded,
     "too_many_properties": LimitExceeded,
     "offset_out_of_range": OffsetOutOfRange,
+    "log_range_removed": LogRangeRemoved,
     "transaction_conflict": TransactionConflict,
     "idempotency_conflict": IdempotencyConflict,
     "stale_generation": StaleGeneration,

@@ -98,6 +98,8 @@ CASES = [
     Case("invalid_request", 400, "PUT", GROUP, {"retry_max_attempts": -1}),
     Case("invalid_request", 400, "POST", f"{GROUP}/dead-letters/replay", {"offsets": []}),
     Case("invalid_request", 400, "GET", "/v1/log?from_index=0"),
+    Case("invalid_request", 400, "GET", "/v1/log/events?from_index=0"),
+    Case("invalid_request", 400, "GET", "/v1/log/events?from_index=1&blocks=some"),
     Case("invalid_filter", 400, "GET", f"{QUEUE}/messages?offset=0&filter=a%20%3E", extra={"position": 4}),
     Case(
         "invalid_filter", 400, "GET", f"{QUEUE}/messages?offset=0&wait_ms=30000&filter=", headers={"Accept": MSGPACK}
@@ -190,6 +192,7 @@ TESTED_ELSEWHERE = {
     "not_ready": "test_faults_cluster.py",
     "unknown_outcome": "test_faults_cluster.py",
     "disk_full": "test_faults_disk.py",
+    "log_range_removed": "test_log_events.py",
 }
 
 

@@ -1,0 +1,128 @@
+"""`GET /v1/log/events` of one node: what is told, in which portions, with and without blocks."""
+
+import asyncio
+from typing import Any
+
+from keelmq.log_events import EntryEvents, LogEvent, read_frames
+from tests.unit.cluster.conftest import Answer, Node
+
+
+async def read(node: Node, from_index: int = 1, **query: Any) -> Answer:
+    options = "".join(f"&{name}={value}" for name, value in query.items())
+    answer = await node.call("GET", f"/v1/log/events?from_index={from_index}{options}")
+    assert answer.status == 200, answer
+    return answer
+
+
+def frames(answer: Answer) -> list[EntryEvents]:
+    return list(read_frames(answer.body))
+
+
+async def all_events(node: Node, **query: Any) -> list[tuple[int, int, LogEvent]]:
+    """Index, first row and event, asked for in as many portions as it takes."""
+    found: list[tuple[int, int, LogEvent]] = []
+    next_index, next_event = 1, 0
+    while next_index <= node.core.state.applied_index:
+        answer = await read(node, next_index, from_event=next_event, **query)
+        assert answer.body or int(answer.headers["KeelMQ-Next-Index"]) > node.core.state.applied_index
+        for entry in frames(answer):
+            row = entry.first_row
+            for event in entry.events:
+                found.append((entry.index, row, event))
+                row += event.rows
+        next_index, next_event = (int(answer.headers[f"KeelMQ-Next-{name}"]) for name in ("Index", "Event"))
+    return found
+
+
+async def workload(node: Node) -> None:
+    for topic in ("orders", "points"):
+        await node.call("PUT", f"/v1/topics/{topic}", {"queues": 2})
+    body = {"messages": [{"body": f"b{n}", "queue": n % 2, "keys": [f"k{n}"]} for n in range(6)]}
+    await asyncio.gather(*(node.call("POST", "/v1/topics/orders/messages", body) for _ in range(5)))
+    half = {
+        "transaction_id": "tx",
+        "producer_group": "shop",
+        "client_id": "c1",
+        "messages": [
+            {"topic": "orders", "body": "one", "message_id": "explicit"},
+            {"topic": "points", "body": "two"},
+        ],
+    }
+    assert (await node.call("POST", "/v1/transactions", half)).status == 201
+    assert (await node.call("POST", "/v1/transactions/tx/commit", {"client_id": "c2"})).status == 200
+    given = {"messages": [{"topic": "orders", "queue": 0, "offset": 1, "delay_ms": 0}]}
+    assert (await node.call("POST", "/v1/groups/g/retries", given)).status == 200
+    offsets = {"offsets": [{"topic": "orders", "queue": 0, "offset": 3}]}
+    assert (await node.call("PUT", "/v1/groups/g/offsets", offsets)).status == 200
+
+
+async def test_every_event_once_whatever_the_portions_are(node: Node) -> None:
+    await workload(node)
+    at_once = await all_events(node)
+    for max_bytes in (1, 100, 300):
+        assert await all_events(node, max_bytes=max_bytes) == at_once
+    rows = [(index, row + n) for index, row, event in at_once for n in range(event.rows)]
+    assert len(rows) == len(set(rows))
+    published = [event for _, _, event in at_once if event.type == "PUBLISH"]
+    assert sum(event.rows for event in published if event.topic == "orders") == 31
+    assert sum(event.rows for event in published if event.topic == "%RETRY%g") == 1
+
+
+async def test_blocks_are_as_they_were_stored(node: Node) -> None:
+    await workload(node)
+    events = [event for _, _, event in await all_events(node)]
+    committed = [event for event in events if event.type == "PUBLISH" and event.transaction_id == "tx"]
+    of = [event.messages for event in committed if event.messages is not None]
+    assert [(messages.ids(), [each.body for each in messages.decode()]) for messages in of] == [
+        (["explicit"], [b"one"]),
+        ([of[1].batch_id + "-0"], [b"two"]),
+    ]
+    assert [(event.group, event.client_id) for event in committed] == [("shop", "c1")] * 2
+    (commit,) = (event for event in events if event.type == "COMMIT")
+    assert (commit.transaction_id, commit.group, commit.client_id, commit.messages) == ("tx", "shop", "c2", None)
+    (retry,) = (event for event in events if event.type == "RETRY")
+    assert retry.messages is not None
+    (message,) = retry.messages.decode()
+    assert (retry.topic, retry.offset, retry.group, retry.attempt) == ("orders", 1, "g", 1)
+    first = next(event for event in events if event.type == "PUBLISH" and event.queue == 0)
+    assert first.messages is not None
+    assert (retry.messages.ids()[0], message.keys) == (first.messages.ids()[1], first.messages.decode()[1].keys)
+    (ack,) = (event for event in events if event.type == "ACK")
+    assert (ack.topic, ack.queue, ack.offset, ack.offset_end, ack.group) == ("orders", 0, 0, 3, "g")
+
+
+async def test_without_blocks_everything_but_the_blocks_is_told(node: Node) -> None:
+    await workload(node)
+    with_blocks = [event for _, _, event in await all_events(node)]
+    without = [event for _, _, event in await all_events(node, blocks="false")]
+    assert [(event.type, event.topic, event.offset, event.rows) for event in with_blocks] == [
+        (event.type, event.topic, event.offset, event.rows) for event in without
+    ]
+    assert all(event.messages is None or event.messages.block is None for event in without)
+    assert all(event.messages is None or event.messages.block for event in with_blocks)
+
+
+async def test_a_range_ends_before_to_index(node: Node) -> None:
+    await workload(node)
+    indexes = sorted({index for index, _, _ in await all_events(node)})
+    answer = await read(node, indexes[1], to_index=indexes[2])
+    assert [entry.index for entry in frames(answer)] == [indexes[1]]
+    assert answer.headers["KeelMQ-Next-Index"] == str(indexes[2])
+    answer = await read(node, indexes[2], to_index=indexes[2])
+    assert (answer.body, answer.headers["KeelMQ-Next-Index"]) == (b"", str(indexes[2]))
+
+
+async def test_a_reader_waits_until_something_is_applied(node: Node) -> None:
+    await workload(node)
+    next_index = node.core.state.applied_index + 1
+    reading = asyncio.create_task(read(node, next_index, wait_ms=30_000))
+
+    async def waits() -> bool:
+        return len(node.core.waiters) == 1
+
+    await node.wait(waits)
+    await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "new"}]})
+    (entry,) = frames(await reading)
+    assert (entry.index, [event.type for event in entry.events]) == (next_index, ["PUBLISH"])
+    beyond = await read(node, next_index + 1_000)
+    assert (beyond.body, beyond.headers["KeelMQ-Next-Index"]) == (b"", str(next_index + 1_000))
