@@ -60,7 +60,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run this seed only; if it fails, shrink it and tell its story")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--stock", action="store_true", help="run the stock PySyncObj handlers only")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="run a deliberately broken node instead of ours")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), metavar="NAME", help="run a broken node instead of ours")
     parser.add_argument("--verbose", action="store_true", help="with --seed: print every event")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing seeds as they are")
     edits = parser.add_argument_group("edits of the plan of a --seed, as a shrunk failure prints them")

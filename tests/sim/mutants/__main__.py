@@ -33,10 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__, epilog=f"Mutants: {', '.join(sorted(MUTANTS))}.")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds per mutant at most (default {SEEDS_MAX})")
     parser.add_argument("--first-seed", type=int, default=0, help="where the seeds begin (default 0)")
-    parser.add_argument("--mutant", action="append", choices=sorted(MUTANTS), help="only this one; may be repeated")
+    parser.add_argument(
+        "--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME", help="only this one; may be repeated"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/reliability.md")
     options = parser.parse_args(arguments)
