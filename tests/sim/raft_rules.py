@@ -34,9 +34,8 @@ class RaftRules:
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
         self._answer: _Answer | None = None
-        self._held_before: dict[
-            int, dict[int, int]
-        ] = {}  # node whose new disk has no vote yet -> what the old one held
+        # Node whose new disk has no vote yet -> the entries of the old one that somebody may have counted.
+        self._held_before: dict[int, dict[int, int]] = {}
         self._heard: dict[int, set[int]] = {}  # by each node since it started
 
     def on_start(self, node_id: int) -> None:
@@ -44,7 +43,14 @@ class RaftRules:
         self._heard[node_id] = set()
 
     def on_wiped(self, node_id: int) -> None:
-        self._held_before[node_id] = dict(self._disks[node_id].before_wipe)
+        """What only lay on the old disk binds nobody: it has to be acknowledged, or committed by then (a leader counts
+        its own copy without a word)."""
+        acknowledged, committed = self._acknowledgements.covers, self._safety.committed.knows
+        self._held_before[node_id] = {
+            index: term
+            for index, term in self._disks[node_id].before_wipe.items()
+            if acknowledged(node_id, index, term) or committed(index, term)
+        }
 
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
         node_id = replica.node_id

@@ -24,6 +24,7 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._logs: dict[int, list[int]] = {}  # term of a leader -> the terms of its entries when it was elected
+        self._given: dict[int, dict[int, int]] = {}  # node -> term of the leader told -> the last entry it named
 
     def on_leader(self, leader_term: int, last_index: int, term_at: Callable[[int], int | None]) -> None:
         """A node became leader of `leader_term`; `term_at` reads its log."""
@@ -32,6 +33,9 @@ class Acknowledgements:
 
     def on_reply(self, node_id: int, reply: AppendReply, durable: DurableLog) -> None:
         """`node_id` sends this to the leader of `reply.term`."""
+        if reply.success:
+            given = self._given.setdefault(node_id, {})
+            given[reply.term] = max(given.get(reply.term, 0), reply.match_index)
         inherited = self._logs.get(reply.term)
         if not reply.success or not reply.match_index or inherited is None:
             return
@@ -44,3 +48,7 @@ class Acknowledgements:
                 f"node {node_id} tells the leader of term {reply.term} that it has everything up to entry "
                 f"{reply.match_index}; that one is of term {found} there, and of term {expected} in the leader's log",
             )
+
+    def covers(self, node_id: int, index: int, term: int) -> bool:
+        """Whether the node ever acknowledged the entry, on this disk or an earlier one."""
+        return any(told >= term and last >= index for told, last in self._given.get(node_id, {}).items())

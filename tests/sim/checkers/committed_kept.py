@@ -24,6 +24,10 @@ class CommittedKept:
             )
         self._committed[index] = (term, min(committed_in, current_term))
 
+    def knows(self, index: int, term: int) -> bool:
+        """Whether any node has said that the entry is committed."""
+        return self._committed.get(index, (None, 0))[0] == term
+
     @staticmethod
     def on_leader_commit(node_id: int, leader_term: int, index: int, term: int) -> None:
         """The leader of `leader_term` advances its commit index to the entry (index, term): by counting copies it may
@@ -32,9 +36,10 @@ class CommittedKept:
             raise Violation("commit_rule", f"node {node_id}, leader of {leader_term}, commits {index} of term {term}")
 
     def check_rejoined(self, node_id: int, held: Mapping[int, int], term_at: Callable[[int], int | None]) -> None:
-        """`node_id` votes again; its old disk held `held`, index -> term, and `term_at` reads the new one."""
+        """`node_id` votes again; on its old disk others may have counted `held`, index -> term, and `term_at` reads the
+        new one."""
         for index, term in held.items():
-            if self._committed.get(index, (None, 0))[0] == term != term_at(index):
+            if self.knows(index, term) and term != term_at(index):
                 raise Violation(
                     "rejoined_too_early", f"node {node_id} votes again without entry {index}, which is committed"
                 )

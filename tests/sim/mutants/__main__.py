@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description=__doc__, epilog=f"Mutants: {', '.join(sorted(MUTANTS))}.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim.mutants", description=__doc__, epilog=f"Mutants: {', '.join(sorted(MUTANTS))}."
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds per mutant at most (default {SEEDS_MAX})")
     parser.add_argument("--first-seed", type=int, default=0, help="where the seeds begin (default 0)")
     parser.add_argument(
