@@ -6,10 +6,10 @@ them through `run_sync`, as in `await session.run_sync(outbox.record, transactio
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData, Table, select
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
@@ -34,18 +34,22 @@ def insert_if_absent(executor: Executor, table: Table, row: dict[str, Any]) -> b
 
     Waits for another database transaction that has inserted the same key and is not over yet.
     """
+    return bool(insert_absent(executor, table, [row], (table.primary_key.columns[0],)))
+
+
+def insert_absent(
+    executor: Executor, table: Table, rows: Sequence[dict[str, Any]], returning: Sequence[Column[Any]]
+) -> list[tuple[Any, ...]]:
+    """Insert those of `rows` whose primary key is not there, in one statement; the `returning` of those, in no order.
+
+    Waits as `insert_if_absent` does. As many values as fit into a statement are the caller's business.
+    """
     dialect = _dialect_name(executor)
-    if dialect == "postgresql":
-        inserted = executor.execute(
-            postgresql.insert(table).values(row).on_conflict_do_nothing().returning(table.primary_key.columns[0])
-        )
-    elif dialect == "sqlite":
-        inserted = executor.execute(
-            sqlite.insert(table).values(row).on_conflict_do_nothing().returning(table.primary_key.columns[0])
-        )
-    else:
+    if dialect not in ("postgresql", "sqlite"):
         raise InvalidRequest("invalid_request", f"outbox and inbox work with PostgreSQL and SQLite, not {dialect}")
-    return inserted.first() is not None
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement = insert(table).values(list(rows)).on_conflict_do_nothing().returning(*returning)
+    return [tuple(row) for row in executor.execute(statement)]
 
 
 def refuse_autocommit(executor: Executor) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.databases import database_url as database_url
+from tests.databases import postgresql_url as postgresql_url
 from tests.e2e.cluster_process import ClusterProcess
 
 

@@ -1,0 +1,96 @@
+"""Databases for the SQL tests: SQLite files, and a throw-away PostgreSQL server."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.engine import make_url
+
+from keelmq import inbox, outbox
+
+_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+
+
+def _find(name: str) -> str | None:
+    return next((str(path / name) for path in reversed(_BINARIES) if (path / name).exists()), shutil.which(name))
+
+
+def _unprivileged_user() -> str | None:
+    """PostgreSQL refuses to run as root: whom to run it as, None when this process may run it itself."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return name
+    pytest.skip("running as root, and neither user postgres nor nobody exists")
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """SQLAlchemy URL of a server on a unix socket in a directory of its own; gone afterwards."""
+    initdb, pg_ctl = _find("initdb"), _find("pg_ctl")
+    if initdb is None or pg_ctl is None:
+        pytest.skip("PostgreSQL server binaries (initdb, pg_ctl) are not installed")
+    user = _unprivileged_user()
+    # Not pytest's own directory: the other user could not enter it, and a socket path has at most 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-pg-"))
+    prefix = []
+    if user is not None:
+        shutil.chown(directory, user)
+        prefix = ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", "--"]
+    data = directory / "data"
+    environment = {**os.environ, "LC_ALL": "C", "HOME": str(directory)}
+
+    def call(*command: str) -> None:
+        done = subprocess.run(
+            [*prefix, *command], env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+    log = directory / "log"
+    try:
+        call(initdb, "-D", str(data), "-U", "test", "-A", "trust", "--no-sync", "-E", "UTF8")
+        options = f"-c listen_addresses='' -c unix_socket_directories='{directory}' -c fsync=off -c max_connections=40"
+        # Output of its own file: pg_ctl would hand our pipe to the server, and reading it would never end.
+        call(pg_ctl, "-D", str(data), "-o", options, "-l", str(log), "-w", "-t", "60", "start")
+        try:
+            yield f"postgresql+psycopg://test@/postgres?host={directory}"
+        finally:
+            call(pg_ctl, "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database with the outbox and inbox tables and a table `account`."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    url: str = request.getfixturevalue("postgresql_url")
+    server = create_engine(url, isolation_level="AUTOCOMMIT")
+    name = f"test_{os.urandom(6).hex()}"
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    server.dispose()
+    return make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    made = create_engine(database_url)
+    outbox.create_tables(made)
+    inbox.create_tables(made)
+    with made.begin() as connection:
+        connection.execute(text("CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)"))
+        connection.execute(text("INSERT INTO account VALUES (1, 1000)"))
+    yield made
+    made.dispose()
