@@ -34,7 +34,14 @@ LINGER_S: Final = 2.0
 """What a client goes on sending after its request was refused is read for so long, so that it sees the answer."""
 
 UNKNOWN_HERE: Final = frozenset(
-    {"topic_not_found", "queue_not_found", "group_not_found", "transaction_not_found", "offset_out_of_range"}
+    {
+        "topic_not_found",
+        "queue_not_found",
+        "group_not_found",
+        "transaction_not_found",
+        "message_not_found",
+        "offset_out_of_range",
+    }
 )
 """Answers to reads that only a leader that is up to date can give: a replica that lags, or begins anew at what its
 index had flushed, cannot tell what is not there."""

@@ -113,6 +113,11 @@ class Core:
         with self._reading():
             return self.log.entry(self.log.index_at(position)).payload
 
+    def term_at(self, index: int) -> int:
+        """Of an entry that is applied."""
+        with self._reading():
+            return self.log.term_at(index)
+
     def read_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
         """Records as they are on disk, and the index that follows them; for errors see `read_payload`."""
         with self._reading():

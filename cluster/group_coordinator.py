@@ -16,6 +16,7 @@ from cluster.core import Core
 from cluster.limits import ID_REGEX
 from cluster.problems import Problem
 from cluster.requests import (
+    CloneRequest,
     GroupOffsetsQuery,
     HeartbeatRequest,
     JoinRequest,
@@ -41,7 +42,7 @@ from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.sessions import Session, Sessions
 from cluster.subscriptions import topic_filters
 from raft.errors import RaftError
-from store.command import CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
+from store.command import CloneOffsets, CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
 from store.errors import GROUP_NOT_FOUND, MEMBER_NOT_FOUND, Refused
 from store.log_errors import LogError
 from store.results import AssignedQueue, GroupOffset, GroupView, Joined, OffsetsCommitted, OffsetsReset
@@ -53,6 +54,7 @@ EXPIRY_INTERVAL_S: Final = 0.5
 _join_decoder: Final = msgspec.json.Decoder(JoinRequest)
 _heartbeat_decoder: Final = msgspec.json.Decoder(HeartbeatRequest)
 _offsets_decoder: Final = msgspec.json.Decoder(OffsetsRequest)
+_clone_decoder: Final = msgspec.json.Decoder(CloneRequest)
 _reset_decoder: Final = msgspec.json.Decoder(ResetRequest)
 
 
@@ -163,6 +165,23 @@ class GroupCoordinator:
                 errors=(*offset_errors, "group_not_found", *WRITE_ERRORS),
                 redirects=True,
             ),
+            Route(
+                "POST",
+                f"{group}/clone-offsets",
+                self.clone_offsets,
+                "Set the offsets of a group without members to those of another",
+                {200: json_of(ResetView)},
+                body={JSON: CloneRequest},
+                errors=(
+                    "invalid_group",
+                    "invalid_topic",
+                    "topic_not_found",
+                    "group_not_found",
+                    "group_has_members",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
         ]
 
     def start(self) -> None:
@@ -253,6 +272,15 @@ class GroupCoordinator:
         applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
         reset: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(reset.offsets), generation=reset.generation))
+
+    async def clone_offsets(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _clone_decoder)
+        topic = None if body.topic is None else check_topic(body.topic)
+        applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
+        cloned: OffsetsReset = applied.result
+        return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))
 
     def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
         """At most QUEUES_MAX: a reset is about one topic."""

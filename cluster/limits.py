@@ -19,6 +19,8 @@ DUPLICATES_SOUGHT_BYTES_MAX: Final = 64 * 1024
 TAG_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
+REQUEST_KEYS_MAX: Final = 50_000
+"""Of one request, over all its messages: each is a write of its own into the index."""
 SHARDING_KEY_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32_767
 TOPIC_LENGTH_MAX: Final = 127
@@ -34,6 +36,8 @@ PULL_BYTES_DEFAULT: Final = 1024 * 1024
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKS_MAX: Final = 256
 LIST_MAX: Final = 1_000
+MESSAGES_OF_ID_MAX: Final = 16
+"""An id is looked up in all topics; more messages than these are not shown. `topic` chooses among them."""
 TAGS_LENGTH_MAX: Final = 2_048
 FILTER_BYTES_MAX: Final = 2_048
 """Of an SQL92 expression in UTF-8: with every byte percent-encoded it still fits a request line."""

@@ -46,6 +46,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "group_not_found": ProblemKind(404, "The group does not exist"),
     "member_not_found": ProblemKind(404, "The member is not in the group"),
     "transaction_not_found": ProblemKind(404, "The transaction does not exist"),
+    "message_not_found": ProblemKind(404, "No message has this id"),
     "not_scheduled": ProblemKind(404, "The message does not wait for its time"),
     "method_not_allowed": ProblemKind(405, "The path does not take this method"),
     "request_timeout": ProblemKind(408, "The request was not sent in time", retry=True),

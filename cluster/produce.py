@@ -20,6 +20,7 @@ from cluster.blocks import (
     unpacked_block,
 )
 from cluster.core import Core, receipt_of
+from cluster.key_hashes import KeyHashes
 from cluster.limits import DELAY_LEVELS_S, ID_REGEX, REQUEST_MESSAGES_MAX
 from cluster.problems import Problem
 from cluster.requests import (
@@ -132,7 +133,9 @@ def visible(delay: Delay, where: str) -> Visible:
     return Visible(deliver_at_ms, delay_ms if level is None else DELAY_LEVELS_S[level - 1] * 1000)
 
 
-def checked_batch(topic: TopicInfo, batch: BlockBatch, block: bytes, request_number: int, where: str) -> Batch:
+def checked_batch(
+    topic: TopicInfo, batch: BlockBatch, block: bytes, request_number: int, hashes: KeyHashes, where: str
+) -> Batch:
     """A client's batch, believed only after its checksum (see unpacked_blocks) and its layout were checked.
 
     `block` is what unpacked_blocks made of it; what is stored is what came.
@@ -150,12 +153,18 @@ def checked_batch(topic: TopicInfo, batch: BlockBatch, block: bytes, request_num
         batch.encoding,
         batch.uncompressed_bytes,
         *visible(batch, where),
+        hashes.of(messages),
     )
     return Batch(header, batch.block)
 
 
 def json_batches(
-    topic: TopicInfo, messages: Sequence[tuple[int, JsonMessage]], batch_id: str, first: int, request_number: int
+    topic: TopicInfo,
+    messages: Sequence[tuple[int, JsonMessage]],
+    batch_id: str,
+    first: int,
+    request_number: int,
+    hashes: KeyHashes,
 ) -> list[JsonBatch]:
     """One batch per queue and time of the given (place in the request, message) pairs, which belong to one topic.
 
@@ -187,6 +196,7 @@ def json_batches(
             len(block),
             deliver_at_ms=when.deliver_at_ms,
             delay_ms=when.delay_ms,
+            keys=hashes.of(built),
         )
         batches.append(JsonBatch(Batch(header, block), built, ordinals))
     return batches
@@ -250,9 +260,9 @@ class ProduceApi:
 
     def _checked_batches(self, topic: TopicInfo, batches: Sequence[BlockBatch]) -> list[Batch]:
         blocks = unpacked_blocks(self._core, batches)
-        number = self._chooser.next_request(None)
+        number, hashes = self._chooser.next_request(None), KeyHashes()
         return [
-            checked_batch(topic, batch, block, number, f"batches[{ordinal}]")
+            checked_batch(topic, batch, block, number, hashes, f"batches[{ordinal}]")
             for ordinal, (batch, block) in enumerate(zip(batches, blocks, strict=True))
         ]
 
@@ -260,7 +270,8 @@ class ProduceApi:
         if key is not None and not ID_REGEX.fullmatch(key):
             raise Problem("invalid_request", f"{IDEMPOTENCY_KEY}: 1 to 64 characters of A-Z a-z 0-9 _ -")
         batch_id = self._core.new_id() if key is None else key
-        batches = json_batches(topic, list(enumerate(request.messages)), batch_id, 0, self._chooser.next_request(key))
+        number = self._chooser.next_request(key)
+        batches = json_batches(topic, list(enumerate(request.messages)), batch_id, 0, number, KeyHashes())
         applied = await self._propose([each.batch for each in batches])
         produced: Produced = applied.result
         results: dict[int, ProducedMessage] = {}

@@ -219,6 +219,11 @@ class GroupSettings(Request, kw_only=True, frozen=True):
     ) = None
 
 
+class CloneRequest(Request, kw_only=True, frozen=True):
+    source: str
+    topic: str | None = None
+
+
 class ReplayRequest(Request, kw_only=True, frozen=True):
     offsets: Annotated[tuple[Natural, ...], Meta(min_length=1, max_length=GIVE_BACK_MESSAGES_MAX)]
 
@@ -247,6 +252,18 @@ class PullQuery(Request, kw_only=True, frozen=True):
     wait_ms: WaitMs = 0
     tags: Tags | None = None
     filter: str | None = None
+
+
+class MessagesQuery(Request, kw_only=True, frozen=True):
+    key: Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)] | None = None
+    from_ms: Natural = 0
+    to_ms: Natural | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    after: str | None = None
+
+
+class MessageIdQuery(Request, kw_only=True, frozen=True):
+    topic: str | None = None
 
 
 class OffsetQuery(Request, kw_only=True, frozen=True):

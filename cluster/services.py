@@ -14,6 +14,7 @@ from cluster.cluster_api import ClusterApi
 from cluster.core import Core
 from cluster.group_coordinator import GroupCoordinator
 from cluster.log_api import LogApi
+from cluster.message_api import MessageApi
 from cluster.openapi import OpenApi
 from cluster.produce import ProduceApi, QueueChooser
 from cluster.pull import PullApi
@@ -57,6 +58,7 @@ class Services:
             *ProduceApi(self.core, chooser).routes(),
             *PullApi(self.core).routes(),
             *TopicApi(self.core).routes(),
+            *MessageApi(self.core).routes(),
             *ScheduledApi(self.core).routes(),
             *TransactionApi(self.core, chooser).routes(),
             *self._checks.routes(),

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from cluster.api import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.core import Core, receipt_of
+from cluster.key_hashes import KeyHashes
 from cluster.limits import ID_REGEX
 from cluster.problems import Problem
 from cluster.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
@@ -241,9 +242,9 @@ class TransactionApi:
 
     def _block_batches(self, half: BlockHalf) -> list[Batch]:
         blocks = unpacked_blocks(self._core, half.batches)
-        number = self._chooser.next_request(half.transaction_id)
+        number, hashes = self._chooser.next_request(half.transaction_id), KeyHashes()
         return [
-            checked_batch(writable_topic(self._core, batch.topic), batch, block, number, f"batches[{ordinal}]")
+            checked_batch(writable_topic(self._core, batch.topic), batch, block, number, hashes, f"batches[{ordinal}]")
             for ordinal, (batch, block) in enumerate(zip(half.batches, blocks, strict=True))
         ]
 
@@ -252,10 +253,11 @@ class TransactionApi:
         by_topic: dict[str, list[tuple[int, JsonHalfMessage]]] = {}
         for ordinal, message in enumerate(half.messages):
             by_topic.setdefault(message.topic, []).append((ordinal, message))
-        number = self._chooser.next_request(half.transaction_id)
+        number, hashes = self._chooser.next_request(half.transaction_id), KeyHashes()
         batches: list[Batch] = []
         for topic, messages in by_topic.items():
-            made = json_batches(writable_topic(self._core, topic), messages, transaction_id, len(batches), number)
+            of_topic = writable_topic(self._core, topic)
+            made = json_batches(of_topic, messages, transaction_id, len(batches), number, hashes)
             batches.extend(each.batch for each in made)
         return batches
 

@@ -44,6 +44,9 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True):
     """Visible at this time; at once when it is past. Not together with `delay_ms`."""
     delay_ms: int | None = None
     """Visible so long after the produce is applied; in a transaction, after its commit is."""
+    keys: tuple[bytes, ...] | None = None
+    """By ordinal in the block, the hashes (message_index.py) of the message's keys, one after the other. None when no
+    message has a key, and of entries that were written before keys could be looked up."""
 
     @property
     def is_delayed(self) -> bool:
@@ -225,6 +228,14 @@ class ReplayDeadLetters(msgspec.Struct, array_like=True, frozen=True, tag_field=
     offsets: tuple[int, ...]
 
 
+class CloneOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=20):
+    """Set the offsets of a group without members to those of another: of one topic, or of all that it has read."""
+
+    group: str
+    source: str
+    topic: str | None = None
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -245,7 +256,11 @@ Command = (
     | GiveBack
     | PutGroup
     | ReplayDeadLetters
+    | CloneOffsets
 )
+
+
+_WITH_BATCHES: Final = (Produce, Prepare)
 
 
 class Proposal(NamedTuple):
@@ -270,7 +285,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[int, tuple[Command, ...]])
 
 def batches_of(command: Command) -> tuple[BatchHeader, ...]:
     """The batches whose blocks follow the header; empty for a command without messages."""
-    return command.batches if isinstance(command, Produce | Prepare) else ()
+    return command.batches if isinstance(command, _WITH_BATCHES) else ()
 
 
 def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal]) -> bytes:

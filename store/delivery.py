@@ -11,6 +11,7 @@ from store.command import CancelScheduled, FireTimers
 from store.dedupe import DedupeWindow
 from store.errors import NOT_SCHEDULED, Refused
 from store.limits import FIRED_IDS_MAX
+from store.message_index import MessageIndex, TakenBack
 from store.outcomes import Outcomes, message_events, messages_of
 from store.placement import At, Placement
 from store.results import Cancelled, Fired, Position
@@ -27,6 +28,7 @@ class Delivery:
         dedupe: DedupeWindow,
         placement: Placement,
         transactions: TransactionTable,
+        messages: MessageIndex,
         outcomes: Outcomes,
     ) -> None:
         self._topics = topics
@@ -34,6 +36,7 @@ class Delivery:
         self._dedupe = dedupe
         self._placement = placement
         self._transactions = transactions
+        self._messages = messages
         self._outcomes = outcomes
 
     def fire(self, command: FireTimers, at: At) -> Fired:
@@ -50,7 +53,7 @@ class Delivery:
                 positions.append(position)
         return Fired(tuple(positions), dropped)
 
-    def cancel(self, command: CancelScheduled) -> Cancelled:
+    def cancel(self, command: CancelScheduled, at: At) -> Cancelled:
         """Take one message back. Refused (`not_scheduled`) when it does not wait: delivered, or never there."""
         topic = self._topics.require(command.topic)
         message_id = command.message_id
@@ -60,6 +63,7 @@ class Delivery:
             taken = messages_of(block, 1, only=only)
             self._outcomes.add(message_events("CANCEL", topic.name, found.timer.queue, None, block, taken))
             without = left_out(found)
+            self._messages.taken_back(found.key, found.timer, TakenBack(found.ordinal, at.clock_ms, at.raft_index))
             if without.count:
                 self._timers.leave_out(found)
             else:
@@ -85,7 +89,7 @@ class Delivery:
         topic = self._topics.by_id(timer.topic_id)
         if topic is None:
             return None
-        offset = self._placement.deliver(topic, timer, at)
+        offset = self._placement.deliver(topic, key, timer, at)
         position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
         if timer.transaction_id is not None and timer.position is not None:
             self._transactions.set_position(timer.transaction_id, timer.position, position)

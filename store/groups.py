@@ -15,6 +15,7 @@ import msgspec
 from store import keys
 from store.assignment import TopicQueue, assign
 from store.command import (
+    CloneOffsets,
     CommitOffsets,
     GiveBack,
     GivenBack,
@@ -34,19 +35,15 @@ from store.errors import (
     OFFSET_MOVES_BACK,
     OFFSET_OUT_OF_RANGE,
     STALE_GENERATION,
-    SUBSCRIPTION_MISMATCH,
     Refused,
 )
 from store.given_back import GivenBackMarks, GivingGroup
+from store.group_history import Commit, GroupHistory, Passed
+from store.group_settings import check_settings
 from store.index import Index
-from store.limits import (
-    DELAY_MAX_MS,
-    RETRY_DELAYS_MAX,
-    RETRY_DELAYS_MS,
-    RETRY_MAX_ATTEMPTS,
-    RETRY_MAX_ATTEMPTS_MAX,
-)
+from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.outcomes import Event, Outcomes
+from store.placement import At
 from store.results import (
     AssignedQueue,
     GroupOffset,
@@ -58,7 +55,8 @@ from store.results import (
     OffsetsCommitted,
     OffsetsReset,
 )
-from store.topics import RETRY_PREFIX, Topic, Topics
+from store.subscription import Subscription, check_subscription
+from store.topics import RETRY_PREFIX, Topic, Topics, is_of_group
 
 
 class _Member(msgspec.Struct, array_like=True):
@@ -95,11 +93,20 @@ _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 class Groups:
-    def __init__(self, index: Index, topics: Topics, marks: GivenBackMarks, next_id: int, outcomes: Outcomes) -> None:
+    def __init__(
+        self,
+        index: Index,
+        topics: Topics,
+        marks: GivenBackMarks,
+        history: GroupHistory,
+        next_id: int,
+        outcomes: Outcomes,
+    ) -> None:
         """Load all groups. `next_id` is the id of the next new group."""
         self._index = index
         self._topics = topics
         self._marks = marks
+        self._history = history
         self._outcomes = outcomes
         self._groups: dict[str, _Group] = {}
         self.next_id = next_id
@@ -121,11 +128,12 @@ class Groups:
             self._topics.require(name)
         filters = tuple(sorted(command.filters, key=lambda item: item.topic))
         group = self._groups.get(command.group)
-        if group is not None:
-            _check_subscription(group, command.member_id, topics, filters)
-        else:
+        if group is None:
             group = self._create(command.group)
         record = group.record
+        if record.members.keys() - {command.member_id}:  # a member that is alone may change what it subscribes to
+            recorded = Subscription(record.topics, record.filters)
+            check_subscription(group.name, record.generation, recorded, Subscription(topics, filters))
         member = record.members.get(command.member_id)
         changed = member is None or (record.topics, record.filters) != (topics, filters)
         record.topics, record.filters = topics, filters
@@ -153,7 +161,7 @@ class Groups:
         self._store(group)
         return Left(group.name, command.member_id, group.record.generation)
 
-    def commit(self, command: CommitOffsets) -> OffsetsCommitted:
+    def commit(self, command: CommitOffsets, at: At) -> OffsetsCommitted:
         group, assignment = self._fence(command)
         changes: list[tuple[Topic, int, int]] = []
         for queue_offset in command.offsets:
@@ -169,9 +177,12 @@ class Groups:
             self._store(group)
         client = _client_of(group, command.member_id)
         for topic, queue, offset in changes:
-            begin = group.offsets.get((topic.id, queue), 0)
-            if offset > begin:
-                self._outcomes.add(Event("ACK", None, topic.name, queue, begin, offset, group.name, client or None))
+            begin = group.offsets.get((topic.id, queue))
+            if offset > (begin or 0):
+                commit = Commit(at.clock_ms, at.raft_index, command.member_id or "", client, begin)
+                self._history.committed((group.record.id, topic.id, queue), offset, commit)
+                ack = Event("ACK", None, topic.name, queue, begin or 0, offset, group.name, client or None)
+                self._outcomes.add(ack)
             self._set_offsets(group, [(topic, queue, offset)])
         return OffsetsCommitted(group.name, command.offsets)
 
@@ -194,7 +205,7 @@ class Groups:
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
 
     def put(self, command: PutGroup) -> GroupPut:
-        _check_settings(command)
+        check_settings(command)
         group = self._groups.get(command.group)
         created = group is None
         if group is None:
@@ -230,15 +241,28 @@ class Groups:
             self._rebalance(group)
             self._store(group)
 
-    def reset(self, command: ResetOffsets) -> OffsetsReset:
-        group = self._require(command.group)
-        changes = [(self._check_offset(item), item.queue, item.offset) for item in command.offsets]
-        for topic, queue, _ in changes:
-            self._marks.forget(group.record.id, topic.id, queue)
-        self._set_offsets(group, changes)
-        group.record.generation += 1
-        self._store(group)
-        return OffsetsReset(group.name, group.record.generation, command.offsets)
+    def reset(self, command: ResetOffsets, at: At) -> OffsetsReset:
+        return self._reset(self._require(command.group), command.offsets, at)
+
+    def clone(self, command: CloneOffsets, at: At) -> OffsetsReset:
+        """Of what the source has committed all but its own topics'. Refused while the target has members."""
+        target = self._groups.get(command.group)
+        if target is not None and target.record.members:
+            detail = f"group {target.name} has members: stop them first, they would go on from where they are"
+            raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": target.record.generation})
+        self._require(command.source)
+        if command.topic is not None:
+            self._topics.require(command.topic)
+        offsets = tuple(
+            QueueOffset(item.topic, item.queue, item.offset)
+            for item in self.offsets(command.source, command.topic) or []
+            if not is_of_group(item.topic)
+        )
+        if not offsets or command.source == command.group:
+            of_topic = f" of topic {command.topic}" if command.topic is not None else ""
+            detail = f"group {command.source} has committed nothing{of_topic} that {command.group} could take over"
+            raise Refused(INVALID_REQUEST, detail)
+        return self._reset(target if target is not None else self._create(command.group), offsets, at)
 
     def topic_queues_changed(self, topic: Topic) -> None:
         """A topic was created or has more queues: members that subscribe to it get them."""
@@ -260,6 +284,8 @@ class Groups:
         """Its offsets go; members lose its queues, and keep the subscription for a topic of that name to come."""
         for group in self._groups.values():
             gone = [place for place in group.offsets if place[0] == topic.id]
+            if gone:
+                self._history.forget_topic(group.record.id, topic.id)
             for place in gone:
                 del group.offsets[place]
                 self._index.delete(keys.group_offset(group.record.id, *place))
@@ -288,6 +314,27 @@ class Groups:
                 end = of_topic.ends[queue]
                 found.append(GroupOffset(of_topic.name, queue, offset, end, end - offset))
         return sorted(found, key=lambda item: (item.topic, item.queue))
+
+    def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
+        """Per group, what moved it over a message or back before it; see GroupHistory."""
+        return [
+            (group.name, passed)
+            for group in self._groups.values()
+            if (topic.id, queue) in group.offsets
+            for passed in self._history.passed((group.record.id, topic.id, queue), offset)
+        ]
+
+    def _reset(self, group: _Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
+        changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
+        for topic, queue, offset in changes:
+            place = (group.record.id, topic.id, queue)
+            commit = Commit(at.clock_ms, at.raft_index, "", "", group.offsets.get((topic.id, queue)), is_reset=True)
+            self._history.reset(place, offset, commit)
+            self._marks.forget(*place)
+        self._set_offsets(group, changes)
+        group.record.generation += 1
+        self._store(group)
+        return OffsetsReset(group.name, group.record.generation, offsets)
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[_Group | None, set[TopicQueue] | None]:
         """The group, and what is assigned to the member; None for a group without members, which need not exist."""
@@ -348,39 +395,6 @@ class Groups:
         self._index.put(keys.group(group.name), _encode(group.record))
 
 
-def _check_subscription(
-    group: _Group, member_id: str, topics: tuple[str, ...], filters: tuple[TopicFilter, ...]
-) -> None:
-    """A member that is alone may change what it subscribes to. Members with different filters would each skip, and
-    commit, messages that the others are to process."""
-    record = group.record
-    if not record.members.keys() - {member_id}:
-        return
-    if record.topics != topics:
-        detail = (
-            f"the members of group {group.name} subscribe to {', '.join(record.topics)}: all must subscribe to the same"
-        )
-        extra = {"topics": list(record.topics), "generation": record.generation}
-        raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
-    for topic in topics if record.filters != filters else ():
-        subscribed, requested = _selection(record.filters, topic), _selection(filters, topic)
-        if subscribed != requested:
-            detail = (
-                f"the members of group {group.name} read {subscribed} of topic {topic}, this one {requested}: "
-                "all must read the same; a member that is alone may change it"
-            )
-            extra = {"topic": topic, "subscribed": subscribed, "requested": requested, "generation": record.generation}
-            raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
-
-
-def _selection(filters: tuple[TopicFilter, ...], topic: str) -> str:
-    """What is read of a topic, in words that are the same only for the same selection."""
-    found = next((item for item in filters if item.topic == topic), None)
-    if found is None:
-        return "all messages"
-    return f"the tags {found.expression}" if found.type == "tags" else f"what matches [{found.expression}]"
-
-
 def _require_member(group: _Group, member_id: str) -> _Member:
     member = group.record.members.get(member_id)
     if member is None:
@@ -399,19 +413,9 @@ def _fenced_member(group: _Group, member_id: str, generation: int | None) -> _Me
 
 
 def _client_of(group: _Group, member_id: str | None) -> str:
+    """Of a member; empty for a group without members."""
     member = group.record.members.get(member_id) if member_id is not None else None
     return member.client_id if member is not None else ""
-
-
-def _check_settings(command: PutGroup) -> None:
-    attempts, delays_ms = command.retry_max_attempts, command.retry_delays_ms
-    if attempts is not None and not 0 <= attempts <= RETRY_MAX_ATTEMPTS_MAX:
-        raise Refused(INVALID_REQUEST, f"retry_max_attempts must be 0 to {RETRY_MAX_ATTEMPTS_MAX}, not {attempts}")
-    if delays_ms is not None and not 1 <= len(delays_ms) <= RETRY_DELAYS_MAX:
-        raise Refused(INVALID_REQUEST, f"retry_delays_ms: 1 to {RETRY_DELAYS_MAX} of them, not {len(delays_ms)}")
-    for delay_ms in delays_ms or ():
-        if not 0 <= delay_ms <= DELAY_MAX_MS:
-            raise Refused(INVALID_REQUEST, f"retry_delays_ms must be 0 to {DELAY_MAX_MS}, not {delay_ms}")
 
 
 def _moves_back(group: _Group, item: QueueOffset | GivenBack, committed: int) -> Refused:

@@ -28,12 +28,24 @@ TOPIC_TIMER: Final = b"D"
 GIVEN_BACK: Final = b"w"
 SETTINGS: Final = b"z"
 OUTCOME: Final = b"j"
+MESSAGE_INDEX: Final = b"k"
+GROUP_HISTORY: Final = b"n"
 
 # What a key under TOPIC_TIMER and a topic id is about.
 _BY_TIME: Final = b"\x00"
 _BY_BATCH: Final = b"\x01"
 _BY_MESSAGE: Final = b"\x02"
 _CANCELLED: Final = b"\x03"
+
+# What a key under MESSAGE_INDEX is about; a topic id follows.
+_BY_ID: Final = MESSAGE_INDEX + b"\x00"
+_BY_KEY: Final = MESSAGE_INDEX + b"\x01"
+_BY_PLACE: Final = MESSAGE_INDEX + b"\x02"
+# What is known of an id. It holds no zero byte, so one ends it.
+ID_PLACE: Final = b"\x00"
+ID_BATCH: Final = b"\x01"
+ID_TRANSACTION: Final = b"\x02"
+ID_TIMER: Final = b"\x03"
 
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
@@ -46,6 +58,12 @@ _GROUP_OFFSET: Final = struct.Struct(">cIIH")
 _GIVEN_BACK: Final = struct.Struct(">cIIHQ")
 _TIMER: Final = struct.Struct(">cQQ")
 _TIMER_BY_TIME: Final = struct.Struct(">cIcQQ")
+_KIND_TOPIC: Final = struct.Struct(">2sI")
+_PLACE: Final = struct.Struct(">HQ")
+_KIND_PLACE: Final = struct.Struct(">2sIHQ")
+_KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
+_PLACE_EVENT: Final = struct.Struct(">QIB")
+_GROUP_PASS: Final = struct.Struct(">cIIHI")
 
 
 def u64(value: int) -> bytes:
@@ -105,6 +123,10 @@ def transaction(transaction_id: str) -> bytes:
 
 def transaction_ids(transaction_id: str, batch: int) -> bytes:
     return TRANSACTION_IDS + transaction_id.encode() + b"\x00" + _U32.pack(batch)
+
+
+def transaction_keys(transaction_id: str, batch: int) -> bytes:
+    return TRANSACTION_IDS + transaction_id.encode() + b"\x01" + _U32.pack(batch)
 
 
 def transaction_events(transaction_id: str) -> bytes:
@@ -200,3 +222,88 @@ def cancelled_message(topic_id: int, message_id: str) -> bytes:
 
 def outcome(raft_index: int) -> bytes:
     return _TABLE_U64.pack(OUTCOME, raft_index)
+
+
+def known_of_id(topic_id: int, value: str) -> bytes:
+    return _KIND_TOPIC.pack(_BY_ID, topic_id) + value.encode() + b"\x00"
+
+
+def place_of_batch(topic_id: int, batch_id: str, queue: int, base_offset: int) -> bytes:
+    return _KIND_TOPIC.pack(_BY_ID, topic_id) + batch_id.encode() + b"\x00\x00" + _PLACE.pack(queue, base_offset)
+
+
+def place_parts(rest: bytes) -> tuple[int, int]:
+    """Queue and offset, of what follows ID_PLACE."""
+    queue, offset = _PLACE.unpack(rest)
+    return int(queue), int(offset)
+
+
+def batch_of_message(topic_id: int, message_id: str, batch_id: str, ordinal: int) -> bytes:
+    return known_of_id(topic_id, message_id) + ID_BATCH + _U32.pack(ordinal) + batch_id.encode()
+
+
+def batch_of_message_parts(rest: bytes) -> tuple[str, int]:
+    """Batch id and ordinal, of what follows ID_BATCH."""
+    (ordinal,) = _U32.unpack(rest[:4])
+    return rest[4:].decode(), int(ordinal)
+
+
+def transaction_of_batch(topic_id: int, batch_id: str, transaction_id: str) -> bytes:
+    return known_of_id(topic_id, batch_id) + ID_TRANSACTION + transaction_id.encode()
+
+
+def timer_of_batch_id(topic_id: int, batch_id: str, sequence: int) -> bytes:
+    return known_of_id(topic_id, batch_id) + ID_TIMER + _U64.pack(sequence)
+
+
+def messages_of_topic(topic_id: int) -> tuple[bytes, bytes, bytes]:
+    """Everything under MESSAGE_INDEX that is about a topic begins with one of these."""
+    return (
+        _KIND_TOPIC.pack(_BY_ID, topic_id),
+        _KIND_TOPIC.pack(_BY_KEY, topic_id),
+        _KIND_TOPIC.pack(_BY_PLACE, topic_id),
+    )
+
+
+def keyed_message(topic_id: int, key_hash: bytes, stored_at_ms: int, queue: int, offset: int) -> bytes:
+    """`key_hash` has 8 bytes. Those of one key sort by time."""
+    return _KEYED_PLACE.pack(_BY_KEY, topic_id, key_hash, stored_at_ms, queue, offset)
+
+
+def keyed_message_parts(key: bytes) -> tuple[int, int, int]:
+    """`stored_at_ms`, queue and offset."""
+    _, _, _, stored_at_ms, queue, offset = _KEYED_PLACE.unpack(key)
+    return int(stored_at_ms), int(queue), int(offset)
+
+
+def events_of_place(topic_id: int, queue: int, offset: int) -> bytes:
+    return _KIND_PLACE.pack(_BY_PLACE, topic_id, queue, offset)
+
+
+def event_of_place(place: bytes, raft_index: int, group_id: int, kind: int) -> bytes:
+    """`place` is what `events_of_place` made."""
+    return place + _PLACE_EVENT.pack(raft_index, group_id, kind)
+
+
+def event_of_place_parts(key: bytes) -> tuple[int, int]:
+    """Raft index and kind."""
+    raft_index, _, kind = _PLACE_EVENT.unpack(key[-_PLACE_EVENT.size :])
+    return int(raft_index), int(kind)
+
+
+def group_commits(group_id: int, topic_id: int) -> bytes:
+    return _GROUP_PASS.pack(GROUP_HISTORY, group_id, topic_id, 0, 0)[:9]
+
+
+def group_pass(group_id: int, topic_id: int, queue: int, number: int) -> bytes:
+    return _GROUP_PASS.pack(GROUP_HISTORY, group_id, topic_id, queue, number)
+
+
+def group_commit(group_id: int, topic_id: int, queue: int, number: int, offset: int) -> bytes:
+    return group_pass(group_id, topic_id, queue, number) + _U64.pack(offset)
+
+
+def group_pass_number(key: bytes) -> int:
+    """Which pass over the queue a commit belongs to."""
+    (number,) = _U32.unpack(key[11:15])
+    return int(number)

@@ -19,11 +19,12 @@ from typing import NamedTuple
 from store.command import BatchHeader
 from store.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
+from store.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
 from store.outcomes import Outcomes, message_events, messages_of
 from store.queues import BlockLocation, Queues
 from store.results import BatchPlaced, MessagePlaced, Redelivery
-from store.timers import Timer, Timers, check_delay, due_ms_of
-from store.topics import Topic, Topics, require_writable
+from store.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
+from store.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable
 
 
 class At(NamedTuple):
@@ -52,12 +53,19 @@ class OfTransaction(NamedTuple):
 
 class Placement:
     def __init__(
-        self, topics: Topics, queues: Queues, dedupe: DedupeWindow, timers: Timers, outcomes: Outcomes
+        self,
+        topics: Topics,
+        queues: Queues,
+        dedupe: DedupeWindow,
+        timers: Timers,
+        messages: MessageIndex,
+        outcomes: Outcomes,
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._dedupe = dedupe
         self._timers = timers
+        self._messages = messages
         self._outcomes = outcomes
 
     def check(self, headers: Sequence[BatchHeader], *, transactional: bool, clock_ms: int) -> list[CheckedBatch]:
@@ -67,10 +75,13 @@ class Placement:
         checked: list[CheckedBatch] = []
         for header in headers:
             topic = self._topics.require(header.topic)
-            require_writable(topic, transactional=transactional, delayed=header.is_delayed)
+            delayed = header.is_delayed
+            require_writable(topic, transactional=transactional, delayed=delayed)
             topic.require_queue(header.queue)
-            _check_counts(header)
-            check_delay(header, clock_ms)
+            if header.count < 1 or header.message_ids is not None or header.keys is not None:
+                _check_counts(header)
+            if delayed:
+                check_delay(header, clock_ms)
             seen = self.seen(topic, header.batch_id)
             if seen is not None and not seen.is_of(header):
                 raise _conflict(header)
@@ -114,25 +125,30 @@ class Placement:
                 raft_index=at.raft_index,
                 transaction_id=transaction_id,
                 position=transaction.position if transaction is not None else None,
+                keys=header.keys,
             )
-            self._timers.schedule(due_ms, timer)
+            self._messages.add_timer(self._timers.schedule(due_ms, timer), timer)
             placed = timer.seen(due_ms)
             waiting = messages_of(block, appended, timer.skip)
             self._outcomes.add(message_events("SCHEDULE", topic.name, header.queue, None, block, waiting))
         else:
-            offset = self._append(topic, header.queue, block, appended, known, at, transaction_id)
+            offset = self._append(topic, header.queue, block, appended, known, header.keys, at, transaction_id)
             placed = _seen(header, header.queue, offset, appended, known)
             if seen is None:
                 self._dedupe.remember_batch(topic.id, header.batch_id, placed)
-            self._remember_messages(topic, header.message_ids or (), placed)
+            if header.message_ids is not None:
+                self._remember_messages(topic, header.message_ids, placed)
+        if header.message_ids is not None:
+            self._messages.add_ids(topic.id, header.batch_id, header.message_ids, (each.ordinal for each in known))
         return _placed(topic, header, placed, duplicate=not appended)
 
-    def deliver(self, topic: Topic, timer: Timer, at: At) -> int:
+    def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
         """Append what a timer held, that was just removed; the offset of the first message."""
         block = timer.block
         if timer.redelivery is not None:
             return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
-        offset = self._append(topic, timer.queue, block, timer.count, timer.known, at, timer.transaction_id)
+        offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
+        self._messages.timer_fired(key, timer, offset)
         placed = SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
         if timer.holds_batch_id:
             self._dedupe.remember_batch(topic.id, block.batch_id, placed)
@@ -166,7 +182,19 @@ class Placement:
                 transaction_id=transaction_id,
             )
         )
+        name: RedeliveryEventName = "dead_lettered" if topic.name.startswith(DLQ_PREFIX) else "given_again"
+        event = RedeliveryEvent(at.clock_ms, group_of(topic.name), redelivery.attempt, offset)
+        self.note(redelivery, topic, name, event, at)
         return offset
+
+    def note(
+        self, redelivery: Redelivery, topic: Topic, name: RedeliveryEventName, event: RedeliveryEvent, at: At
+    ) -> None:
+        """Keep what a group did with a message, of which `topic` is the group's own, for its trace."""
+        origin = self._topics.get(redelivery.topic)
+        if origin is not None:
+            place = Place(origin.id, redelivery.queue, redelivery.offset)
+            self._messages.add_event(place, at.raft_index, topic.id, name, event)
 
     def recheck(self, batch: CheckedBatch) -> CheckedBatch:
         """The same batch with what is known now: for a batch id that is repeated within a command."""
@@ -179,10 +207,11 @@ class Placement:
         block: BlockLocation,
         count: int,
         known: tuple[KnownMessage, ...],
+        hashes: tuple[bytes, ...] | None,
         at: At,
         transaction_id: str | None,
     ) -> int:
-        skip = tuple(message.ordinal for message in known)
+        skip = tuple(message.ordinal for message in known) if known else ()
         offset = self._queues.append(
             topic,
             queue,
@@ -193,6 +222,9 @@ class Placement:
             transaction_id=transaction_id,
             skip=skip,
         )
+        self._messages.add_batch(topic.id, queue, offset, block.batch_id)
+        if hashes is not None:
+            self._messages.add_keys(topic.id, queue, offset, hashes, skip, at.clock_ms)
         self._outcomes.add(message_events("PUBLISH", topic.name, queue, offset, block, messages_of(block, count, skip)))
         return offset
 
@@ -264,6 +296,10 @@ def _placed(topic: Topic, header: BatchHeader, seen: SeenBatch, *, duplicate: bo
 def _check_counts(header: BatchHeader) -> None:
     if header.count < 1 or (header.message_ids is not None and len(header.message_ids) != header.count):
         raise Refused(INVALID_REQUEST, f"batch {header.batch_id}: count and message ids disagree, or it is empty")
+    if header.keys is not None and (
+        len(header.keys) != header.count or any(len(joined) % KEY_HASH_BYTES for joined in header.keys)
+    ):
+        raise Refused(INVALID_REQUEST, f"batch {header.batch_id}: count and hashes of keys disagree")
 
 
 def _check_repeated(headers: Sequence[BatchHeader]) -> None:

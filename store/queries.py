@@ -7,6 +7,8 @@ from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
 from store.index import Index
+from store.message_index import KeyedMessage
+from store.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.outcomes import OutcomeOf, Outcomes
 from store.queues import Queues
 from store.results import (
@@ -43,6 +45,7 @@ class Queries:
         marks: GivenBackMarks,
         settings: ClusterSettings,
         outcomes: Outcomes,
+        search: MessageSearch,
     ) -> None:
         self._outcomes = outcomes
         self._settings = settings
@@ -53,6 +56,7 @@ class Queries:
         self._groups = groups
         self._timers = timers
         self._marks = marks
+        self._search = search
 
     # Topics and queues.
 
@@ -85,6 +89,28 @@ class Queries:
         """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) without
         one. It is the first offset of a batch: the messages of a batch are stored at one time."""
         return self._queues.offset_at(self._queue_of(topic, queue), queue, timestamp_ms)
+
+    # Messages.
+
+    def message_places(self, topic: str, message_id: str, limit: int) -> list[MessagePlace]:
+        """Where messages of the topic are that may have this id; their blocks tell which do."""
+        return self._search.by_id(self._topics.require(topic), message_id, limit)
+
+    def keyed_messages(
+        self, topic: str, key: str, *, begin: KeyedMessage, end_ms: int, limit: int
+    ) -> list[KeyedMessage]:
+        """Messages from `begin` on that probably have this key, stored before `end_ms`, in time order."""
+        return self._search.by_key(self._topics.require(topic), key, begin, end_ms, limit)
+
+    def row_of(self, topic: str, queue: int, offset: int) -> Row | None:
+        """The row that holds the message at `offset`; None when there is none."""
+        found = self._queue_of(topic, queue)
+        row = self._queues.row_at(found, queue, offset) if offset < found.ends[queue] else None
+        return row if row is not None and offset < row.next_offset else None
+
+    def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
+        """What happened to a message, in order, as far as it is recorded."""
+        return self._search.trace(place)
 
     # Timers.
 

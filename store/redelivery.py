@@ -9,11 +9,14 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from store.command import GiveBack, GivenBack, ReplayDeadLetters
 from store.errors import INVALID_REQUEST, OFFSET_OUT_OF_RANGE, Refused
 from store.given_back import REPLAYED, GivenBackMarks, GivingGroup, Mark
 from store.groups import Groups
 from store.limits import DELAY_MAX_MS, GIVE_BACK_HISTORY_MAX, GIVE_BACK_REASON_BYTES_MAX
+from store.message_index import RedeliveryEvent
 from store.outcomes import EventType, Outcomes, message_events, messages_of
 from store.placement import At, Placement
 from store.queues import BlockLocation, Queues
@@ -93,6 +96,7 @@ class Redeliveries:
                 redelivery = _redelivery(row, item, 0, _history(row))
                 retry = self._retry_topic(command.group, at)
                 self._note("RETRY", command.group, "", row, redelivery)
+                self._placement.note(redelivery, retry, "replayed", RedeliveryEvent(at.clock_ms, command.group, 0), at)
                 self._placement.redeliver(retry, BlockLocation.of_row(row), redelivery, at, row.transaction_id)
                 mark = Mark(0, REPLAYED, at.clock_ms)
                 self._marks.put(group_id, topic.id, 0, item.offset, mark)
@@ -123,18 +127,24 @@ class Redeliveries:
         history = (*(_history(row) if again else ()), entry)[-GIVE_BACK_HISTORY_MAX:]
         redelivery = _redelivery(row, item, attempt, history, again=again)
         block = BlockLocation.of_row(row)
+        given_back = RedeliveryEvent(
+            at.clock_ms, command.group, attempt, None, None, item.reason, entry.member_id, entry.client_id
+        )
         dies = attempt > group.max_attempts
         self._note("DLQ" if dies else "RETRY", command.group, group.client_id, row, redelivery)
         if dies:
             dead = self._topics.get(DLQ_PREFIX + command.group)
             if dead is None:
                 dead = self._topics.create_of_group(DLQ_PREFIX + command.group, at.clock_ms)
+            self._placement.note(redelivery, dead, "given_back", given_back, at)
             self._placement.redeliver(dead, block, redelivery, at, row.transaction_id)
             return Mark(attempt, "dead_lettered", None)
         retry = self._retry_topic(command.group, at)
         delay_ms = item.delay_ms
         if delay_ms is None:
             delay_ms = group.delays_ms[min(attempt, len(group.delays_ms)) - 1]
+        given_back = msgspec.structs.replace(given_back, due_at_ms=at.clock_ms + delay_ms)
+        self._placement.note(redelivery, retry, "given_back", given_back, at)
         if delay_ms == 0:
             self._placement.redeliver(retry, block, redelivery, at, row.transaction_id)
         else:

@@ -19,6 +19,7 @@ import msgspec
 from store import keys
 from store.command import (
     CancelScheduled,
+    CloneOffsets,
     Command,
     CommitOffsets,
     Decide,
@@ -45,9 +46,12 @@ from store.dedupe import DedupeCounters, DedupeWindow
 from store.delivery import Delivery
 from store.errors import Refused
 from store.given_back import GivenBackMarks
+from store.group_history import GroupHistory
 from store.groups import Groups
 from store.index import Index
 from store.limits import DEDUPE_MIN_ENTRIES
+from store.message_index import MessageIndex
+from store.message_search import MessageSearch
 from store.outcomes import Outcomes
 from store.placement import At, Placement
 from store.queries import Queries
@@ -113,13 +117,15 @@ class StateMachine(Queries):
         queues = Queues(index, topics)
         self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
         timers = Timers(index, applied.timers)
-        self._placement = Placement(topics, queues, self._dedupe, timers, outcomes)
+        self._messages = messages = MessageIndex(index)
+        self._placement = Placement(topics, queues, self._dedupe, timers, messages, outcomes)
         settings = ClusterSettings(index)
-        transactions = Transactions(index, topics, queues, self._placement, settings, outcomes)
+        transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes)
         marks = GivenBackMarks(index)
-        groups = Groups(index, topics, marks, applied.next_group_id, outcomes)
-        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes)
-        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, outcomes)
+        groups = Groups(index, topics, marks, GroupHistory(index), applied.next_group_id, outcomes)
+        search = MessageSearch(index, topics, queues, transactions.table, groups, messages)
+        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes, search)
+        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
         redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
@@ -137,10 +143,11 @@ class StateMachine(Queries):
             SetCheckUrl: self._set_check_url,
             JoinGroup: lambda command, at, _: self._groups.join(command, at.clock_ms),
             LeaveGroup: lambda command, _at, _: self._groups.leave(command),
-            CommitOffsets: lambda command, _at, _: self._groups.commit(command),
-            ResetOffsets: lambda command, _at, _: self._groups.reset(command),
+            CommitOffsets: lambda command, at, _: groups.commit(command, at),
+            ResetOffsets: lambda command, at, _: groups.reset(command, at),
+            CloneOffsets: lambda command, at, _: groups.clone(command, at),
             FireTimers: lambda command, at, _: delivery.fire(command, at),
-            CancelScheduled: lambda command, _at, _: delivery.cancel(command),
+            CancelScheduled: lambda command, at, _: delivery.cancel(command, at),
             GiveBack: lambda command, at, _: redeliveries.give_back(command, at),
             PutGroup: lambda command, _at, _: groups.put(command),
             ReplayDeadLetters: lambda command, at, _: redeliveries.replay(command, at),
@@ -249,6 +256,7 @@ class StateMachine(Queries):
     def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> TopicDeleted:
         topic = self._topics.delete(command)
         self._groups.topic_deleted(topic)
+        self._messages.forget_topic(topic.id)
         return TopicDeleted(topic.name)
 
     def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:

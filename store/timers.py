@@ -56,6 +56,8 @@ class Timer(msgspec.Struct, array_like=True, frozen=True):
     """Of a timer that holds a single message of its block; `known` is empty then, and it reserves nothing."""
     holds_batch_id: bool = False
     """It reserves its batch id too, which was free when it was scheduled."""
+    keys: tuple[bytes, ...] | None = None
+    """As in a batch header."""
 
     @property
     def skip(self) -> tuple[int, ...]:
@@ -105,7 +107,7 @@ class Found(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Timer).decode
+decode_timer = msgspec.msgpack.Decoder(Timer).decode
 _encode_key = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(TimerKey).decode
 
@@ -175,7 +177,7 @@ class Timers:
         due: list[tuple[TimerKey, Timer]] = []
         ids = 0
         for key, value in self._index.scan(self._first, keys.timer(until_ms + 1, 0)):
-            timer = _decode(value)
+            timer = decode_timer(value)
             ids += max(1, len(timer.message_ids or ()))
             if len(due) >= limit or (due and ids > ids_max):
                 break
@@ -259,7 +261,7 @@ class Timers:
         value = self._index.get(keys.timer(*key))
         if value is None:
             raise AssertionError(f"timer {key} is referred to and does not exist")
-        return _decode(value)
+        return decode_timer(value)
 
 
 def left_out(found: Found) -> Timer:
@@ -271,7 +273,8 @@ def left_out(found: Found) -> Timer:
 
 def due_ms_of(header: BatchHeader, clock_ms: int) -> int | None:
     """When a batch that is placed now becomes visible; None for at once."""
-    due_ms = header.deliver_at_ms if header.delay_ms is None else clock_ms + header.delay_ms
+    delay_ms = header.delay_ms
+    due_ms = header.deliver_at_ms if delay_ms is None else clock_ms + delay_ms
     return due_ms if due_ms is not None and due_ms > clock_ms else None
 
 

@@ -189,6 +189,11 @@ def is_of_group(name: str) -> bool:
     return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def group_of(name: str) -> str:
+    """The group whose own topic this is."""
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+
+
 def _refuse_system_topic(topic: Topic) -> None:
     if topic.system:
         raise _system_topic(topic.name)

@@ -42,8 +42,9 @@ class HalfBatch(msgspec.Struct, array_like=True, frozen=True):
     has_message_ids: bool
     deliver_at_ms: int | None = None
     delay_ms: int | None = None
+    has_keys: bool = False
 
-    def header(self, message_ids: tuple[str | None, ...] | None) -> BatchHeader:
+    def header(self, message_ids: tuple[str | None, ...] | None, hashes: tuple[bytes, ...] | None) -> BatchHeader:
         block = self.block
         return BatchHeader(
             self.topic,
@@ -57,6 +58,7 @@ class HalfBatch(msgspec.Struct, array_like=True, frozen=True):
             block.uncompressed_bytes,
             self.deliver_at_ms,
             self.delay_ms,
+            hashes,
         )
 
 
@@ -87,6 +89,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(TransactionRecord).decode
 _decode_event = msgspec.msgpack.Decoder(TimelineEvent).decode
 _decode_ids = msgspec.msgpack.Decoder(tuple[str | None, ...]).decode
+_decode_keys = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 
 class TransactionTable:
@@ -100,10 +103,13 @@ class TransactionTable:
         return _decode_record(value) if value is not None else None
 
     def add(self, transaction_id: str, record: TransactionRecord, headers: tuple[BatchHeader, ...]) -> None:
-        """Store a prepared transaction. Explicit ids are kept apart: there may be many, and the record is rewritten."""
+        """Store a prepared transaction. Explicit ids and keys are kept apart: there may be many, and the record is
+        rewritten."""
         for number, header in enumerate(headers):
             if header.message_ids is not None:
                 self._index.put(keys.transaction_ids(transaction_id, number), _encode(header.message_ids))
+            if header.keys is not None:
+                self._index.put(keys.transaction_keys(transaction_id, number), _encode(header.keys))
         self._index.put(keys.transaction(transaction_id), _encode(record))
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
         self._index.put(keys.check(record.next_check_at_ms, transaction_id), b"")
@@ -164,10 +170,19 @@ class TransactionTable:
             raise AssertionError(f"the message ids of batch {number} of transaction {transaction_id} are missing")
         return _decode_ids(value)
 
+    def key_hashes(self, transaction_id: str, number: int) -> tuple[bytes, ...]:
+        value = self._index.get(keys.transaction_keys(transaction_id, number))
+        if value is None:
+            raise AssertionError(f"the keys of batch {number} of transaction {transaction_id} are missing")
+        return _decode_keys(value)
+
     def forget_message_ids(self, transaction_id: str, record: TransactionRecord) -> None:
+        """And the keys."""
         for number, batch in enumerate(record.batches):
             if batch.has_message_ids:
                 self._index.delete(keys.transaction_ids(transaction_id, number))
+            if batch.has_keys:
+                self._index.delete(keys.transaction_keys(transaction_id, number))
 
     # Queries.
 

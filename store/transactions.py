@@ -25,6 +25,7 @@ from store.errors import (
 )
 from store.index import Index
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX
+from store.message_index import MessageIndex
 from store.op_messages import append_decision
 from store.outcomes import Event, EventType, Outcomes, message_events, messages_of
 from store.placement import At, CheckedBatch, OfTransaction, Placement
@@ -51,12 +52,14 @@ class Transactions:
         topics: Topics,
         queues: Queues,
         placement: Placement,
+        messages: MessageIndex,
         settings: ClusterSettings,
         outcomes: Outcomes,
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._placement = placement
+        self._messages = messages
         self._settings = settings
         self._outcomes = outcomes
         self.table = TransactionTable(index)
@@ -85,6 +88,11 @@ class Transactions:
         )
         self.table.add(transaction_id, record, command.batches)
         self._copy_to_system_topic(HALF_TOPIC, transaction_id, record, at)
+        for header in command.batches:
+            topic_id = self._topics.require(header.topic).id
+            self._messages.add_half(topic_id, header.batch_id, transaction_id)
+            if header.message_ids is not None:
+                self._messages.add_ids(topic_id, header.batch_id, header.message_ids)
         self._outcomes.add_all(
             message_events("HALF", half.topic, half.queue, None, half.block, messages_of(half.block, half.count))
             for half in batches
@@ -200,9 +208,10 @@ class Transactions:
         positions: list[Position] = []
         for number, batch in enumerate(record.batches):
             ids = self.table.message_ids(transaction_id, number) if batch.has_message_ids else None
+            hashes = self.table.key_hashes(transaction_id, number) if batch.has_keys else None
             topic = self._topics.require(batch.topic)
             seen = self._placement.seen(topic, batch.block.batch_id)
-            checked = CheckedBatch(topic, batch.header(ids), seen)
+            checked = CheckedBatch(topic, batch.header(ids, hashes), seen)
             transaction = OfTransaction(transaction_id, len(positions))
             placed = self._placement.place(checked, batch.block, at, transaction)
             if placed.count:
@@ -250,6 +259,7 @@ def _half_batch(header: BatchHeader, position: int, offset: int) -> HalfBatch:
         header.message_ids is not None,
         header.deliver_at_ms,
         header.delay_ms,
+        header.keys is not None,
     )
 
 

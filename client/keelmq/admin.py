@@ -9,7 +9,7 @@ import msgspec
 from keelmq import wire
 from keelmq.connection import Connection
 from keelmq.errors import InvalidRequest
-from keelmq.limits import check_audit, check_group, check_topic, check_transaction_id
+from keelmq.limits import check_audit, check_group, check_message_id, check_topic, check_transaction_id
 from keelmq.log_events import EventsPage
 from keelmq.retry import Deadline
 from keelmq.scheduled import cancel_scheduled
@@ -43,6 +43,33 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         await self._connection.call("DELETE", _topic_path(topic))
+
+    async def message(self, message_id: str, *, topic: str | None = None) -> list[Json]:
+        """The messages with this id, at most 16, visible or not: see `state`. Raises MessageNotFound when there is
+        none in the topic, or in any."""
+        found: list[Json] = (await self._call("GET", _message_path(message_id, topic)))["messages"]
+        return found
+
+    async def trace(self, message_id: str, *, topic: str | None = None) -> list[Json]:
+        """What happened to the messages with this id: per message `topic`, `queue`, `state` and `events` in order.
+        Raises MessageNotFound when there is none."""
+        traces: list[Json] = (await self._call("GET", _message_path(message_id, topic, "/trace")))["traces"]
+        return traces
+
+    async def messages(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_ms: int = 0,
+        to_ms: int | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Json:
+        """One page of the messages that carry `key`, or all, that were stored at `from_ms` or later and before `to_ms`,
+        over all queues and in time order: `messages`, and `next` to pass as `after` for the page behind it."""
+        query = {"key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit, "after": after}
+        return await self._call("GET", f"{_topic_path(topic)}/messages?" + _query(query))
 
     async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
         """One page of the messages that wait for their time: `messages`, and `next` to pass as `after`."""
@@ -152,6 +179,16 @@ class Admin:
             "POST", f"{_group_path(group)}/reset", {name: value for name, value in request.items() if value is not None}
         )
 
+    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> Json:
+        """Set what `target` has committed to what `source` has, of one topic or of all; durable on return. Raises
+        GroupHasMembers while `target` has any: its members would go on from where they are."""
+        check_group(source)
+        if topic is not None:
+            check_topic(topic)
+        request = {"source": source, "topic": topic}
+        given = {name: value for name, value in request.items() if value is not None}
+        return await self._call("POST", f"{_group_path(target)}/clone-offsets", given)
+
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
         """Committed records from `from_index` on, and the index to go on with. keelmq.log_records reads them."""
         response = await self._connection.call(
@@ -211,6 +248,14 @@ class Admin:
 def _topic_path(topic: str) -> str:
     check_topic(topic)
     return f"/v1/topics/{quote(topic, safe='')}"
+
+
+def _message_path(message_id: str, topic: str | None, what: str = "") -> str:
+    check_message_id(message_id)
+    if topic is not None:
+        check_topic(topic)
+    query = f"?{_query({'topic': topic})}" if topic is not None else ""
+    return f"/v1/messages/{quote(message_id, safe='')}{what}{query}"
 
 
 def _group_path(group: str) -> str:

@@ -13,12 +13,24 @@ from crc32c import crc32c
 
 from keelmq.compression import compress, unpack
 from keelmq.errors import Corrupt, LimitExceeded
-from keelmq.limits import BATCH_MESSAGES_MAX, BLOCK_BYTES_MAX, check_attributes, check_bodies, check_body
+from keelmq.limits import (
+    BATCH_MESSAGES_MAX,
+    BLOCK_BYTES_MAX,
+    KEYS_MAX,
+    REQUEST_KEYS_MAX,
+    check_attributes,
+    check_bodies,
+    check_body,
+    check_key_count,
+)
 from keelmq.message import Message, Origin, ReceivedMessage
 from keelmq.wire import BlockEncoding
 
 # What a message costs in a block beside its texts and its body: array, lengths, timestamp.
 MESSAGE_OVERHEAD_BYTES: Final = 48
+KEY_BYTES_MIN: Final = BLOCK_BYTES_MAX // REQUEST_KEYS_MAX + 1
+"""A key counts as at least so much: then messages that collect within the bytes of a batch are within its keys."""
+KEYS_FIELD: Final = 2
 
 Entry = tuple[Any, ...]
 """A message as it is put into a block: the array of the contract, trailing defaults left out."""
@@ -109,7 +121,7 @@ def entry_bytes_max(entry: Entry) -> int:
         if type(field) is str:
             size += 4 * len(field)
         elif type(field) is tuple:
-            size += sum(4 * len(key) + 5 for key in field)
+            size += sum(max(4 * len(key) + 5, KEY_BYTES_MIN) for key in field)
         elif type(field) is dict:
             size += sum(4 * (len(name) + len(value)) + 10 for name, value in field.items())
     return size
@@ -118,12 +130,14 @@ def entry_bytes_max(entry: Entry) -> int:
 def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Block:
     """The block of `entries`; with `compressed`, as a zstd frame where that pays (compression.py).
 
-    Raises LimitExceeded (`batch_too_large`) beyond 8 MiB, before compression, or 10,000 messages.
+    Raises LimitExceeded (`batch_too_large`) beyond 8 MiB, before compression, 10,000 messages or 50,000 keys.
     """
     if not entries:
         raise LimitExceeded("invalid_request", "a batch needs at least one message")
     if len(entries) > BATCH_MESSAGES_MAX:
         raise LimitExceeded("batch_too_large", f"{len(entries)} messages in a batch, {BATCH_MESSAGES_MAX} are allowed")
+    if len(entries) * KEYS_MAX > REQUEST_KEYS_MAX:
+        check_key_count(entry[KEYS_FIELD] for entry in entries if len(entry) > KEYS_FIELD)
     data = _encode(entries)
     if len(data) > BLOCK_BYTES_MAX:
         raise LimitExceeded("batch_too_large", f"the batch has {len(data)} bytes, {BLOCK_BYTES_MAX} are allowed")

@@ -7,7 +7,8 @@
     │   ├── LimitExceeded           body, batch, properties or request beyond a documented limit
     │   └── Forbidden               system topic, topic of another type, or transactions are switched off
     ├── NotFound                    the named thing does not exist
-    │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound, NotScheduled
+    │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound,
+    │   │   MessageNotFound, NotScheduled
     ├── Conflict                    the state of the cluster forbids it
     │   ├── TransactionConflict     another decision was recorded first: see .state, .decided_at_ms
     │   ├── IdempotencyConflict     the same batch or transaction id with other content
@@ -88,6 +89,9 @@ class MemberNotFound(NotFound): ...
 
 
 class TransactionNotFound(NotFound): ...
+
+
+class MessageNotFound(NotFound): ...
 
 
 class NotScheduled(NotFound): ...
@@ -192,6 +196,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "group_not_found": GroupNotFound,
     "member_not_found": MemberNotFound,
     "transaction_not_found": TransactionNotFound,
+    "message_not_found": MessageNotFound,
     "not_scheduled": NotScheduled,
     "checksum_mismatch": ChecksumMismatch,
     "invalid_compression": InvalidRequest,

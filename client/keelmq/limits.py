@@ -1,7 +1,7 @@
 """Limits of the contract, checked here with the broker's codes before anything is sent."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from keelmq.errors import Forbidden, InvalidName, InvalidRequest, LimitExceeded
@@ -19,6 +19,8 @@ TAG_BYTES_MAX: Final = 255
 SHARDING_KEY_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
+REQUEST_KEYS_MAX: Final = 50_000
+"""Of one request, over all its messages."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 QUEUES_MAX: Final = 1_024
@@ -92,6 +94,14 @@ def check_body(body: object) -> None:
         raise LimitExceeded("empty_body", "a message needs a body of at least one byte")
     if len(body) > BODY_BYTES_MAX:
         raise LimitExceeded("message_too_large", f"the body has {len(body)} bytes, {BODY_BYTES_MAX} are allowed")
+
+
+def check_key_count(keys_by_message: Iterable[Sequence[str]]) -> None:
+    """Of the messages of one request."""
+    count = sum(map(len, keys_by_message))
+    if count > REQUEST_KEYS_MAX:
+        detail = f"the messages have {count} keys together, {REQUEST_KEYS_MAX} are allowed in a request"
+        raise LimitExceeded("batch_too_large", detail)
 
 
 def check_bodies(bodies: Sequence[bytes]) -> None:

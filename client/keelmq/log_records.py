@@ -29,10 +29,14 @@ COMMAND_NAMES: Final = {
     10: "leave-group",
     11: "commit-offsets",
     12: "reset-offsets",
+    13: "give-back",
     14: "fire-timers",
     15: "cancel-scheduled",
     16: "resume-transaction",
     17: "put-settings",
+    18: "put-group",
+    19: "replay-dead-letters",
+    20: "clone-offsets",
 }
 
 

@@ -39,6 +39,7 @@ from keelmq.limits import (
     REQUEST_MESSAGES_MAX,
     TRANSACTION_ID_LENGTH_MAX,
     check_group,
+    check_key_count,
     check_range,
     check_transaction_id,
     check_writable_topic,
@@ -264,6 +265,7 @@ class TransactionProducer:
         if len(messages) > REQUEST_MESSAGES_MAX:
             detail = f"{len(messages)} messages in a transaction, {REQUEST_MESSAGES_MAX} are allowed"
             raise LimitExceeded("batch_too_large", detail)
+        check_key_count(message.keys for message in messages if isinstance(message, Message))
         by_place: dict[tuple[str, int | None, Delay], list[Message]] = {}
         for message in messages:
             if not isinstance(message, Message) or message.topic is None:

@@ -34,6 +34,7 @@ class Case(NamedTuple):
     extra: dict[str, Any] = {}  # noqa: RUF012
 
 
+TOO_MANY_KEYS = msgspec.msgpack.encode([[b"x", None, ["k"] * 32]] * 1_563)
 ORDERS, GROUP = "/v1/topics/orders", "/v1/groups/shop"
 MESSAGES, QUEUE = f"{ORDERS}/messages", f"{ORDERS}/queues/0"
 ONE = {"messages": [{"body": "x"}]}
@@ -76,6 +77,10 @@ CASES = [
     Case("invalid_request", 400, "GET", f"{QUEUE}/messages?offset=0&tags=A&filter=a"),
     Case("invalid_request", 400, "GET", f"{ORDERS}/queues/x/messages?offset=0"),
     Case("invalid_request", 400, "GET", f"{QUEUE}/offsets?at=soon"),
+    Case("invalid_request", 400, "GET", f"{MESSAGES}?after=nonsense"),
+    Case("invalid_request", 400, "GET", f"{MESSAGES}?from_ms=soon"),
+    Case("invalid_request", 400, "GET", f"/v1/messages/{'m' * 129}"),
+    Case("invalid_request", 400, "POST", "/v1/groups/other/clone-offsets", {"source": "shop", "topic": "plain"}),
     Case("invalid_request", 400, "PUT", ORDERS, {"queues": 0}),
     Case("invalid_request", 400, "PUT", ORDERS, {"type": "odd"}),
     Case("invalid_request", 400, "POST", "/v1/transactions", {**HALF, "transaction_id": "a b"}),
@@ -139,11 +144,14 @@ CASES = [
     Case("group_not_found", 404, "GET", "/v1/groups/none"),
     Case("group_not_found", 404, "GET", "/v1/groups/none/offsets"),
     Case("group_not_found", 404, "POST", "/v1/groups/none/reset", {"topic": "orders", "to": "latest"}),
+    Case("group_not_found", 404, "POST", "/v1/groups/other/clone-offsets", {"source": "none"}),
     Case("member_not_found", 404, "POST", f"{GROUP}/members/none/heartbeat"),
     Case("member_not_found", 404, "DELETE", f"{GROUP}/members/none"),
     Case("transaction_not_found", 404, "POST", "/v1/transactions/none/commit"),
     Case("transaction_not_found", 404, "GET", "/v1/transactions/none"),
     Case("transaction_not_found", 404, "POST", "/v1/transactions/none/resume", WHO),
+    Case("message_not_found", 404, "GET", "/v1/messages/none"),
+    Case("message_not_found", 404, "GET", "/v1/messages/none/trace?topic=orders"),
     Case("not_scheduled", 404, "DELETE", f"{ORDERS}/scheduled/none"),
     Case("not_found", 404, "GET", "/v2/topics"),
     Case("method_not_allowed", 405, "PATCH", ORDERS),
@@ -166,6 +174,7 @@ CASES = [
     Case("not_assigned", 409, "PUT", f"{GROUP}/offsets", offsets(0, topic="plain", member_id="m", generation=1)),
     Case("offset_moves_back", 409, "PUT", f"{GROUP}/offsets", offsets(0, member_id="m", generation=1)),
     Case("group_has_members", 409, "PUT", f"{GROUP}/offsets", offsets(1)),
+    Case("group_has_members", 409, "POST", f"{GROUP}/clone-offsets", {"source": "other"}, extra={"generation": 1}),
     Case("subscription_mismatch", 409, "POST", f"{GROUP}/members", {"topics": ["plain"]}),
     Case(
         "subscription_mismatch", 409, "POST", f"{GROUP}/members", {"topics": ["orders"], "tags": {"orders": "A"}},
@@ -175,6 +184,7 @@ CASES = [
     Case("message_too_large", 413, "POST", MESSAGES, message(body="x" * (4 * MIB + 1))),
     Case("message_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x" * (4 * MIB + 1)]])), media=MSGPACK),
     Case("batch_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x"]] * 10_001)), media=MSGPACK),
+    Case("batch_too_large", 413, "POST", MESSAGES, block_request(TOO_MANY_KEYS), media=MSGPACK),
     Case("batch_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x" * 4_000_000]] * 3)), media=MSGPACK),
     Case("request_too_large", 413, "POST", MESSAGES, b"x" * (16 * MIB + 1)),
     Case("offset_out_of_range", 416, "GET", f"{QUEUE}/messages?offset=1000", extra={"max_offset": 3}),

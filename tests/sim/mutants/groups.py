@@ -5,26 +5,27 @@ from store import keys
 from store.command import CommitOffsets
 from store.errors import Refused
 from store.groups import Groups, _Group, _Member, _require_member
+from store.placement import At
 from store.results import OffsetsCommitted
 from tests.sim.variant import Swap, mutant
 
 _commit, _store = Groups.commit, Groups._store
 
 
-def lets_offsets_move_back(groups: Groups, command: CommitOffsets) -> OffsetsCommitted:
+def lets_offsets_move_back(groups: Groups, command: CommitOffsets, at: At) -> OffsetsCommitted:
     """A commit of a lower offset than the committed one is accepted."""
     group = groups._groups.get(command.group)
     if group is not None and command.member_id is None:
         for item in command.offsets:
             topic = groups._topics.require(item.topic)
             group.offsets.pop((topic.id, item.queue), None)
-    return _commit(groups, command)
+    return _commit(groups, command, at)
 
 
-def refuses_a_commit_and_keeps_it(groups: Groups, command: CommitOffsets) -> OffsetsCommitted:
+def refuses_a_commit_and_keeps_it(groups: Groups, command: CommitOffsets, at: At) -> OffsetsCommitted:
     """A refused commit has moved the offsets."""
     try:
-        return _commit(groups, command)
+        return _commit(groups, command, at)
     except Refused:
         group = groups._groups.get(command.group)
         if group is not None and command.member_id is None:

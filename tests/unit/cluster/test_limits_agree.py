@@ -68,6 +68,7 @@ def block_of(size_bytes: int) -> Sent:
     return Sent(messages=(Message(body=bytes(first)), Message(body=bytes(size_bytes - first - 13))))
 
 
+KEYED = Message(body=b"x", keys=["k"] * 32)
 LIMITS = [
     Limit("topic alphabet", Sent("%|aZ09_-"), Sent("a.b"), "invalid_topic"),
     Limit("topic alphabet, ASCII", Sent("a"), Sent("é"), "invalid_topic"),
@@ -101,6 +102,12 @@ LIMITS = [
         Sent(messages=(Message(body=b"x"),) * 10_001),
         "batch_too_large",
     ),
+    Limit(
+        "keys of a batch",
+        Sent(messages=(*(KEYED,) * 1_562, Message(body=b"x", keys=["k"] * 16))),
+        Sent(messages=(*(KEYED,) * 1_562, Message(body=b"x", keys=["k"] * 17))),
+        "batch_too_large",
+    ),
     Limit("bytes of a batch", block_of(8 * MIB), block_of(8 * MIB + 1), "batch_too_large", in_json=False),
     *(Limit(f"system topic {name}", Sent("t"), Sent(name), "system_topic") for name in sorted(sdk.SYSTEM_TOPICS)),
 ]
@@ -120,6 +127,12 @@ HALVES = [
         "messages of all batches",
         Sent(messages=tuple(Message(body=b"x", topic="tu"[n % 2]) for n in range(10_000))),
         Sent(messages=tuple(Message(body=b"x", topic="tu"[n % 2]) for n in range(10_001))),
+        "batch_too_large",
+    ),
+    Limit(
+        "keys of all batches",
+        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(5_000))),
+        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(5_001))),
         "batch_too_large",
     ),
     Limit(

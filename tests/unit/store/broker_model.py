@@ -39,6 +39,8 @@ class Model:
     message_ids: set[tuple[str, str]] = field(default_factory=set)
     transactions: dict[str, ModelTransaction] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    commits: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """Per topic and queue, every offset that was committed, in order."""
     timers: list[ModelTimer] = field(default_factory=list)
     """In the order in which they were scheduled."""
     cancelled: set[tuple[str, str]] = field(default_factory=set)
@@ -62,6 +64,7 @@ class Model:
         self.batch_ids = {key: value for key, value in self.batch_ids.items() if key[0] != topic}
         self.message_ids = {key for key in self.message_ids if key[0] != topic}
         self.committed = {key: value for key, value in self.committed.items() if key[0] != topic}
+        self.commits = {key: value for key, value in self.commits.items() if key[0] != topic}
         self.cancelled = {key for key in self.cancelled if key[0] != topic}
         for timer in self._waiting(topic):
             timer.topic_is_gone = True
@@ -130,6 +133,7 @@ class Model:
         if offset < self.committed.get((topic, queue), 0):
             return "offset_moves_back"
         self.committed[topic, queue] = offset
+        self.commits.setdefault((topic, queue), []).append(offset)
         return None
 
     def fire(self, limit: int) -> None:

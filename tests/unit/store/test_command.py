@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from store.command import (
     BatchHeader,
     CancelScheduled,
+    CloneOffsets,
     Command,
     CommitOffsets,
     Decide,
@@ -34,7 +35,7 @@ from store.command import (
 EVERY_COMMAND: list[Command] = [
     PutTopic("orders", 4, 1000, "any"),
     DeleteTopic("orders"),
-    Produce((BatchHeader("orders", 1, 2, "b1", ("id-1", None), 7, 3, "zstd", 9),)),
+    Produce((BatchHeader("orders", 1, 2, "b1", ("id-1", None), 7, 3, "zstd", 9, keys=(b"8 bytes.", b"")),)),
     Prepare("tx", "pg", "c1", None, (BatchHeader("orders", 0, 1, "b2", None, 7, 2),)),
     Decide("tx", "commit", "operator", "c1", "pg", True, "why", "ann"),
     RecordChecks(("tx", "ty"), "c1", "webhook", 30_000),
@@ -48,6 +49,7 @@ EVERY_COMMAND: list[Command] = [
     CancelScheduled("orders", "m1"),
     ResumeTransaction("tx", "ann", "why", 30_000),
     PutSettings(True),
+    CloneOffsets("g", "h", "orders"),
 ]
 
 
@@ -66,7 +68,7 @@ def test_every_command_reads_back_as_written() -> None:
 
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
-    assert tags == [*range(1, 13), 14, 15, 16, 17]
+    assert tags == [*range(1, 13), 14, 15, 16, 17, 20]
 
 
 def test_missing_trailing_fields_read_as_defaults() -> None:

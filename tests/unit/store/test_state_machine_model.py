@@ -31,10 +31,12 @@ from store.command import (
 from store.errors import Refused
 from store.index import Index
 from store.limits import DEDUPE_WINDOW_MS
+from store.message_index import KeyedMessage, key_hash
+from store.message_search import MessagePlace
 from store.record import KIND_ENTRY
 from store.state_machine import StateMachine
 from store.topics import OP_HALF_TOPIC
-from tests.unit.store.broker_model import Model, identity
+from tests.unit.store.broker_model import Model, identity, message_id_of
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce
 
 TOPICS = st.sampled_from(["orders", "points"])
@@ -61,6 +63,7 @@ DELAYS: st.SearchStrategy[dict[str, int]] = st.one_of(
     st.fixed_dictionaries({"delay_ms": st.integers(0, 12)}),
     st.fixed_dictionaries({"deliver_at_ms": st.integers(990, 1_050)}),
 )
+KEYS = ("red", "blue")
 MESSAGE_IDS = st.sampled_from(["a", "b", "c", "d", "e", "b0-0", "b3-0", "b3-2", "b6-1", "b0-1", "nobody"])
 
 
@@ -73,7 +76,15 @@ def batches(draw: st.DrawFn) -> BatchHeader:
     explicit = ids if any(ids) else None
     length = len(block_of(len(ids), content))
     batch = BatchHeader(draw(TOPICS), draw(QUEUE_NUMBERS), len(ids), f"b{number}", explicit, content, length)
-    return msgspec.structs.replace(batch, **draw(DELAYS))
+    return msgspec.structs.replace(batch, keys=keys_of(number), **draw(DELAYS))
+
+
+def keys_of(number: int) -> tuple[bytes, ...] | None:
+    """Of the messages of the batch `b<number>`: some have none, some one, some two."""
+    if number % 3 == 0:
+        return None
+    hashes = [key_hash(key) for key in KEYS]
+    return tuple(b"".join(hashes[: (number + ordinal) % 3]) for ordinal in range(len(CONTENTS[number])))
 
 
 BATCH_LISTS = st.lists(batches(), min_size=1, max_size=3)
@@ -207,6 +218,47 @@ class AgainstTheModel(RuleBasedStateMachine):
                 assert self.replica.machine.max_offset(topic, queue) == len(expected)
 
     @invariant()
+    def messages_are_found_by_id_and_key(self) -> None:
+        machine, sent = self.replica.machine, self.sent_batches()
+        for topic, queues in self.model.topics.items():
+            by_id: dict[str, set[tuple[int, int]]] = {}
+            by_key: dict[str, list[KeyedMessage]] = {key: [] for key in KEYS}
+            for queue in range(len(queues)):
+                for row in machine.rows(topic, queue, 0, 1_000, 1_000_000):
+                    batch = sent[row.position, row.block_offset]
+                    for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
+                        by_id.setdefault(message_id_of(batch, ordinal), set()).add((queue, offset))
+                        for key in KEYS:
+                            if batch.keys is not None and key_hash(key) in batch.keys[ordinal]:
+                                by_key[key].append(KeyedMessage(row.stored_at_ms, queue, offset))
+            for message_id, places in by_id.items():
+                assert {(each.queue, each.offset) for each in self.found(topic, message_id, "visible")} == places
+            for key, keyed in by_key.items():
+                begin = KeyedMessage(0, 0, 0)
+                assert machine.keyed_messages(topic, key, begin=begin, end_ms=10**15, limit=10**6) == sorted(keyed)
+            for message_id in self.model.scheduled(topic):
+                assert self.found(topic, message_id, "scheduled")
+
+    @invariant()
+    def a_trace_names_the_first_commit_beyond_the_message(self) -> None:
+        for topic, queues in self.model.topics.items():
+            for queue, identities in enumerate(queues):
+                commits = self.model.commits.get((topic, queue), [])
+                for offset, each in enumerate(identities):
+                    message_id = each.rpartition("/")[0]
+                    (place,) = (
+                        found
+                        for found in self.found(topic, message_id, "visible")
+                        if (found.queue, found.offset) == (queue, offset)
+                    )
+                    passed = [
+                        event.committed_offset
+                        for event in self.replica.machine.message_trace(place)
+                        if event.event == "consumed"
+                    ]
+                    assert passed == [committed for committed in commits if committed > offset][:1]
+
+    @invariant()
     def what_waits_is_what_was_scheduled(self) -> None:
         machine = self.replica.machine
         for topic in self.model.topics:
@@ -234,6 +286,17 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert sorted(due) == sorted(key for key, state in states.items() if state == "prepared")
         committed = {(item.topic, item.queue): item.offset for item in machine.offsets("g") or []}
         assert committed == self.model.committed
+
+    def found(self, topic: str, message_id: str, state: str) -> list[MessagePlace]:
+        """What is found by an id, and has it: by the batch that was sent, as the block would tell."""
+        sent = self.sent_batches()
+        return [
+            place
+            for place in self.replica.machine.message_places(topic, message_id, 1_000)
+            if place.state == state
+            and (block := place.block) is not None
+            and message_id_of(sent[block.position, block.block_offset], place.ordinal) == message_id
+        ]
 
     def sent_batches(self) -> dict[tuple[int, int], BatchHeader]:
         """By position and block offset, every batch that was ever sent."""

@@ -1,0 +1,28 @@
+"""The keys of a request's messages as batch headers carry them: hashes, by which the index finds the messages."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from cluster.blocks import BlockMessage
+from cluster.limits import REQUEST_KEYS_MAX
+from cluster.problems import Problem
+from store.message_index import key_hash
+
+_keys: Final = attrgetter("keys")
+
+
+class KeyHashes:
+    """Counts over all batches of one request: each key is hashed here, and a write of its own on every replica."""
+
+    def __init__(self) -> None:
+        self._left = REQUEST_KEYS_MAX
+
+    def of(self, messages: Sequence[BlockMessage]) -> tuple[bytes, ...] | None:
+        """By ordinal; None when no message has a key. Problem `batch_too_large` before too many are hashed."""
+        if not any(map(_keys, messages)):
+            return None
+        self._left -= sum(len(message.keys) for message in messages)
+        if self._left < 0:
+            raise Problem("batch_too_large", f"keys: the messages of a request have at most {REQUEST_KEYS_MAX}")
+        return tuple(b"".join(map(key_hash, dict.fromkeys(message.keys))) for message in messages)
