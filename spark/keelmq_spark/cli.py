@@ -1,0 +1,242 @@
+"""The `keelmq-lineage` command: where messages came from, what they led to, and the job that keeps the tables."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from keelmq.cli_output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
+from keelmq_spark import answers
+from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, NoTables
+
+Tables = Annotated[
+    Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Where the lineage tables are.")
+]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="Also draw it: a .svg, or a .html with the rows below.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Rows at most.")]
+What = Annotated[
+    str, typer.Argument(metavar="MESSAGE|TRANSACTION", help="Message id, TOPIC/ID, transaction id, or a node id.")
+]
+Depth = Annotated[int, typer.Option("--depth", min=1, max=DEPTH_MAX, help="Steps from cause to effect at most.")]
+DEFAULT_TABLES: Final = Path("lineage")
+_DATE_FORMATS: Final = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S.%f"]
+
+app = typer.Typer(
+    name="keelmq-lineage",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Where a message came from, who consumed it and what it led to.\n\n`run` keeps the tables; everything else "
+    "reads them, without Spark. Every answer takes [bold]--json[/bold]. Exit codes: 0 done, 1 error, 2 usage.",
+    epilog="Examples:\n\n    keelmq-lineage run --tables lineage\n\n"
+    "    keelmq-lineage show order-17 --picture order-17.svg\n\n"
+    "    keelmq-lineage impact --producer-group shop --from 2026-11-01T10:00:00 --to 2026-11-01T10:05:00",
+)
+
+
+@contextmanager
+def _graph(tables: Path) -> Iterator[Graph]:
+    try:
+        graph = Graph(tables)
+    except NoTables as exc:
+        _fail(str(exc))
+    with graph:
+        yield graph
+
+
+def _fail(text: str, code: int = EXIT_ERROR) -> Any:
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(code)
+
+
+def _node_of(graph: Graph, what: str) -> str:
+    """The one node that `what` means; ends the command when there is none, or several."""
+    found = graph.find(what)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        _fail(f"{what} is not in the tables (they may be behind the log: `keelmq-lineage summary` says up to where)")
+    _fail(f"{what} may be one of {', '.join(found)}: say which", EXIT_USAGE)
+    raise AssertionError
+
+
+def _print(title: str, facts: Sequence[Fact], as_json: bool, columns: Sequence[str] = ()) -> None:
+    if as_json:
+        print_json([_plain(fact) for fact in facts])
+        return
+    names = list(columns or (facts[0] if facts else ()))
+    print_table(title, names, [[_cell(fact.get(name)) for name in names] for fact in facts])
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: times in ISO 8601, UTC."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequence[Fact]) -> None:
+    if file is None:
+        return
+    from keelmq_spark.drawing import html
+
+    if file.suffix not in (".svg", ".html"):
+        _fail(f"--picture {file}: the name ends in .svg or .html", EXIT_USAGE)
+    names = list(facts[0]) if facts else []
+    table = [names, *([_cell(fact[name]) for name in names] for fact in facts)]
+    file.write_text(svg() if file.suffix == ".svg" else html(svg(), heading, table))
+
+
+@app.command()
+def show(what: What, tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
+    """The story of a message or a transaction: what happened to it, who sent, consumed, retried it, and why."""
+    from keelmq_spark.pictures import story_picture
+
+    with _graph(tables) as graph:
+        node_id = _node_of(graph, what)
+        story = answers.story(graph, node_id)
+        timeline = [_step(event) for event in story["events"]]
+        _draw(picture, lambda: story_picture(graph, node_id), node_id, timeline)
+        if as_json:
+            print_json(_plain(story))
+            return
+        node = story["node"]
+        facts = [{"what": name, "value": _cell(value)} for name, value in node.items() if value is not None]
+        print_table(None, ["what", "value"], [[fact["what"], fact["value"]] for fact in facts])
+        _print(
+            "What happened", timeline, False, ["ts", "type", "topic", "queue", "offset", "group", "attempt", "event_id"]
+        )
+        _print("Who had to do with it", story["edges"], False, ["ts", "kind", "src", "dst"])
+
+
+def _step(event: Fact) -> Fact:
+    return {name: event[name] for name in ("ts", "type", "topic", "queue", "offset", "group", "attempt", "event_id")}
+
+
+_WALK_COLUMNS: Final = ("depth", "node_id", "via", "group", "state", "ts")
+
+
+@app.command()
+def ancestors(
+    what: What,
+    depth: Depth = DEPTH_MAX,
+    tables: Tables = DEFAULT_TABLES,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a message came from: the message whose handler sent it, and so on."""
+    _walk(what, depth, tables, picture, as_json, answers.ancestors)
+
+
+@app.command()
+def descendants(
+    what: What,
+    depth: Depth = DEPTH_MAX,
+    tables: Tables = DEFAULT_TABLES,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a message led to: what its handlers sent, and so on."""
+    _walk(what, depth, tables, picture, as_json, answers.descendants)
+
+
+def _walk(
+    what: str, depth: int, tables: Path, picture: Path | None, as_json: bool, answer: Callable[..., list[Fact]]
+) -> None:
+    from keelmq_spark.pictures import story_picture
+
+    with _graph(tables) as graph:
+        node_id = _node_of(graph, what)
+        facts = answer(graph, node_id, depth)
+        _draw(picture, lambda: story_picture(graph, node_id), node_id, facts)
+        _print(f"{answer.__name__} of {node_id}", facts, as_json, _WALK_COLUMNS)
+
+
+@app.command()
+def impact(
+    producer_group: Annotated[str, typer.Option("--producer-group", metavar="GROUP", help="Whose messages.")],
+    begin: Annotated[datetime, typer.Option("--from", formats=_DATE_FORMATS, help="First time, UTC.")],
+    end: Annotated[datetime, typer.Option("--to", formats=_DATE_FORMATS, help="Behind the last time, UTC.")],
+    tables: Tables = DEFAULT_TABLES,
+    as_json: AsJson = False,
+) -> None:
+    """What a bad producer touched between two times, directly and through handlers."""
+    with _graph(tables) as graph:
+        facts = answers.impact(graph, producer_group, begin.replace(tzinfo=UTC), end.replace(tzinfo=UTC))
+        _print(f"touched by {producer_group}", facts, as_json)
+
+
+@app.command()
+def unresolved(
+    older_than_s: Annotated[float, typer.Option("--older-than", min=0, metavar="SECONDS", help="Age at least.")] = 60,
+    limit: Limit = answers.LIMIT,
+    tables: Tables = DEFAULT_TABLES,
+    as_json: AsJson = False,
+) -> None:
+    """Transactions that nobody has committed or rolled back."""
+    with _graph(tables) as graph:
+        _print("unresolved", answers.unresolved(graph, older_than_s, datetime.now(UTC), limit), as_json)
+
+
+@app.command()
+def orphans(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
+    """Messages that no group has consumed, and causes that are in no table."""
+    with _graph(tables) as graph:
+        _print("orphans", answers.orphans(graph, limit), as_json)
+
+
+@app.command()
+def redeliveries(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
+    """Messages that were given back, most often first, and who gave one up."""
+    with _graph(tables) as graph:
+        _print("redeliveries", answers.redeliveries(graph, limit), as_json)
+
+
+@app.command("graph")
+def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
+    """Which topics lead to which, through which groups."""
+    from keelmq_spark.pictures import topics_picture
+
+    with _graph(tables) as graph:
+        facts = answers.topic_graph(graph)
+        _draw(picture, lambda: topics_picture(facts), "Topics and groups", facts)
+        _print("topics and groups", facts, as_json)
+
+
+@app.command()
+def latency(tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
+    """From sending to the commit of the consumer's offset, by topic and group."""
+    with _graph(tables) as graph:
+        _print("latency", answers.latency(graph), as_json)
+
+
+@app.command()
+def summary(tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
+    """How much is in the tables, and up to which Raft index."""
+    with _graph(tables) as graph:
+        facts = answers.summary(graph)
+        if as_json:
+            print_json(_plain(facts))
+            return
+        _print("events", [facts["events"]], False)
+        _print("nodes", facts["nodes"], False)
+        _print("edges", facts["edges"], False)
+
+
+def main() -> None:
+    """Entry point of the `keelmq-lineage` command."""
+    app()

@@ -1,0 +1,156 @@
+"""Reads the tables with DuckDB, without Spark: point look-ups, and walks along CAUSED_BY.
+
+Rows come as the tables are complete at the moment of opening. A node that came again after it was let go of, or an
+edge that was seen twice, is one: the newest state, the first edge.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+
+from keelmq_spark import schema
+from keelmq_spark.tables import Tables
+
+DEPTH_MAX: Final = 64
+"""Steps from cause to effect that a walk takes at most."""
+FOUND_MAX: Final = 10_000
+"""Messages that a walk visits at most."""
+
+Fact = dict[str, Any]
+"""A row of an answer."""
+
+_NODE_COLUMNS: Final = "node_id, kind, first_ts, last_ts, state, unnest(attrs)"
+
+
+class NoTables(Exception):
+    """There are no tables at the path; the message says what to do."""
+
+
+class Graph:
+    """The tables as they are now. Use as a context manager."""
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path).absolute()
+        tables = Tables(path, "delta" if (path / "events" / "_delta_log").exists() else "parquet")
+        self._connection = duckdb.connect()
+        self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
+        for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
+            files = table.files()
+            if not files:
+                raise NoTables(
+                    f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
+                )
+            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+            partitioned = "false" if name == "events" else "true"
+            self._connection.execute(
+                f"CREATE VIEW {name} AS SELECT * FROM "  # noqa: S608
+                f"read_parquet([{listed}], hive_partitioning = {partitioned}, union_by_name = false)"
+            )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
+        """What `query` (DuckDB's SQL over `events`, `nodes` and `edges`) answers."""
+        relation = self._connection.sql(query, params=list(parameters))
+        rows: list[Fact] = relation.to_arrow_table().to_pylist()
+        return rows
+
+    def nodes(self, node_ids: Iterable[str]) -> list[Fact]:
+        """The nodes of these ids that there are, each once, in the order of the ids."""
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        rows = self.rows(f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_is('node_id', wanted)}", wanted)  # noqa: S608
+        found: dict[str, Fact] = {}
+        for row in rows:
+            known = found.get(row["node_id"])
+            found[row["node_id"]] = row if known is None else _merged(known, row)
+        return [found[node_id] for node_id in wanted if node_id in found]
+
+    def edges(self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = ()) -> list[Fact]:
+        """Edges whose `column` (src or dst) is one of the ids, each once, by time."""
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        of_kinds = f" AND kind IN ({', '.join('?' for _ in kinds)})" if kinds else ""
+        query = f"SELECT src, dst, kind, ts, event_id FROM edges WHERE {_is(column, wanted)}{of_kinds}"  # noqa: S608
+        found: dict[tuple[str, str, str], Fact] = {}
+        for row in self.rows(query, [*wanted, *kinds]):
+            known = found.get((row["src"], row["dst"], row["kind"]))
+            if known is None or row["ts"] < known["ts"]:
+                found[row["src"], row["dst"], row["kind"]] = row
+        return sorted(found.values(), key=lambda row: (row["ts"], row["kind"], row["src"], row["dst"]))
+
+    def find(self, what: str) -> list[str]:
+        """The node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""
+        if what.partition(":")[0] in (schema.MESSAGE, schema.TRANSACTION, schema.TOPIC, *_GROUPS) and ":" in what:
+            return [row["node_id"] for row in self.nodes([what])]
+        if "/" in what:
+            return [row["node_id"] for row in self.nodes([f"{schema.MESSAGE}:{what}"])]
+        found = [row["node_id"] for row in self.nodes([schema.node(schema.TRANSACTION, what)])]
+        return found + self.messages_of_id(what)
+
+    def messages_of_id(self, message_id: str) -> list[str]:
+        """Node ids of the messages with this id, in whatever topics."""
+        rows = self.rows("SELECT DISTINCT topic FROM events WHERE message_id = ? AND topic IS NOT NULL", [message_id])
+        topics = sorted(row["topic"] for row in rows if not row["topic"].startswith(schema.GROUP_TOPICS))
+        return [schema.message_node(topic, message_id) for topic in topics]
+
+    def walk(self, start: str, *, forward: bool, depth: int = DEPTH_MAX) -> list[Fact]:
+        """What `start` led to (`forward`), or came from: `node_id`, `depth` and `via`, the node one step nearer."""
+        seen = {start}
+        found: list[Fact] = []
+        frontier = [start]
+        for step in range(1, depth + 1):
+            near, far = ("dst", "src") if forward else ("src", "dst")
+            following = []
+            for edge in self.edges(near, _also_unnamed(frontier) if forward else frontier, [schema.CAUSED_BY]):
+                for node_id in [edge[far]] if forward else self._named(edge[far]):
+                    if node_id not in seen and len(seen) < FOUND_MAX:
+                        seen.add(node_id)
+                        following.append(node_id)
+                        found.append({"node_id": node_id, "depth": step, "via": edge[near], "ts": edge["ts"]})
+            if not following:
+                break
+            frontier = following
+        return found
+
+    def _named(self, cause: str) -> list[str]:
+        """The messages that a cause may be whose topic nobody told; one that nobody knows stays as it is."""
+        prefix = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
+        if not cause.startswith(prefix):
+            return [cause]
+        return self.messages_of_id(cause.removeprefix(prefix)) or [cause]
+
+
+_GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
+
+
+def _also_unnamed(node_ids: Sequence[str]) -> list[str]:
+    """The ids, and those under which a cause without a topic knows them."""
+    return [*node_ids, *(schema.message_node(schema.ANY_TOPIC, node_id.partition("/")[2]) for node_id in node_ids)]
+
+
+def _is(column: str, values: Sequence[str]) -> str:
+    """One value is compared, which Bloom filters can answer; several are looked for together."""
+    return f"{column} = ?" if len(values) == 1 else f"{column} IN ({', '.join('?' for _ in values)})"
+
+
+def _merged(one: Fact, other: Fact) -> Fact:
+    newer, older = (one, other) if (one["raft_index"] or 0) > (other["raft_index"] or 0) else (other, one)
+    merged = {name: value if value is not None else older[name] for name, value in newer.items()}
+    merged["first_ts"] = min(one["first_ts"], other["first_ts"])
+    merged["last_ts"] = max(one["last_ts"], other["last_ts"])
+    return merged

@@ -1,0 +1,105 @@
+"""Writes batches into tables and is killed in the middle: for test_sink.py, which runs it as a process.
+
+For every `step`th change of the file system that Python makes (they are audit events) a fork of this process is killed
+right before it, and another one begins again where that one ended. The last line says how many kills there were; the
+exit code is 1 when the tables differ from those that nobody disturbed.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.compute as pc
+
+from keelmq_spark.sink import LineageSink
+from keelmq_spark.tables import Tables
+from tests.unit.spark.history import shop
+
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "open")
+KILLED_AT = (13, 100)
+"""Batches end at these entries."""
+
+
+def batches() -> list[Any]:
+    table = shop().table()
+    begins = (0, *KILLED_AT)
+    return [
+        table.filter(pc.and_(pc.greater(table["raft_index"], begin), pc.less_equal(table["raft_index"], end)))
+        for begin, end in zip(begins, KILLED_AT, strict=False)
+    ]
+
+
+def write(directory: Path, format: Any) -> None:
+    sink = LineageSink(Tables(directory, format))
+    for batch in batches():
+        sink.write(batch)
+
+
+def content(directory: Path, format: Any) -> str:
+    tables = Tables(directory, format)
+    found: dict[str, list[str]] = {}
+    for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
+        query = "SELECT * FROM read_parquet(?, hive_partitioning = true)"
+        rows = duckdb.connect().sql(query, params=[table.files()]).to_arrow_table().to_pylist()
+        found[name] = sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return json.dumps(found)
+
+
+def kill_before(change: int, directory: Path) -> None:
+    """This process ends, as by kill -9, before its `change`th change of the directory."""
+    left = [change]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES and str(arguments[0]).startswith(str(directory)):
+            if event == "open" and "r" in str(arguments[1]):
+                return
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def in_fork(work: Any) -> int:
+    """Exit status of a fork that does `work`; -9 when it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if work() is not False else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main(root: Path, format: str, step: int) -> int:
+    undisturbed = root / "undisturbed"
+    assert in_fork(lambda: write(undisturbed, format)) == 0
+    kills = 0
+    for number in itertools.count(1, step):
+        directory = root / f"killed-{number}"
+
+        def disturbed(directory: Path = directory, change: int = number) -> None:
+            kill_before(change, directory)
+            write(directory, format)
+
+        status = in_fork(disturbed)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, status
+        kills += 1
+
+        def begin_again(directory: Path = directory) -> bool:
+            write(directory, format)
+            return content(directory, format) == content(undisturbed, format)
+
+        if in_fork(begin_again) != 0:
+            print(f"other tables after a kill before change {number}: {directory}")
+            return 1
+    print(kills)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,203 @@
+"""What the tables answer, and how the command shows it."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keelmq_spark import answers
+from keelmq_spark.cli import app
+from keelmq_spark.drawing import Arrow, Box, draw, html
+from keelmq_spark.graph import Graph, NoTables
+from keelmq_spark.sink import LineageSink
+from keelmq_spark.tables import Tables
+from tests.unit.spark.history import START_US, History, shop
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lineage")
+    LineageSink(Tables(path)).write(shop().table())
+    return path
+
+
+@pytest.fixture(scope="module")
+def graph(tables: Path) -> Iterator[Graph]:
+    with Graph(tables) as opened:
+        yield opened
+
+
+def cli(tables: Path, *arguments: str) -> Any:
+    """The JSON that the command prints."""
+    done = CliRunner().invoke(app, [*arguments, "--tables", str(tables), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def at(entry: int) -> datetime:
+    return datetime.fromtimestamp(START_US / 1_000_000 + entry, UTC)
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("a-0", ["message:orders/a-0"]),
+        ("orders/a-0", ["message:orders/a-0"]),
+        ("message:orders/a-0", ["message:orders/a-0"]),
+        ("t1", ["transaction:t1"]),
+        ("topic:orders", ["topic:orders"]),
+        ("nothing", []),
+        ("shipments/a-0", []),
+    ],
+)
+def test_what_may_be_asked_about(graph: Graph, what: str, found: list[str]) -> None:
+    assert graph.find(what) == found
+
+
+def test_the_story_of_a_message_that_was_given_back_and_died(graph: Graph) -> None:
+    story = answers.story(graph, "message:orders/later-0")
+    types = [event["type"] for event in story["events"]]
+    assert types == ["SCHEDULE", "PUBLISH", "RETRY", "PUBLISH", "DLQ", "PUBLISH", "ACK"]
+    kinds = [edge["kind"] for edge in story["edges"]]
+    assert {"PRODUCED", "IN_TOPIC", "RETRY_OF", "DEAD_LETTERED", "CONSUMED_BY"} == set(kinds)
+
+
+def test_the_story_of_a_transaction(graph: Graph) -> None:
+    story = answers.story(graph, "transaction:t1")
+    assert [event["type"] for event in story["events"]] == ["HALF", "COMMIT", "PUBLISH"]
+    assert [edge["src"] for edge in story["edges"]] == ["message:orders/t1-0"]
+
+
+def test_ancestors_and_descendants(graph: Graph) -> None:
+    came_from = answers.ancestors(graph, "message:shipments/s-1")
+    assert {(fact["node_id"], fact["depth"]) for fact in came_from} == {
+        ("message:orders/b-0", 1),
+        ("message:orders/t1-0", 1),
+    }
+    led_to = answers.descendants(graph, "message:orders/a-0")
+    assert [(fact["node_id"], fact["group"]) for fact in led_to] == [("message:shipments/s-0", "shipping")]
+
+
+def test_a_walk_ends_in_a_circle_at_its_depth_and_finds_causes_without_a_topic(tmp_path: Path) -> None:
+    log = History()
+    log.publish("t", "a", causation_id="t/c")
+    log.publish("t", "b", causation_id="a")
+    log.publish("t", "c", causation_id="t/b")
+    LineageSink(Tables(tmp_path)).write(log.table())
+    with Graph(tmp_path) as graph:
+        assert [fact["node_id"] for fact in graph.walk("message:t/a", forward=True)] == ["message:t/b", "message:t/c"]
+        assert [fact["node_id"] for fact in graph.walk("message:t/c", forward=False)] == ["message:t/b", "message:t/a"]
+        assert [fact["node_id"] for fact in graph.walk("message:t/a", forward=True, depth=1)] == ["message:t/b"]
+
+
+def test_what_a_producer_touched(graph: Graph) -> None:
+    facts = answers.impact(graph, "shop", at(0), at(100))
+    assert {(fact["topic"], fact["consumer_group"], fact["messages"], fact["depth"]) for fact in facts} == {
+        ("orders", None, 3, 0),
+        ("orders", "audit", 1, 0),
+        ("orders", "shipping", 1, 0),
+        ("shipments", "audit", 1, 1),
+    }
+    assert answers.impact(graph, "shop", at(50), at(100)) == []
+
+
+def test_unresolved_transactions_by_age(graph: Graph) -> None:
+    (fact,) = answers.unresolved(graph, 60, at(9) + timedelta(seconds=61))
+    assert (fact["transaction_id"], fact["state"], fact["age_s"]) == ("t3", "discarded", 61.0)
+    assert answers.unresolved(graph, 60, at(9) + timedelta(seconds=59)) == []
+
+
+def test_orphans(tmp_path: Path) -> None:
+    log = shop()
+    log.publish("orders", "lonely", causation_id="elsewhere/x")
+    LineageSink(Tables(tmp_path)).write(log.table())
+    with Graph(tmp_path) as graph:
+        assert [(fact["what"], fact["node_id"]) for fact in answers.orphans(graph)] == [
+            ("not consumed", "message:orders/lonely"),
+            ("unknown cause", "message:orders/lonely"),
+        ]
+
+
+def test_topics_lead_to_topics(graph: Graph) -> None:
+    facts = {(f["source"], f["group"], f["target"], f["messages"]) for f in answers.topic_graph(graph)}
+    assert ("orders", "shipping", "shipments", 3) in facts  # one of them has two causes
+    assert (None, "web", "orders", 3) in facts
+    assert ("shipments", "audit", None, 2) in facts
+
+
+def test_latency_and_redeliveries(graph: Graph) -> None:
+    (fact,) = [f for f in answers.latency(graph) if f["topic"] == "shipments"]
+    assert (fact["consumer_group"], fact["messages"], fact["max_ms"]) == ("audit", 2, 20_000.0)
+    assert [(f["node_id"], f["redeliveries"], f["dead_lettered_by"]) for f in answers.redeliveries(graph)] == [
+        ("message:orders/b-0", 1, None),
+        ("message:orders/later-0", 1, "shipping"),
+    ]
+
+
+def test_every_command_answers_in_json(tables: Path) -> None:
+    assert cli(tables, "show", "a-0")["node"]["state"] == "published"
+    assert cli(tables, "ancestors", "s-0")[0]["node_id"] == "message:orders/a-0"
+    assert cli(tables, "descendants", "a-0")[0]["node_id"] == "message:shipments/s-0"
+    times = ["--from", at(0).strftime("%Y-%m-%dT%H:%M:%S"), "--to", at(100).strftime("%Y-%m-%dT%H:%M:%S")]
+    assert len(cli(tables, "impact", "--producer-group", "shop", *times)) == 4
+    assert [fact["transaction_id"] for fact in cli(tables, "unresolved", "--older-than", "0")] == ["t3"]
+    assert cli(tables, "orphans") == []
+    assert len(cli(tables, "redeliveries", "--limit", "1")) == 1
+    assert cli(tables, "graph")
+    assert cli(tables, "latency")
+    assert cli(tables, "summary")["events"]["n"] == shop().table().num_rows
+
+
+def test_every_command_prints_tables_for_people(tables: Path) -> None:
+    for arguments in (["show", "later-0"], ["ancestors", "s-1"], ["graph"], ["latency"], ["orphans"], ["summary"]):
+        done = CliRunner().invoke(app, [*arguments, "--tables", str(tables)])
+        assert done.exit_code == 0, done.output
+        assert done.stdout
+
+
+def test_what_is_not_there_is_said(tables: Path, tmp_path: Path) -> None:
+    missing = CliRunner().invoke(app, ["show", "nothing", "--tables", str(tables)])
+    assert (missing.exit_code, "nothing is not in the tables" in missing.stderr) == (1, True)
+    no_tables = CliRunner().invoke(app, ["orphans", "--tables", str(tmp_path)])
+    assert (no_tables.exit_code, "keelmq-lineage run" in no_tables.stderr) == (1, True)
+    with pytest.raises(NoTables):
+        Graph(tmp_path)
+
+
+def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "order-17")
+    log.publish("shipments", "order-17")
+    LineageSink(Tables(tmp_path, "parquet")).write(log.table())
+    asked = CliRunner().invoke(app, ["show", "order-17", "--tables", str(tmp_path)])
+    assert (asked.exit_code, "message:orders/order-17, message:shipments/order-17" in asked.stderr) == (2, True)
+    assert cli(tmp_path, "show", "shipments/order-17")["node"]["node_id"] == "message:shipments/order-17"
+
+
+def test_pictures_are_svg_or_a_page(tables: Path, tmp_path: Path) -> None:
+    svg, page, topics = tmp_path / "a.svg", tmp_path / "a.html", tmp_path / "topics.svg"
+    cli(tables, "show", "orders/b-0", "--picture", str(svg))
+    texts = [element.text for element in ElementTree.parse(svg).iter() if element.tag.endswith("text")]
+    assert {"b-0", "s-1", "shipping", "caused", "again", "consumed"} <= set(texts)
+    cli(tables, "descendants", "orders/b-0", "--picture", str(page))
+    assert "<table>" in page.read_text()
+    cli(tables, "graph", "--picture", str(topics))
+    assert {"orders", "shipments", "web"} <= {element.text for element in ElementTree.parse(topics).iter()}
+    wrong = CliRunner().invoke(app, ["graph", "--tables", str(tables), "--picture", "a.png"])
+    assert wrong.exit_code == 2
+
+
+def test_a_drawing_escapes_its_texts_and_survives_circles() -> None:
+    boxes = [Box("a", "topic", "<a & b>"), Box("b", "topic", "b"), Box("c", "topic", "c")]
+    svg = draw(
+        boxes, [Arrow("a", "b"), Arrow("b", "a", "<"), Arrow("b", "c"), Arrow("c", "c"), Arrow("a", "gone")], "<h>"
+    )
+    root = ElementTree.fromstring(svg)
+    assert "<a & b>" in [element.text for element in root.iter()]
+    assert len([element for element in root if element.tag.endswith("path")]) == 4
+    assert "&lt;x&gt;" in html(svg, "h", [["n"], ["<x>"]])

@@ -1,0 +1,257 @@
+"""From events to nodes and edges."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from keelmq_spark import schema
+from keelmq_spark.fold import Fold
+from keelmq_spark.fold_state import FoldState, decode_state, encode_state
+from keelmq_spark.places import Places
+from tests.unit.spark.history import History, shop
+
+EdgeKey = tuple[str, str, str]
+
+
+def no_table(topic: str, queue: int, begin: int, end: int) -> Any:
+    return pa.table({"offset": pa.array([], pa.int64()), "node_id": pa.array([], pa.string())})
+
+
+class Folded:
+    """What the tables would hold after all batches."""
+
+    def __init__(self, *batches: Any, through_bytes: bool = False) -> None:
+        self.edges: list[dict[str, Any]] = []
+        settled: list[dict[str, Any]] = []
+        open_nodes: list[dict[str, Any]] = []
+        places = Places(no_table)
+        fold = Fold(FoldState(), places)
+        for batch in batches:
+            if through_bytes:
+                fold = Fold(decode_state(encode_state(fold.state)), places)
+            folded = fold.fold(batch)
+            settled += folded.nodes.to_pylist()
+            open_nodes = folded.open_nodes.to_pylist()
+            self.edges += folded.edges.to_pylist()
+        self.all_nodes = settled + open_nodes
+        self.nodes = {node["node_id"]: node for node in self.all_nodes}
+        self.open = {node["node_id"] for node in open_nodes}
+        self.state = fold.state
+
+    @property
+    def keys(self) -> set[EdgeKey]:
+        return {(edge["src"], edge["dst"], edge["kind"]) for edge in self.edges}
+
+    def of_kind(self, kind: str) -> set[tuple[str, str]]:
+        return {(src, dst) for src, dst, each in self.keys if each == kind}
+
+    def state_of(self, message: str) -> str:
+        state: str = self.nodes[f"message:{message}"]["state"]
+        return state
+
+
+def test_a_message_is_in_its_topic_has_a_sender_and_a_cause() -> None:
+    log = History()
+    log.publish("orders", "a-0", group="web", key="k", trace_id="f" * 32)
+    log.publish("shipments", "s-0", group="shipping", causation_id="orders/a-0")
+    folded = Folded(log.table())
+    assert folded.of_kind("IN_TOPIC") == {
+        ("message:orders/a-0", "topic:orders"),
+        ("message:shipments/s-0", "topic:shipments"),
+    }
+    assert folded.of_kind("PRODUCED") == {
+        ("producer_group:web", "message:orders/a-0"),
+        ("producer_group:shipping", "message:shipments/s-0"),
+    }
+    assert folded.of_kind("CAUSED_BY") == {("message:shipments/s-0", "message:orders/a-0")}
+    attributes = folded.nodes["message:orders/a-0"]["attrs"]
+    assert (attributes["key"], attributes["queue"], attributes["offset"]) == ("k", 0, 0)
+
+
+def test_the_same_id_in_two_topics_is_two_messages() -> None:
+    log = History()
+    log.publish("orders", "order-17")
+    log.publish("shipments", "order-17", causation_id="orders/order-17")
+    assert Folded(log.table()).of_kind("CAUSED_BY") == {("message:shipments/order-17", "message:orders/order-17")}
+
+
+def test_a_cause_without_a_topic_and_several_causes() -> None:
+    log = History()
+    log.publish("t", "x", causation_id="a-0")
+    log.publish("t", "y", causation_id="t/b-0,u/c-0,t/b-0")
+    assert Folded(log.table()).of_kind("CAUSED_BY") == {
+        ("message:t/x", "message:?/a-0"),
+        ("message:t/y", "message:t/b-0"),
+        ("message:t/y", "message:u/c-0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("decision", "of_transaction", "of_message"),
+    [
+        ("COMMIT", "committed", "published"),
+        ("ROLLBACK", "rolled_back", "rolled_back"),
+        ("DISCARD", "discarded", "discarded"),
+    ],
+)
+def test_a_transaction_and_its_messages_have_its_outcome(decision: str, of_transaction: str, of_message: str) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0", "m-1")
+    before = Folded(log.table())
+    assert (before.state_of("orders/m-0"), before.nodes["transaction:t1"]["state"]) == ("half", "prepared")
+    if decision == "COMMIT":
+        log.commit("t1", "orders", "m-0", "m-1")
+    else:
+        log.decide(decision, "t1")
+    folded = Folded(log.table())
+    assert {folded.state_of("orders/m-0"), folded.state_of("orders/m-1")} == {of_message}
+    assert folded.nodes["transaction:t1"]["state"] == of_transaction
+    decided = {("message:orders/m-0", "transaction:t1"), ("message:orders/m-1", "transaction:t1")}
+    assert folded.of_kind("DECIDED_BY") == (set() if decision == "DISCARD" else decided)
+
+
+def test_a_discarded_transaction_that_is_resumed_is_open_and_can_be_committed() -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.decide("DISCARD", "t1")
+    log.decide("RESUME", "t1")
+    assert Folded(log.table()).state_of("orders/m-0") == "half"
+    log.commit("t1", "orders", "m-0")
+    assert Folded(log.table()).state_of("orders/m-0") == "published"
+
+
+def test_a_half_message_whose_id_was_published_before_leaves_that_message_alone() -> None:
+    log = History()
+    log.publish("orders", "m-0")
+    log.half("t1", "orders", "m-0")
+    log.decide("COMMIT", "t1")  # without a PUBLISH: the id is known
+    folded = Folded(log.table())
+    assert [node["state"] for node in folded.all_nodes if node["node_id"] == "message:orders/m-0"] == ["published"]
+
+
+def test_a_range_becomes_an_edge_per_message() -> None:
+    log = History()
+    log.publish("orders", *(f"m-{n}" for n in range(5)))
+    index = log.ack("g", "orders", 1, 4)
+    folded = Folded(log.table())
+    assert folded.of_kind("CONSUMED_BY") == {(f"message:orders/m-{n}", "consumer_group:g") for n in (1, 2, 3)}
+    assert {edge["event_id"] for edge in folded.edges if edge["kind"] == "CONSUMED_BY"} == {f"0:{index}:0"}
+
+
+def test_a_group_that_is_reset_consumes_what_is_new_to_it_only() -> None:
+    log = History()
+    log.publish("orders", *(f"m-{n}" for n in range(6)))
+    for begin, end in [(0, 2), (3, 5), (1, 4), (0, 6)]:
+        log.ack("g", "orders", begin, end)
+    consumed = [edge for edge in Folded(log.table()).edges if edge["kind"] == "CONSUMED_BY"]
+    assert sorted(edge["src"] for edge in consumed) == [f"message:orders/m-{n}" for n in range(6)]
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_consumed_again() -> None:
+    log = History()
+    log.publish("orders", "old-0", "old-1")
+    log.ack("g", "orders", 0, 2)
+    log._ends.clear()
+    log.publish("orders", "new-0")
+    log.ack("g", "orders", 0, 1)
+    assert ("message:orders/new-0", "consumer_group:g") in Folded(*entries(log.table())).of_kind("CONSUMED_BY")
+
+
+def test_a_message_that_is_given_back_counts_as_consumed_when_it_was_processed() -> None:
+    log = History()
+    log.publish("orders", "m-0", "m-1")
+    index = log.retry("g", "orders", 0, "m-0")
+    log.ack("g", "orders", 0, 2)
+    assert Folded(log.table()).of_kind("CONSUMED_BY") == {("message:orders/m-1", "consumer_group:g")}
+    log.publish("%RETRY%g", "m-0", attempt=1)
+    second = log.ack("g", "%RETRY%g", 0, 1)
+    folded = Folded(log.table())
+    copy = f"message:%RETRY%g/m-0@{index}:0"
+    assert folded.of_kind("RETRY_OF") == {(copy, "message:orders/m-0")}
+    assert (copy, "topic:%RETRY%g") in folded.of_kind("IN_TOPIC")
+    consumed = {edge["src"]: edge["event_id"] for edge in folded.edges if edge["kind"] == "CONSUMED_BY"}
+    assert consumed["message:orders/m-0"] == f"0:{second}:0"
+    assert folded.state.given_back == {}
+
+
+def test_a_dead_letter_was_never_consumed() -> None:
+    folded = Folded(shop().table())
+    assert folded.of_kind("DEAD_LETTERED") == {("message:orders/later-0", "consumer_group:shipping")}
+    assert ("message:orders/later-0", "consumer_group:shipping") not in folded.of_kind("CONSUMED_BY")
+    assert ("message:orders/later-0", "consumer_group:audit") in folded.of_kind("CONSUMED_BY")
+    assert ("message:orders/later-0", "topic:%DLQ%shipping") in folded.of_kind("IN_TOPIC")
+
+
+def test_a_scheduled_message_is_one_node_whether_it_comes_or_not() -> None:
+    folded = Folded(shop().table())
+    assert folded.state_of("orders/later-0") == "published"
+    assert folded.nodes["message:orders/later-0"]["attrs"]["offset"] == 4
+    assert folded.state_of("orders/never-0") == "cancelled"
+
+
+def test_what_is_still_open_is_what_may_still_change() -> None:
+    folded = Folded(shop().table())
+    hubs = {"topic:orders", "topic:shipments", "topic:%RETRY%shipping", "topic:%DLQ%shipping"}
+    hubs |= {"producer_group:shop", "producer_group:web", "producer_group:shipping"}
+    hubs |= {"consumer_group:shipping", "consumer_group:audit"}
+    assert folded.open == hubs | {"transaction:t3", "message:orders/t3-0"}
+
+
+def entries(table: Any) -> list[Any]:
+    indexes = sorted(set(table["raft_index"].to_pylist()))
+    return [table.filter(pa.compute.equal(table["raft_index"], index)) for index in indexes]
+
+
+def content(folded: Folded) -> tuple[Any, Any]:
+    nodes = sorted(folded.all_nodes, key=lambda node: node["node_id"])
+    return nodes, sorted(folded.edges, key=lambda edge: (edge["kind"], edge["src"], edge["dst"]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_where_batches_end_changes_nothing(size: int) -> None:
+    table = shop().table()
+    parts = entries(table)
+    batches = [pa.concat_tables(parts[begin : begin + size]) for begin in range(0, len(parts), size)]
+    whole = Folded(table)
+    assert content(Folded(*batches, through_bytes=True)) == content(whole)
+    assert len(whole.edges) == len(whole.keys)
+    assert len(whole.all_nodes) == len(whole.nodes)
+
+
+def test_rows_of_a_batch_may_come_in_any_order() -> None:
+    table = shop().table()
+    shuffled = table.take(list(reversed(range(table.num_rows))))
+    assert content(Folded(shuffled)) == content(Folded(table))
+
+
+def test_what_was_folded_before_is_left_out() -> None:
+    table = shop().table()
+    assert content(Folded(table, table, table.slice(3))) == content(Folded(table))
+
+
+def test_a_job_that_begins_late_takes_what_it_can_know() -> None:
+    table = shop().table()
+    late = Folded(table.filter(pa.compute.greater(table["raft_index"], 3)))
+    assert late.nodes["transaction:t1"]["state"] == "committed"
+    assert late.state_of("orders/t1-0") == "published"
+    assert ("message:orders/t1-0", "transaction:t1") in late.of_kind("DECIDED_BY")
+    assert late.keys <= Folded(table).keys
+
+
+def test_what_is_open_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq_spark.fold.OPEN_MAX", 3)
+    log = History()
+    for number in range(5):
+        log.half(f"t{number}", "orders", f"m-{number}")
+    folded = Folded(*entries(log.table()))
+    assert len(folded.state.messages) == len(folded.state.transactions) == 3
+    assert folded.state_of("orders/m-0") == "half"
+
+
+def test_the_kinds_of_edges_are_those_of_the_documentation() -> None:
+    kinds = {kind for _, _, kind in Folded(shop().table()).keys}
+    assert kinds == {
+        schema.PRODUCED, schema.IN_TOPIC, schema.DECIDED_BY, schema.CONSUMED_BY, schema.CAUSED_BY, schema.RETRY_OF,
+        schema.DEAD_LETTERED,
+    }  # fmt: skip
