@@ -210,9 +210,11 @@ class Admin:
         wait_ms: int = 0,
         max_bytes: int = LOG_BYTES,
         blocks: bool = True,
+        anywhere: bool = False,
     ) -> EventsPage:
         """What the entries `from_index` <= index < `to_index` did to messages, as far as the node that answers has
-        applied them; go on with the page's `next_index` and `next_event`. Raises LogRangeRemoved.
+        applied them; go on with the page's `next_index` and `next_event`. `anywhere` asks no particular node, which may
+        be behind. Raises LogRangeRemoved.
         """
         query = {
             "from_index": from_index,
@@ -227,7 +229,8 @@ class Admin:
             "/v1/log/events?" + _query(query),
             accept="application/octet-stream, application/json",
             deadline=Deadline(wait_ms + LOG_MARGIN_MS),
-            follower_ok=True,
+            anywhere=anywhere,
+            follower_ok=not anywhere,
             waits_ms=wait_ms,
         )
         headers = response.headers

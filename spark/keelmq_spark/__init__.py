@@ -1,1 +1,13 @@
-"""Spark data source and lineage over the KeelMQ log (see docs/architecture.md)."""
+"""Spark data source and lineage over the KeelMQ log (see docs/lineage.md)."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("keelmq")` known to the session."""
+    from keelmq_spark.source import KeelMQDataSource
+
+    spark.dataSource.register(KeelMQDataSource)

@@ -1,0 +1,197 @@
+"""Reads the events of a log range for planner and executors: synchronously, from any replica, through failovers.
+
+Committed entries never change, so a range read twice, from whatever nodes, gives the same. A node that is gone, or is
+behind, is no error: another one is asked until `timeout_ms` have passed without progress.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from keelmq.admin import Admin
+from keelmq.connection import Connection
+from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved
+from keelmq.log_events import EventsPage
+
+WAIT_MS: Final = 500
+"""How long a node is asked to wait for an entry that it has not applied yet."""
+PAUSE_S: Final = 0.05
+
+log = logging.getLogger("keelmq.spark")
+
+T = TypeVar("T")
+
+
+class DataLoss(Exception):
+    """A part of the log that a query has to read is gone from every node."""
+
+
+class LogReader:
+    """Owns a thread with an event loop: the next page is fetched while the last one is worked on. A context manager."""
+
+    def __init__(self, servers: Sequence[str], *, timeout_ms: int, fetch_max_bytes: int) -> None:
+        self._servers = servers
+        self._timeout_s = timeout_ms / 1000
+        self._fetch_max_bytes = fetch_max_bytes
+        self._thread = ThreadPoolExecutor(1, "keelmq-log-reader")
+        self._runner = asyncio.Runner()
+        self._connection: Connection | None = None
+        self._anywhere = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.submit(self._close).result()
+        self._thread.shutdown()
+
+    def end_index(self, start: int, *, wait_ms: int = 0) -> int:
+        """One more than the last applied index of the leader, or of who answers for it; waits for `start`."""
+        return self._submit(lambda: self._end_index(start, wait_ms)).result()
+
+    def first_index(self) -> int:
+        """Where the log begins on the node that goes back furthest."""
+        return self._submit(self._first_index).result()
+
+    def index_at(self, timestamp_ms: int) -> int:
+        """Before the first entry with an event at or after that time; the end when there is none."""
+        low, high = self.first_index(), self.end_index(1)
+        while low < high:
+            middle = (low + high) // 2
+            page = self._next(middle, 0, high, 1).result()
+            entry = next(page.entries(), None)
+            if entry is None or entry.timestamp_ms >= timestamp_ms:
+                high = middle
+            else:
+                low = entry.index + 1
+        return low
+
+    def pages(self, start: int, end: int, *, skip_removed: bool = False) -> Iterator[EventsPage]:
+        """Everything that the entries start <= index < end did, which must be committed. DataLoss when a part of it is
+        removed, unless that is to be skipped."""
+        index, event = start, 0
+        coming = self._next(index, event, end)
+        while index < end:
+            try:
+                page = coming.result()
+            except LogRangeRemoved as removed:
+                first = removed.first_index
+                if not skip_removed or first is None:
+                    detail = f"entries {index} to {end - 1} of the log are needed and it begins at {first}"
+                    raise DataLoss(f"{detail}: {removed.detail}; failOnDataLoss=false goes on without them") from None
+                log.warning("skipping the log from %d to %s, which is removed", index, first)
+                index, event = max(index, min(first, end)), 0
+                coming = self._next(index, event, end)
+                continue
+            index, event = page.next_index, page.next_event
+            if index < end:
+                coming = self._next(index, event, end)
+            yield page
+
+    def _next(self, index: int, event: int, end: int, max_bytes: int | None = None) -> "Future[EventsPage]":
+        return self._submit(lambda: self._fetch(index, event, end, max_bytes or self._fetch_max_bytes))
+
+    def _submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
+        return self._thread.submit(lambda: self._runner.run(make()))
+
+    async def _end_index(self, start: int, wait_ms: int) -> int:
+        async def ask(admin: Admin) -> EventsPage:
+            return await admin.log_events(start, to_index=start, wait_ms=wait_ms, max_bytes=1, blocks=False)
+
+        try:
+            page = await self._until_answered(ask)
+        except LogRangeRemoved as removed:
+            if removed.first_index is None or removed.first_index <= start:
+                raise
+            return await self._end_index(removed.first_index, wait_ms)
+        return page.applied_index + 1
+
+    async def _fetch(self, index: int, event: int, end: int, max_bytes: int) -> EventsPage:
+        """The page that begins there and is not empty-handed: it moves on."""
+        if index >= end:
+            return EventsPage(b"", index, event, 0)
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            page = await self._until_answered(
+                lambda admin: admin.log_events(
+                    index,
+                    from_event=event,
+                    to_index=end,
+                    wait_ms=WAIT_MS,
+                    max_bytes=max_bytes,
+                    anywhere=self._anywhere,
+                )
+            )
+            if (page.next_index, page.next_event) != (index, event):
+                return page
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no node had entry {index} of the log within {self._timeout_s:.0f} s")
+            self._anywhere = not self._anywhere  # this node is behind: ask the leader
+
+    async def _until_answered(self, ask: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return await ask(Admin(self._connected()))
+            except LogRangeRemoved as removed:
+                return await self._ask_all(ask, removed)
+            except (InvalidRequest, Closed):
+                raise
+            except KeelMQError as error:
+                if time.monotonic() > deadline_s:
+                    raise
+                log.warning("reading the log: %s", error)
+                self._disconnect()
+                await asyncio.sleep(PAUSE_S)
+
+    async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
+        """One node does not go back so far; the first other one that does is stayed with."""
+        for server in self._servers:
+            connection = Connection([server])
+            try:
+                answer = await ask(Admin(connection))
+            except KeelMQError as error:
+                connection.close()
+                if isinstance(error, LogRangeRemoved) and (error.first_index or 0) < (removed.first_index or 0):
+                    removed = error
+            else:
+                self._disconnect()
+                self._connection = connection
+                return answer
+        raise removed
+
+    async def _first_index(self) -> int:
+        async def ask(admin: Admin) -> int:
+            await admin.log_events(1, to_index=1, max_bytes=1, anywhere=True)
+            return 1
+
+        try:
+            return await self._until_answered(ask)
+        except LogRangeRemoved as removed:
+            return removed.first_index or 1
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self._servers)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _close(self) -> None:
+        async def disconnect() -> None:
+            self._disconnect()
+
+        self._runner.run(disconnect())
+        self._runner.close()

@@ -1,0 +1,131 @@
+"""The view `messages`: what consumers of a topic see, in the columns of Spark's Kafka source and RocketMQ's fields."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from keelmq.log_events import EntryEvents, EventsPage, LogEvent
+
+ROWS_PER_BATCH: Final = 16_384
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""A batch is closed with the event that brings its bodies to so many bytes."""
+
+LOG_APPEND_TIME: Final = 1
+"""`timestampType` of Kafka: the time is the broker's."""
+
+_COLUMNS: Final = (
+    ("key", BinaryType()),
+    ("value", BinaryType()),
+    ("topic", StringType()),
+    ("partition", IntegerType()),
+    ("offset", LongType()),
+    ("timestamp", TimestampType()),
+    ("timestampType", IntegerType()),
+    ("message_id", StringType()),
+    ("tag", StringType()),
+    ("keys", ArrayType(StringType())),
+    ("properties", MapType(StringType(), StringType())),
+    ("born_timestamp", TimestampType()),
+    ("store_timestamp", TimestampType()),
+    ("transaction_id", StringType()),
+    ("attempt", IntegerType()),
+)
+_HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+
+def messages_schema(*, include_headers: bool) -> StructType:
+    """`key` is the sharding key, `timestamp` when the message became visible, as `store_timestamp`; `headers`, if
+    included, are the properties as Kafka's source shows them."""
+    fields = [StructField(name, of_type) for name, of_type in _COLUMNS]
+    return StructType([*fields, StructField("headers", _HEADERS)] if include_headers else fields)
+
+
+def message_batches(
+    pages: Iterable[EventsPage],
+    topics: Collection[str],
+    *,
+    first_offsets: Mapping[tuple[str, int], int],
+    include_headers: bool,
+) -> Iterator[Any]:
+    """`pyarrow.RecordBatch`es of the messages of `topics`, without those before their queue's first offset. Raises
+    Corrupt."""
+    wanted = frozenset(topics)
+    schema = to_arrow_schema(messages_schema(include_headers=include_headers), timezone="UTC")
+    building = _Building(schema, first_offsets, include_headers)
+    for page in pages:
+        for entry in page.entries():
+            for event in entry.events:
+                if event.type == "PUBLISH" and event.topic in wanted:
+                    building.add(entry, event)
+            if building.is_full:
+                yield building.take()
+    if building.rows:
+        yield building.take()
+
+
+class _Building:
+    def __init__(self, schema: Any, first_offsets: Mapping[tuple[str, int], int], include_headers: bool) -> None:
+        self._schema = schema
+        self._first_offsets = first_offsets
+        self._include_headers = include_headers
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= ROWS_PER_BATCH or self._bytes >= BATCH_BYTES
+
+    def add(self, entry: EntryEvents, event: LogEvent) -> None:
+        of, topic, queue, offset = event.messages, event.topic, event.queue, event.offset
+        if of is None or topic is None or queue is None or offset is None:
+            return  # a message that the broker made: its block is in no log record
+        first = self._first_offsets.get((topic, queue), 0)
+        stored_us = entry.timestamp_ms * 1000
+        for message_offset, (message_id, message) in enumerate(zip(of.ids(), of.decode(), strict=True), offset):
+            if message_offset < first:
+                continue
+            key = message.sharding_key
+            row: tuple[Any, ...] = (
+                None if key is None else key.encode(),
+                message.body,
+                topic,
+                queue,
+                message_offset,
+                stored_us,
+                LOG_APPEND_TIME,
+                message_id,
+                message.tag,
+                message.keys,
+                tuple(message.properties.items()),
+                message.born_at_ms * 1000 if message.born_at_ms else None,
+                stored_us,
+                event.transaction_id,
+                event.attempt,
+            )
+            if self._include_headers:
+                headers = [{"key": name, "value": value.encode()} for name, value in message.properties.items()]
+                row = (*row, headers)
+            self.rows.append(row)
+            self._bytes += len(message.body)
+
+    def take(self) -> Any:
+        columns = zip(*self.rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,0 +1,166 @@
+"""Options of the data source `keelmq`, checked before a query starts. Spark hands over their names in lower case."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from keelmq.connection import parse_servers
+from keelmq.errors import InvalidRequest
+
+View = Literal["messages", "events"]
+
+NAMES: Final = (
+    "servers",
+    "view",
+    "subscribe",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "fetchMaxBytes",
+    "failoverTimeoutMs",
+)
+MIN_PARTITIONS: Final = 4
+FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
+FETCH_MAX_BYTES_MAX: Final = 16 * 1024 * 1024
+FAILOVER_TIMEOUT_MS: Final = 120_000
+
+_EARLIEST: Final = -2
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """`starting` and `ending` are words, or the Raft index of the entry to begin with or to end before."""
+
+    servers: tuple[str, ...]
+    view: View
+    topics: tuple[str, ...]
+    starting: Literal["earliest", "latest"] | int
+    first_offsets: Mapping[tuple[str, int], int]
+    """By topic and queue: messages before it are left out."""
+    ending: Literal["latest"] | int
+    starting_timestamp_ms: int | None
+    max_offsets_per_trigger: int | None
+    """Raft entries, each of which may have many messages."""
+    min_partitions: int
+    fail_on_data_loss: bool
+    include_headers: bool
+    fetch_max_bytes: int
+    failover_timeout_ms: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """ValueError names the option that is wrong, and what it may be."""
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = given.keys() - {name.lower() for name in NAMES}
+        if unknown:
+            raise ValueError(f"unknown option {sorted(unknown)[0]}: the options of keelmq are {', '.join(NAMES)}")
+        view = _view(given.get("view", "messages"))
+        topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
+        if (view == "messages") != bool(topics):
+            raise ValueError("subscribe: the view messages needs topics, with commas between; events takes none")
+        starting, first_offsets = _starting(given.get("startingoffsets", "earliest"), view, topics)
+        timestamp = given.get("startingtimestamp")
+        if timestamp is not None and "startingoffsets" in given:
+            raise ValueError("startingOffsets or startingTimestamp, not both")
+        limit = given.get("maxoffsetspertrigger")
+        return cls(
+            servers=_servers(given.get("servers", "")),
+            view=view,
+            topics=topics,
+            starting=starting,
+            first_offsets=first_offsets,
+            ending=_ending(given.get("endingoffsets", "latest")),
+            starting_timestamp_ms=None if timestamp is None else _number("startingTimestamp", timestamp, 0),
+            max_offsets_per_trigger=None if limit is None else _number("maxOffsetsPerTrigger", limit, 1),
+            min_partitions=_number("minPartitions", given.get("minpartitions", str(MIN_PARTITIONS)), 1, 10_000),
+            fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
+            include_headers=_flag("includeHeaders", given.get("includeheaders", "false")),
+            fetch_max_bytes=_number(
+                "fetchMaxBytes", given.get("fetchmaxbytes", str(FETCH_MAX_BYTES)), 1, FETCH_MAX_BYTES_MAX
+            ),
+            failover_timeout_ms=_number(
+                "failoverTimeoutMs", given.get("failovertimeoutms", str(FAILOVER_TIMEOUT_MS)), 1
+            ),
+        )
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    if not text.strip():
+        raise ValueError("servers: the URLs of the cluster's nodes, with commas between")
+    try:
+        return tuple(origin.url for origin in parse_servers(text))
+    except InvalidRequest as error:
+        raise ValueError(error.detail) from None
+
+
+def _view(text: str) -> View:
+    if text == "messages":
+        return "messages"
+    if text == "events":
+        return "events"
+    raise ValueError(f"view: messages or events, not {text!r}")
+
+
+def _starting(
+    text: str, view: View, topics: tuple[str, ...]
+) -> tuple[Literal["earliest", "latest"] | int, Mapping[tuple[str, int], int]]:
+    if text == "earliest":
+        return "earliest", {}
+    if text == "latest":
+        return "latest", {}
+    value = _json("startingOffsets", text)
+    if value.keys() == {"index"}:
+        return _index("startingOffsets", value["index"]), {}
+    if view != "messages":
+        raise ValueError('startingOffsets: earliest, latest or {"index": n}')
+    first: dict[tuple[str, int], int] = {}
+    for topic, queues in value.items():
+        if topic not in topics or not isinstance(queues, dict):
+            raise ValueError(f"startingOffsets: {topic!r} is not a topic of subscribe with its queues")
+        for queue, offset in queues.items():
+            if not queue.isdecimal() or not isinstance(offset, int) or (offset < 0 and offset != _EARLIEST):
+                raise ValueError(f"startingOffsets: queue {queue!r} of {topic}: an offset, or -2 for the earliest")
+            first[topic, int(queue)] = max(offset, 0)
+    return "earliest", first
+
+
+def _ending(text: str) -> Literal["latest"] | int:
+    if text == "latest":
+        return "latest"
+    value = _json("endingOffsets", text)
+    if value.keys() != {"index"}:
+        raise ValueError('endingOffsets: latest or {"index": n}')
+    return _index("endingOffsets", value["index"])
+
+
+def _json(name: str, text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"{name}: a word or a JSON object, not {text!r}")
+    return value
+
+
+def _index(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: the index is a number from 1 on, not {value!r}")
+    return value
+
+
+def _number(name: str, text: str, least: int, most: int | None = None) -> int:
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        raise ValueError(f"{name}: a number from {least}{'' if most is None else f' to {most}'}, not {text!r}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{name}: true or false, not {text!r}")
+    return text.lower() == "true"

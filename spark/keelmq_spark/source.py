@@ -1,0 +1,171 @@
+"""The Spark data source `keelmq`: the committed log as a stream, or as a batch.
+
+    keelmq_spark.register(spark)
+    events = spark.readStream.format("keelmq").option("servers", "http://…,http://…").option("view", "events").load()
+
+Offsets are Raft indexes: {"index": n} says that everything before entry n was read. Only applied entries are planned,
+so what a restart reads again is the same. Planner and executors are other processes than the driver: what is here is
+pickled by reference, and the package has to be installed on the executors.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from keelmq_spark.decode import event_batches
+from keelmq_spark.events import EVENTS_SPARK
+from keelmq_spark.log_reader import LogReader
+from keelmq_spark.messages import message_batches, messages_schema
+from keelmq_spark.options import SourceOptions
+
+ENTRIES_PER_PARTITION_MIN: Final = 64
+"""A range of fewer entries is not worth another task."""
+PLANNER_WAIT_MS: Final = 200
+"""The planner waits so long for something new: without a trigger Spark asks again at once."""
+
+
+class LogRange(InputPartition):
+    """Entries start <= index < end."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start = start
+        self.end = end
+
+
+class KeelMQDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "keelmq"
+
+    def schema(self) -> StructType:
+        options = SourceOptions.parse(self.options)
+        if options.view == "events":
+            return EVENTS_SPARK
+        return messages_schema(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> "KeelMQReader":
+        return KeelMQReader(SourceOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> "KeelMQStreamReader":  # noqa: N802 - Spark's name
+        return KeelMQStreamReader(SourceOptions.parse(self.options))
+
+
+class KeelMQReader(DataSourceReader):
+    """What the log has when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[LogRange]:
+        options = self._options
+        with open_log(options) as log:
+            start = starting_index(log, options)
+            end = log.end_index(1)
+        if options.ending != "latest":
+            if options.ending > end:
+                raise ValueError(f"endingOffsets: index {options.ending} is beyond the end of the log, {end}")
+            end = options.ending
+        return split(start, end, options.min_partitions)
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        # Where nothing was planned, Spark asks for the partition None.
+        return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
+
+
+class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in the planner, where the log is asked how far it goes; `read` runs on the executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._log: LogReader | None = None
+        self._last_end: int | None = None
+        """Of the query that AvailableNow runs: it ends there."""
+        self._known_end = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"index": starting_index(self._reader(), self._options)}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Never before `start`: who leads now may know less than who led when that was planned."""
+        begin = start["index"]
+        if self._last_end is not None:
+            end = self._last_end
+        else:
+            end = self._known_end = self._reader().end_index(begin, wait_ms=PLANNER_WAIT_MS)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, begin + limit.max_rows)
+        return {"index": max(begin, end)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        return {"index": self._known_end} if self._known_end else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._last_end = self._known_end = self._reader().end_index(1)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LogRange]:
+        return split(start["index"], end["index"], self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
+
+    def stop(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _reader(self) -> LogReader:
+        if self._log is None:
+            self._log = open_log(self._options)
+        return self._log
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need: connections are made where they are used."""
+        return {**self.__dict__, "_log": None}
+
+
+def open_log(options: SourceOptions) -> LogReader:
+    return LogReader(options.servers, timeout_ms=options.failover_timeout_ms, fetch_max_bytes=options.fetch_max_bytes)
+
+
+def starting_index(log: LogReader, options: SourceOptions) -> int:
+    """Where a new query begins."""
+    if options.starting_timestamp_ms is not None:
+        return log.index_at(options.starting_timestamp_ms)
+    if options.starting == "earliest":
+        return log.first_index()
+    if options.starting == "latest":
+        return log.end_index(1)
+    return options.starting
+
+
+def split(start: int, end: int, partitions: int) -> list[LogRange]:
+    """The range in parts of about the same number of entries, at most `partitions` of them."""
+    entries = end - start
+    if entries <= 0:
+        return []
+    parts = max(1, min(partitions, entries // ENTRIES_PER_PARTITION_MIN))
+    bounds = [start + entries * part // parts for part in range(parts + 1)]
+    return [LogRange(*bounds[part : part + 2]) for part in range(parts)]
+
+
+def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
+    """Arrow batches of the range, in its order."""
+    with open_log(options) as log:
+        pages = log.pages(part.start, part.end, skip_removed=not options.fail_on_data_loss)
+        if options.view == "events":
+            yield from event_batches(pages)
+        else:
+            yield from message_batches(
+                pages,
+                options.topics,
+                first_offsets=options.first_offsets,
+                include_headers=options.include_headers,
+            )

@@ -1,0 +1,180 @@
+"""The data source on a real cluster and a real Spark: every event once, through restarts and a dead leader."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import keelmq
+from keelmq_spark.events import EVENTS_SPARK
+from store import keys
+from store.index import Index
+from tests.e2e.cluster_process import ClusterProcess, wait_for
+
+pytestmark = pytest.mark.process
+
+WAIT_S = 120.0
+
+
+def urls(cluster: ClusterProcess) -> list[str]:
+    return [node.url for node in cluster.nodes.values()]
+
+
+def servers(cluster: ClusterProcess) -> str:
+    return ",".join(urls(cluster))
+
+
+def send(cluster: ClusterProcess, topic: str, batches: Sequence[Sequence[keelmq.Message | bytes]]) -> list[str]:
+    """The ids of what was sent, each batch to a queue of its own choice."""
+
+    async def run() -> list[str]:
+        connection = keelmq.Connection(urls(cluster))
+        await keelmq.Admin(connection).put_topic(topic, queues=2)
+        connection.close()
+        async with keelmq.Producer(urls(cluster)) as producer:
+            results = await asyncio.gather(*(producer.send_batch(topic, list(batch)) for batch in batches))
+        return [result.message_id(n) for result in results for n in range(result.count)]
+
+    return asyncio.run(run())
+
+
+def read(spark: SparkSession, cluster: ClusterProcess, **options: str) -> DataFrame:
+    reader = spark.read.format("keelmq").option("servers", servers(cluster))
+    return reader.options(**options).load()
+
+
+def stream(spark: SparkSession, cluster: ClusterProcess, **options: str) -> DataFrame:
+    reader = spark.readStream.format("keelmq").option("servers", servers(cluster))
+    return reader.options(**options).load()
+
+
+def write(frame: DataFrame, directory: Path, **trigger: Any) -> StreamingQuery:
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
+    return writer.trigger(**trigger).start(str(directory / "rows"))
+
+
+def run_available(frame: DataFrame, directory: Path) -> int:
+    """Everything there is; how many batches had rows."""
+    query = write(frame, directory, availableNow=True)
+    assert query.awaitTermination(int(WAIT_S))
+    return sum(progress.numInputRows > 0 for progress in query.recentProgress)
+
+
+def published(spark: SparkSession, directory: Path, topic: str) -> list[str]:
+    """Message ids of what was published to the topic; no event may be there twice."""
+    rows = spark.read.parquet(str(directory / "rows")).select("event_id", "type", "topic", "message_id").collect()
+    assert len({row.event_id for row in rows}) == len(rows)
+    return [row.message_id for row in rows if row.type == "PUBLISH" and row.topic == topic]
+
+
+def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess) -> None:
+    first = read(spark, cluster, view="events", startingOffsets="latest").count()
+    assert first == 0
+    message = keelmq.Message(
+        body=b"twelve bytes",
+        keys=["k1", "k2"],
+        properties={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "causation_id": "cause"},
+    )
+    sent = send(cluster, "batch", [[message, b"plain"], [b"other"] * 3])
+    frame = read(spark, cluster, view="events")
+    assert frame.schema == EVENTS_SPARK
+    rows = {row.message_id: row for row in frame.where("topic = 'batch'").collect()}
+    assert sorted(rows) == sorted(sent)
+    row = rows[sent[0]]
+    assert (row.type, row.key, row.trace_id, row.causation_id, row.bytes) == ("PUBLISH", "k1 k2", "a" * 32, "cause", 12)
+    assert row.event_id == f"0:{row.raft_index}:{row.event_id.rpartition(':')[2]}"
+    assert (rows[sent[1]].key, rows[sent[1]].bytes, rows[sent[1]].offset) == (None, 5, row.offset + 1)
+
+
+def test_a_query_goes_on_where_it_ended(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
+    sent = send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(60)])
+    frame = stream(spark, cluster, view="events", maxOffsetsPerTrigger="20")
+    assert run_available(frame, tmp_path) > 1
+    assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
+    sent += send(cluster, "restart", [[b"y" * 10] * 3 for _ in range(40)])
+    run_available(frame, tmp_path)
+    run_available(frame, tmp_path)
+    assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
+
+
+def test_a_dead_leader_stops_and_repeats_nothing(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
+    sent = send(cluster, "leader", [[b"x" * 10] * 5 for _ in range(20)])
+    query = write(stream(spark, cluster, view="events"), tmp_path, processingTime="200 milliseconds")
+    try:
+        read_rows = 0
+
+        def has_read(count: int) -> bool:
+            nonlocal read_rows
+            assert query.exception() is None, query.exception()
+            read_rows = sum(progress.numInputRows for progress in query.recentProgress)
+            return read_rows >= count
+
+        wait_for(lambda: has_read(len(sent)), "the first rows", WAIT_S)
+        before = read_rows
+        leader = cluster.wait_leader()
+        leader.kill()
+        sent += send(cluster, "leader", [[b"y" * 10] * 5 for _ in range(20)])
+        wait_for(lambda: has_read(before + 100), "what was sent without the leader", WAIT_S)
+        leader.start()
+        cluster.wait_ready()
+        sent += send(cluster, "leader", [[b"z" * 10] * 5 for _ in range(20)])
+        wait_for(lambda: has_read(before + 200), "what was sent after its return", WAIT_S)
+    finally:
+        query.stop()
+    run_available(stream(spark, cluster, view="events"), tmp_path)
+    assert sorted(published(spark, tmp_path, "leader")) == sorted(sent)
+
+
+def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, cluster: ClusterProcess) -> None:
+    message = keelmq.Message(body=b"v", sharding_key="user", tag="T", keys=["k"], properties={"p": "1"}, born_at_ms=5)
+    sent = send(cluster, "messages", [[message], [b"a", b"b"]])
+    options = {"subscribe": "messages", "includeHeaders": "true"}
+    rows = {row.message_id: row for row in read(spark, cluster, **options).collect()}
+    assert sorted(rows) == sorted(sent)
+    row = rows[sent[0]]
+    assert (bytes(row.key), bytes(row.value), row.topic, row.tag) == (b"user", b"v", "messages", "T")
+    assert (row.keys, row.properties) == (["k"], {"p": "1"})
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("p", b"1")]
+    assert (row.timestamp, row.born_timestamp.microsecond) == (row.store_timestamp, 5_000)
+    last = max(rows.values(), key=lambda each: (each.partition, each.offset))
+    starting = json.dumps({"messages": {str(last.partition): last.offset}})
+    later = read(spark, cluster, subscribe="messages", startingOffsets=starting)
+    assert [each.offset for each in later.collect() if each.partition == last.partition] == [last.offset]
+    index = read(spark, cluster, view="events").where("topic = 'messages'").agg({"raft_index": "max"}).head()
+    assert index is not None
+    ending = json.dumps({"index": index[0]})
+    assert read(spark, cluster, subscribe="messages", endingOffsets=ending).count() < len(sent)
+    begun_ms = int(last.timestamp.timestamp() * 1000)
+    assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms)).count() >= 1
+    assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000)).count() == 0
+
+
+def test_what_is_removed_is_an_error_unless_it_is_skipped(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    with ClusterProcess(tmp_path_factory.mktemp("older"), nodes=1) as older:
+        node = older.wait_leader()
+        send(older, "orders", [[b"x"] * 5])
+        node.terminate()
+        index = Index.open(str(node.data_dir / "index"))
+        applied = msgspec.msgpack.decode(index.get(keys.META_APPLIED) or b"")
+        index.put(keys.META_APPLIED, msgspec.msgpack.encode(applied[:8]))  # as an older version wrote it
+        index.commit()
+        index.close()
+        node.start()
+        older.wait_ready()
+        kept = send(older, "orders", [[b"y"] * 5])
+        from_the_start = {"view": "events", "startingOffsets": '{"index": 1}'}
+        failing = write(stream(spark, older, **from_the_start), tmp_path / "failing", availableNow=True)
+        with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
+            failing.awaitTermination(int(WAIT_S))
+        run_available(stream(spark, older, **from_the_start, failOnDataLoss="false"), tmp_path)
+        assert sorted(published(spark, tmp_path, "orders")) == sorted(kept)
+        assert read(spark, older, view="events", startingOffsets="earliest").where("type = 'PUBLISH'").count() == 5

@@ -1,0 +1,63 @@
+"""Options of the source: what is wrong with one is said before a query starts."""
+
+import re
+
+import pytest
+
+from keelmq_spark.options import NAMES, SourceOptions
+from keelmq_spark.source import LogRange, split
+
+SERVERS = {"servers": "http://127.0.0.1:7081,http://127.0.0.1:7082"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": "events", "servers": ""}, "servers: the URLs"),
+        ({"view": "events", "servers": "nowhere"}, "servers: 'nowhere' is not"),
+        ({"view": "rows"}, "view: messages or events"),
+        ({}, "subscribe: the view messages needs topics"),
+        ({"view": "events", "subscribe": "orders"}, "subscribe: the view messages needs topics"),
+        ({"view": "events", "topic": "orders"}, "unknown option topic: the options of keelmq are servers, "),
+        ({"view": "events", "startingOffsets": "now"}, "startingOffsets: a word or a JSON object"),
+        ({"view": "events", "startingOffsets": '{"index": 0}'}, "startingOffsets: the index is a number from 1 on"),
+        ({"view": "events", "startingOffsets": '{"orders": {"0": 1}}'}, "startingOffsets: earliest, latest or"),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"points": {"0": 1}}'},
+            "startingOffsets: 'points' is not a topic",
+        ),
+        ({"subscribe": "orders", "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets: queue '0' of orders"),
+        ({"view": "events", "endingOffsets": "earliest"}, "endingOffsets"),
+        ({"view": "events", "startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
+        ({"view": "events", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: a number from 1"),
+        ({"view": "events", "minPartitions": "many"}, "minPartitions: a number from 1 to 10000"),
+        ({"view": "events", "fetchMaxBytes": "999999999"}, "fetchMaxBytes: a number from 1 to 16777216"),
+        ({"view": "events", "failOnDataLoss": "maybe"}, "failOnDataLoss: true or false"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SourceOptions.parse({**SERVERS, **options})
+
+
+def test_options_are_taken_in_any_case() -> None:
+    given = {
+        "subscribe": "orders, points",
+        "STARTINGOFFSETS": '{"orders": {"0": 5, "1": -2}}',
+        "maxoffsetspertrigger": "10",
+        "failOnDataLoss": "FALSE",
+    }
+    options = SourceOptions.parse({**SERVERS, **given})
+    assert (options.view, options.topics, options.starting) == ("messages", ("orders", "points"), "earliest")
+    assert options.first_offsets == {("orders", 0): 5, ("orders", 1): 0}
+    assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (10, False)
+    assert options.servers == ("http://127.0.0.1:7081", "http://127.0.0.1:7082")
+    assert len({name.lower() for name in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize(("start", "end", "parts"), [(1, 1, 0), (5, 4, 0), (1, 60, 1), (1, 200, 3), (7, 100_007, 4)])
+def test_a_range_is_split_without_gaps(start: int, end: int, parts: int) -> None:
+    ranges = split(start, end, 4)
+    assert len(ranges) == parts
+    assert [index for each in ranges for index in range(each.start, each.end)] == list(range(start, end))
+    assert all(isinstance(each, LogRange) for each in ranges)
