@@ -34,22 +34,20 @@ class RaftRules:
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
         self._answer: _Answer | None = None
-        # Node whose new disk has no vote yet -> the entries of the old one that somebody may have counted.
+        # By node whose new disk has no vote yet: what the old one held, index -> term, and what of that was committed.
         self._held_before: dict[int, dict[int, int]] = {}
+        self._committed_then: dict[int, set[int]] = {}
         self._heard: dict[int, set[int]] = {}  # by each node since it started
 
     def on_start(self, node_id: int) -> None:
+        self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
         self._stickiness.on_start(node_id)
         self._heard[node_id] = set()
 
     def on_wiped(self, node_id: int) -> None:
-        """What only lay on the old disk binds nobody: it has to be acknowledged, or committed by then (a leader counts
-        its own copy without a word)."""
-        acknowledged, committed = self._acknowledgements.covers, self._safety.committed.knows
-        self._held_before[node_id] = {
-            index: term
-            for index, term in self._disks[node_id].before_wipe.items()
-            if acknowledged(node_id, index, term) or committed(index, term)
+        self._held_before[node_id] = dict(self._disks[node_id].before_wipe)
+        self._committed_then[node_id] = {
+            index for index, term in self._held_before[node_id].items() if self._safety.committed.knows(index, term)
         }
 
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
@@ -90,14 +88,14 @@ class RaftRules:
             self._check_quorum.on_lead(node_id, handlers.term, peers, answered_by, self._world.now_us)
         if answer is not None:
             self._check_answer(replica, answer)
-        if node_id in self._held_before and replica.durable.voter:
-            self._check_rejoined(replica)
+        self._look_at_vote(node_id)
 
     def _check_answer(self, replica: "Replica", answer: _Answer) -> None:
         leader, handlers = replica.node_id, replica.raft
         counted = handlers.match_index(answer.peer)
         if not counted:
             return
+        self._acknowledgements.on_counted(answer.peer, counted, handlers.term)
         if counted > answer.counted_before and answer.term != handlers.term:
             raise Violation(
                 "stale_acknowledgement",
@@ -109,10 +107,15 @@ class RaftRules:
         knows_disk = replica.incarnation_of(answer.peer) == incarnation(answer.peer, durable.wipes)
         check_counted(leader, answer.peer, counted, replica.log.term_at(counted), durable, knows_disk=knows_disk)
 
-    def _check_rejoined(self, replica: "Replica") -> None:
-        """A node with a new disk votes again."""
-        node_id = replica.node_id
-        self._safety.committed.check_rejoined(node_id, self._held_before.pop(node_id), replica.durable.term_at)
+    def _look_at_vote(self, node_id: int) -> None:
+        """A node with a new disk may vote when it has what was committed with its old disk's copy, and knows the terms
+        in which that may have voted. A copy that nobody counted binds nobody."""
+        if node_id not in self._held_before or not self._disks[node_id].voter:
+            return
+        held, committed = self._held_before.pop(node_id), self._committed_then.pop(node_id)
+        counted = self._acknowledgements.is_counted
+        bound = {i: term for i, term in held.items() if i in committed or counted(node_id, i, term)}
+        self._safety.committed.check_rejoined(node_id, bound, self._disks[node_id].term_at)
         silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
         if silent:
             raise Violation(

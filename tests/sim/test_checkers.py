@@ -230,10 +230,12 @@ def test_acknowledgements() -> None:
     checker.on_leader(4, 3, {1: 0, 2: 1, 3: 1}.get)
     for true in (AppendReply(3, True, 2), AppendReply(4, True, 4), AppendReply(3, False, 0), AppendReply(9, True, 3)):
         checker.on_reply(1, true, machine.durable)
-    assert checker.covers(1, 4, 4)
-    assert not checker.covers(1, 5, 4), "it only lay there"
-    assert not checker.covers(1, 4, 5), "named to the leader of term 4, who had another entry there"
-    assert not checker.covers(2, 1, 0)
+    checker.on_counted(1, 4, 4)
+    checker.on_counted(1, 3, 9)
+    assert checker.is_counted(1, 4, 4)
+    assert not checker.is_counted(1, 5, 4), "it only lay there"
+    assert not checker.is_counted(1, 4, 5), "the leader of term 4 had another entry there"
+    assert not checker.is_counted(2, 1, 0)
     for false in (AppendReply(3, True, 3), AppendReply(3, True, 4), AppendReply(4, True, 5)):
         with pytest.raises(Violation, match="acknowledgement"):
             checker.on_reply(1, false, machine.durable)

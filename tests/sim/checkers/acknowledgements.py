@@ -24,7 +24,7 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._logs: dict[int, list[int]] = {}  # term of a leader -> the terms of its entries when it was elected
-        self._given: dict[int, dict[int, int]] = {}  # node -> term of the leader told -> the last entry it named
+        self._counted: dict[int, dict[int, int]] = {}  # node -> term of a leader -> up to where it counted its copy
 
     def on_leader(self, leader_term: int, last_index: int, term_at: Callable[[int], int | None]) -> None:
         """A node became leader of `leader_term`; `term_at` reads its log."""
@@ -33,9 +33,6 @@ class Acknowledgements:
 
     def on_reply(self, node_id: int, reply: AppendReply, durable: DurableLog) -> None:
         """`node_id` sends this to the leader of `reply.term`."""
-        if reply.success:
-            given = self._given.setdefault(node_id, {})
-            given[reply.term] = max(given.get(reply.term, 0), reply.match_index)
         inherited = self._logs.get(reply.term)
         if not reply.success or not reply.match_index or inherited is None:
             return
@@ -49,6 +46,11 @@ class Acknowledgements:
                 f"{reply.match_index}; that one is of term {found} there, and of term {expected} in the leader's log",
             )
 
-    def covers(self, node_id: int, index: int, term: int) -> bool:
-        """Whether the node ever acknowledged the entry, on this disk or an earlier one."""
-        return any(told >= term and last >= index for told, last in self._given.get(node_id, {}).items())
+    def on_counted(self, peer: int, index: int, leader_term: int) -> None:
+        """The leader of `leader_term` counts the peer's copies up to `index`."""
+        counted = self._counted.setdefault(peer, {})
+        counted[leader_term] = max(counted.get(leader_term, 0), index)
+
+    def is_counted(self, peer: int, index: int, term: int) -> bool:
+        """Whether any leader that had the entry ever counted the peer's copy, on this disk or an earlier one."""
+        return any(leader >= term and last >= index for leader, last in self._counted.get(peer, {}).items())
