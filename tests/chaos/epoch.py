@@ -5,9 +5,9 @@ import random
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,8 +26,10 @@ from tests.chaos.schedule import Scheduler
 from tests.chaos.verdict import Verdict
 from tests.chaos.violations import Kind, Violations
 from tests.chaos.workloads.consume import Group, Readers
+from tests.chaos.workloads.delayed import Delayed
 from tests.chaos.workloads.produce import Batches, Idempotent, Keyed, Singles
 from tests.chaos.workloads.raw_http import RawHttp
+from tests.chaos.workloads.returns import Returns
 from tests.chaos.workloads.transactions import Transactions
 from tests.chaos.workloads.worker import TOPICS, Field, Workload, create_topics
 
@@ -40,6 +42,7 @@ BATCH_WORKERS: Final = 2
 BATCHES_SHARE: Final = 0.8
 """Of the wanted rate; the workers that send one by one have fixed paces."""
 MEMBERS: Final = 3
+RETURNS_MEMBERS: Final = 2
 OFFSETS_INTERVAL_S: Final = 1.0
 GUILT_POLL_S: Final = 0.1
 WORKERS_END_TIMEOUT_S: Final = 60.0
@@ -108,7 +111,7 @@ class Epoch:
         run_id = f"c{self.plan.seed}-{secrets.token_hex(4)}"
         field = Field(cluster.urls, run_id, self._book, reads, self._history, self.violations, self.plan.seed)
         scheduler = Scheduler(cluster, self._book, self._kinds, self.plan.seed, self._display.event)
-        group = Group(field, MEMBERS)
+        group, returns = Group(field, MEMBERS), Returns(field, RETURNS_MEMBERS)
         transactional = [Transactions(field, 0.1), Transactions(field, 1.0, abandoned=True)]
         verdict = Verdict(field, cluster, observer, [each.database for each in transactional])
         self._show(observer, scheduler, group)
@@ -116,13 +119,14 @@ class Epoch:
         cluster.start()
         await cluster.wait_ready()
         await create_topics(cluster.urls)
+        await returns.prepare()
         background = [
             asyncio.create_task(observer.run()),
             asyncio.create_task(self._poll_offsets(verdict, group, cluster)),
             asyncio.create_task(self._tick()),
         ]
         consuming = asyncio.Event()
-        consumers = asyncio.create_task(group.run(consuming))
+        consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming)))
         begun_s = time.monotonic()
         try:
             await self._trouble(field, scheduler, transactional, consumers)
@@ -136,6 +140,7 @@ class Epoch:
             await _cancel([*background, consumers])
         if not self._found_guilty():
             await verdict.judge_queues(lambda text: self._display.event("step", text))
+            await verdict.judge_returns(returns.processed)
             await verdict.judge_logs(last_index, lambda text: self._display.event("step", text))
         return Figures.of(
             scheduler,
@@ -143,6 +148,7 @@ class Epoch:
             observer,
             group.progress,
             verdict.transactions,
+            dead_letters=verdict.dead_letters,
             load_s=ended_s - begun_s,
             judge_s=time.monotonic() - ended_s,
             disk_bytes=disk_bytes,
@@ -164,6 +170,7 @@ class Epoch:
             Keyed(field, 0.1),
             Idempotent(field, 0.05),
             RawHttp(field, 0.2),
+            Delayed(field, 0.05),
             Readers(field, 0.1),
             *transactional,
         ]
@@ -208,8 +215,10 @@ class Epoch:
             await verdict.resolve()
         finally:
             await _cancel(answering)
-        self._display.event("step", "the group drains every queue")
+        self._display.event("step", "what was delayed becomes due, and the groups drain every queue")
+        await verdict.timers_fired()
         await verdict.drain(group.progress)
+        await verdict.drain_returns()
 
     async def _poll_offsets(self, verdict: Verdict, group: Group, cluster: ChaosCluster) -> None:
         rng = random.Random(f"offsets {self.plan.seed}")
@@ -251,6 +260,13 @@ class Epoch:
             if node.data_dir.is_dir() and size <= EVIDENCE_BYTES_MAX:
                 target = self._directory / "evidence" / node.data_dir.name
                 shutil.copytree(node.data_dir, target, dirs_exist_ok=True)
+
+
+async def _together(*works: Coroutine[Any, Any, None]) -> None:
+    """Ends when all have ended, or the first has failed."""
+    async with asyncio.TaskGroup() as tasks:
+        for work in works:
+            tasks.create_task(work)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

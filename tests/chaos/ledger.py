@@ -21,6 +21,8 @@ class Outcome(enum.IntEnum):
     ACKED = 1
     FAILED = 2
     """The answer was that certainly nothing was stored."""
+    TAKEN_BACK = 3
+    """Stored, and the answer was that it will never be delivered."""
 
 
 class Place(NamedTuple):
@@ -80,6 +82,9 @@ class WorkerLedger:
 
     def failed(self, first: int, count: int) -> None:
         self._settle(first, count, Outcome.FAILED)
+
+    def taken_back(self, sequence: int) -> None:
+        self._settle(sequence, 1, Outcome.TAKEN_BACK)
 
     def place(self, sequence: int) -> Place | None:
         """None when no acknowledgement told one."""

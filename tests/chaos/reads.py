@@ -49,6 +49,11 @@ class QueueReads:
         """Queues that were read, and the offset after the highest one."""
         return {place: len(values) for place, values in self._values.items()}
 
+    def numbers(self, topic: str) -> set[int]:
+        """All messages that were read from the topic."""
+        values = (each for place, each in self._values.items() if place[0] == topic)
+        return {number - 1 for queue in values for number in queue if number}
+
     def _judge(self, place: TopicQueue, offset: int, number: int, reader: str) -> None:
         ledger = self._book.ledger_of(worker_of(number))
         if ledger is None or sequence_of(number) >= len(ledger):

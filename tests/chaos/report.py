@@ -36,6 +36,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     consumed: int
     redelivered: int
+    taken_back: int
+    dead_letters: int
     transactions: dict[str, int]
     nemeses: dict[str, int]
     heals: list[Heal]
@@ -54,6 +56,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         progress: GroupProgress,
         transactions: dict[str, str],
         *,
+        dead_letters: int,
         load_s: float,
         judge_s: float,
         disk_bytes: int,
@@ -65,6 +68,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             refused=book.total(Outcome.FAILED),
             consumed=progress.processed,
             redelivered=progress.redelivered,
+            taken_back=book.total(Outcome.TAKEN_BACK),
+            dead_letters=dead_letters,
             transactions=Counter(transactions.values()),
             nemeses=scheduler.fired,
             heals=scheduler.heals,
@@ -99,6 +104,8 @@ def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: i
         "violations": {kind.value: count for kind, count in sorted(violations.counts.items())},
         "consumed": sum(epoch.consumed for epoch in epochs),
         "redelivered": sum(epoch.redelivered for epoch in epochs),
+        "taken_back": sum(epoch.taken_back for epoch in epochs),
+        "dead_letters": sum(epoch.dead_letters for epoch in epochs),
         "transactions": _summed(epoch.transactions for epoch in epochs),
         "rounds": len(heals),
         "nemeses": _summed(epoch.nemeses for epoch in epochs),

@@ -9,6 +9,7 @@ from store.command import BatchHeader, Produce, Proposal, encode_entry
 from store.commit_log import CommitLog
 from store.disk import PosixDisk
 from store.record import KIND_ENTRY
+from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, LogContent, compare_logs
 from tests.chaos.checkers.node_logs import leaders_in, traces_in
@@ -18,6 +19,7 @@ from tests.chaos.message import body_of, number_in, number_of
 from tests.chaos.progress import GroupProgress
 from tests.chaos.reads import QueueReads
 from tests.chaos.violations import Kind, Violations
+from tests.chaos.workloads.returns import is_doomed
 from tests.chaos.workloads.transactions import Database, Decided, Told
 
 QUEUE = ("t", 0)
@@ -284,3 +286,41 @@ class TestNodeLogs:
         assert violations.counts == {}
         traces_in(1, path, (), violations)
         assert violations.counts == {Kind.NODE_ERROR: 1}
+
+
+class TestReturns:
+    """Message 10 can never be processed, 11 and 13 can."""
+
+    def test_processed_or_a_dead_letter(self, violations: Violations) -> None:
+        assert [number for number in (10, 11, 13) if is_doomed(number)] == [10]
+        judge_returns({10, 11, 13}, {11: 1, 13: 2}, [10], violations)
+        assert not violations
+
+    @pytest.mark.parametrize(
+        ("processed", "dead"),
+        [
+            ({11: 1}, []),  # 10 vanished
+            ({}, [10]),  # 11 vanished
+            ({11: 1}, [10, 10]),
+            ({}, [10, 11]),
+            ({11: 1}, [10, 20]),  # 20 is in no queue
+        ],
+    )
+    def test_anything_else_is_named(self, violations: Violations, processed: dict[int, int], dead: list[int]) -> None:
+        judge_returns({10, 11}, processed, dead, violations)
+        assert dict(violations.counts) == {Kind.RETURNED: 1}
+
+
+def test_what_was_taken_back_is_in_no_queue(book: Book, violations: Violations) -> None:
+    ledger = book.worker("delayed")
+    ledger.taken_back(ledger.begin())
+    assert judge(book, violations, []) == {}
+    assert judge(book, violations, [number_of(ledger.worker, 0)]) == {Kind.TAKEN_BACK: 1}
+
+
+def test_reads_know_the_messages_of_a_topic(book: Book, three: WorkerLedger, violations: Violations) -> None:
+    reads = QueueReads(book, violations)
+    for queue, sequence in ((0, 0), (1, 2)):
+        reads.read(("t", queue), 3, body_of(number_of(three.worker, sequence)), "a test")
+    assert reads.numbers("t") == {number_of(three.worker, 0), number_of(three.worker, 2)}
+    assert reads.numbers("other") == set()

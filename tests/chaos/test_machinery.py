@@ -130,6 +130,8 @@ def epoch(heals: list[Heal], acked: int, disk_bytes: int) -> Figures:
         refused=3,
         consumed=acked,
         redelivered=4,
+        taken_back=2,
+        dead_letters=1,
         transactions={"committed": 5, "prepared": acked},
         nemeses={"kill-one": 1},
         heals=heals,

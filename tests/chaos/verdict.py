@@ -1,9 +1,11 @@
 """After the last heal: waits until everything is at rest, then reads all there is and lets the checkers judge it."""
 
 import asyncio
+import base64
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -11,17 +13,20 @@ import msgspec
 from cluster.exit_codes import ExitCode
 from keelmq.batch import decode_block
 from keelmq.wire import MSGPACK, PullResponse, decode
+from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, compare_logs
 from tests.chaos.checkers.node_logs import leaders_in, traces_in
 from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.message import number_in
 from tests.chaos.observer import Observer
 from tests.chaos.progress import GroupProgress
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.consume import GROUP
+from tests.chaos.workloads.returns import RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
 from tests.chaos.workloads.transactions import Database
-from tests.chaos.workloads.worker import TOPICS, Field
+from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
 
 RESOLVE_TIMEOUT_S: Final = 90.0
 """Longer than the largest clock jump: for as long the broker's clock may stand still, and its checks with it."""
@@ -31,9 +36,12 @@ POLL_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 20.0
 PULL_BYTES: Final = 4 << 20
 PAGE: Final = 1_000
+DEAD_LETTERS_PAGE: Final = 100
 RESULT: Final = "RESULT "
 # Traces that come with a disk that was made to fail.
 EXPLAINED_BY_DISK: Final = ("No space left on device", "Input/output error", "IO error", "DiskError", "DiskFull")
+
+T = TypeVar("T")
 
 
 class Verdict:
@@ -46,6 +54,7 @@ class Verdict:
         self._databases = databases
         self.transactions: dict[str, str] = {}
         """State by transaction id."""
+        self.dead_letters = 0
 
     async def resolve(self) -> None:
         """Until the broker has asked for every transaction that somebody can answer for."""
@@ -57,6 +66,57 @@ class Verdict:
             if time.monotonic() > until_s:
                 return  # judge_transactions says which
             await asyncio.sleep(POLL_S)
+
+    async def timers_fired(self) -> None:
+        """Until no message waits for its time any more: those that were delayed, and those that were given back."""
+        until_s = time.monotonic() + RESOLVE_TIMEOUT_S
+        for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC)):
+            while await self._from_leader(f"/v1/topics/{topic}/scheduled?limit=1", lambda answer: answer["messages"]):
+                if time.monotonic() > until_s:
+                    self._field.violations.add(Kind.NO_PROGRESS, f"messages of {topic} still wait for their time")
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def drain_returns(self) -> None:
+        """Until the group that gives back has committed the end of all its queues, with nothing on its way to it.
+
+        What it gave back waits for its time, or has come to the end of a queue: if neither changes, there is nothing.
+        """
+        until_s = time.monotonic() + DRAIN_TIMEOUT_S
+        while True:
+            before = await self._returns_ends()
+            await self.timers_fired()
+            if before is not None and before == await self._returns_ends():
+                return
+            if time.monotonic() > until_s:
+                self._field.violations.add(Kind.NOT_DRAINED, f"group {RETURNS_GROUP} does not reach its queues' ends")
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _returns_ends(self) -> list[int] | None:
+        """The ends of the group's queues; None while it lags behind one."""
+        path = f"/v1/groups/{RETURNS_GROUP}/offsets"
+        offsets: list[dict[str, Any]] | None = await self._from_leader(path, lambda answer: answer["offsets"])
+        if not offsets or any(each["lag"] for each in offsets):
+            return None
+        return [each["max_offset"] for each in offsets]
+
+    async def judge_returns(self, processed: Mapping[int, int]) -> None:
+        """After the queues were read: every message of the group's topics is processed, or a dead letter."""
+        delivered = set().union(*(self._field.reads.numbers(topic) for topic in RETURNS_TOPICS))
+        dead: list[int] = []
+        offset = end = 0
+        while offset <= end:
+            path = f"/v1/groups/{RETURNS_GROUP}/dead-letters?offset={offset}&limit={DEAD_LETTERS_PAGE}"
+            page = await self._from_leader(path, lambda answer: answer)
+            if page is None:
+                break
+            dead += [number for each in page["messages"] if (number := number_in(_body(each))) is not None]
+            if page["next_offset"] == offset:
+                break
+            offset, end = page["next_offset"], page["max_offset"]
+        self.dead_letters = len(dead)
+        judge_returns(delivered, processed, dead, self._field.violations)
 
     async def drain(self, progress: GroupProgress) -> None:
         """Until the group has processed and committed the end of every queue."""
@@ -173,6 +233,14 @@ class Verdict:
                 }
         return {}
 
+    async def _from_leader(self, path: str, take: Callable[[Any], T]) -> T | None:
+        """From the leader, or the first node that answers; None when none does."""
+        for node_id in self._by_preference():
+            answer = await self._cluster.ask(node_id, path, CALL_TIMEOUT_S)
+            if answer is not None:
+                return take(answer)
+        return None
+
     async def _transaction_states(self) -> dict[str, str]:
         """Of all transactions, page by page, from the leader."""
         states: dict[str, str] = {}
@@ -194,6 +262,11 @@ class Verdict:
         """All nodes, the leader first."""
         leader = self._cluster.leader_id
         return sorted(self._cluster.nodes, key=lambda node_id: node_id != leader)
+
+
+def _body(message: dict[str, Any]) -> bytes:
+    body: str = message["body"]
+    return base64.b64decode(body) if message["encoding"] == "base64" else body.encode()
 
 
 def as_line(result: dict[str, Any]) -> str:

@@ -66,6 +66,8 @@ class DeliveredOnce:
                 self._about(Kind.DUPLICATED, ledger, sequence, f"is {times} times in the queues")
             elif outcome == Outcome.FAILED and times:
                 self._about(Kind.FAILED_BUT_STORED, ledger, sequence, "was refused for certain and is in a queue")
+            elif outcome == Outcome.TAKEN_BACK and times:
+                self._about(Kind.TAKEN_BACK, ledger, sequence, "was taken back and is in a queue")
 
     def _judge_transactions(self, ledger: WorkerLedger, seen: bytearray, committed: Committed) -> None:
         for sequence, times in enumerate(seen):

@@ -1,5 +1,6 @@
 """Consumer groups that must not skip, whose members crash, leave and join; and readers that read anywhere."""
 
+import abc
 import asyncio
 import contextlib
 from collections.abc import Sequence
@@ -27,14 +28,16 @@ class HandlerFailed(Exception):
     """What a handler raises now and then: its messages are not processed and must come again."""
 
 
-class Group:
-    """`members` consumers of all topics. Now and then one crashes (and is expired later) or leaves, another joins."""
+class Members(abc.ABC):
+    """`members` consumers of a group. Now and then one crashes (and is expired later) or leaves, another joins."""
 
-    def __init__(self, field: Field, members: int) -> None:
-        self.progress = GroupProgress(GROUP, field.violations)
+    def __init__(self, field: Field, members: int, name: str) -> None:
         self._field = field
         self._members = members
-        self._rng = field.rng("group")
+        self._rng = field.rng(name)
+
+    @abc.abstractmethod
+    def _consumer(self, connection: keelmq.Connection) -> keelmq.Consumer: ...
 
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -59,17 +62,7 @@ class Group:
 
     async def _one_life(self, end: asyncio.Event, crash: bool) -> None:
         connection = keelmq.Connection(self._field.urls)
-        consumer = keelmq.Consumer(
-            self._field.urls,
-            GROUP,
-            list(TOPICS),
-            batch_handler=self._handle,
-            start="earliest",
-            max_messages=500,
-            wait_ms=2_000,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            connection=connection,
-        )
+        consumer = self._consumer(connection)
         work = asyncio.create_task(consumer.run())
         over = asyncio.create_task(end.wait())
         await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
@@ -84,6 +77,27 @@ class Group:
                 self._field.violations.add(Kind.CONTRACT, f"a consumer cannot go on: {error}")
         finally:
             connection.close()
+
+
+class Group(Members):
+    """All topics, whole batches; what fails is tried again in place."""
+
+    def __init__(self, field: Field, members: int) -> None:
+        super().__init__(field, members, "group")
+        self.progress = GroupProgress(GROUP, field.violations)
+
+    def _consumer(self, connection: keelmq.Connection) -> keelmq.Consumer:
+        return keelmq.Consumer(
+            self._field.urls,
+            GROUP,
+            list(TOPICS),
+            batch_handler=self._handle,
+            start="earliest",
+            max_messages=500,
+            wait_ms=2_000,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            connection=connection,
+        )
 
     async def _handle(self, messages: Sequence[keelmq.ReceivedMessage]) -> None:
         if self._rng.random() < FAILING_HANDLERS_SHARE:

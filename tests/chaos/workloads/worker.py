@@ -18,7 +18,8 @@ from tests.chaos.violations import Kind, Violations
 PLAIN_TOPIC: Final = "chaos-plain"
 KEYED_TOPIC: Final = "chaos-keyed"
 TRANSACTION_TOPICS: Final = ("chaos-debit", "chaos-credit")
-TOPICS: Final = {PLAIN_TOPIC: 4, KEYED_TOPIC: 4, "chaos-debit": 2, "chaos-credit": 2}
+DELAYED_TOPIC: Final = "chaos-delayed"
+TOPICS: Final = {PLAIN_TOPIC: 4, KEYED_TOPIC: 4, "chaos-debit": 2, "chaos-credit": 2, DELAYED_TOPIC: 2}
 """Topics and their numbers of queues."""
 
 
