@@ -28,6 +28,8 @@ class QueueOffsetsView(Response, kw_only=True, frozen=True):
     queue: int
     min_offset: int
     max_offset: int
+    first_stored_at_ms: int | UnsetType = UNSET
+    last_stored_at_ms: int | UnsetType = UNSET
 
 
 class TopicView(Response, kw_only=True, frozen=True):

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from cluster.api import json_response, read_json
 from cluster.core import Core
@@ -76,7 +77,7 @@ class TopicApi:
         topic = self._core.state.topic(name)
         if topic is None:
             raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist", {"topic": name})
-        return json_response(self._view(topic))
+        return json_response(self._view(topic, with_times=True))
 
     async def delete(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -90,7 +91,8 @@ class TopicApi:
         if topic is not None and topic.system:
             raise Refused(SYSTEM_TOPIC, f"{name} is a system topic: it cannot be changed", {"topic": name})
 
-    def _view(self, topic: TopicInfo) -> TopicView:
+    def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
+        """The times cost a look at the first and the last row of each queue that has messages."""
         ranges = self._core.state.queue_ranges(topic.topic)
         return TopicView(
             topic=topic.topic,
@@ -100,7 +102,19 @@ class TopicApi:
             system=topic.system,
             created_at_ms=topic.created_at_ms,
             queue_offsets=tuple(
-                QueueOffsetsView(queue=each.queue, min_offset=each.min_offset, max_offset=each.max_offset)
+                QueueOffsetsView(
+                    queue=each.queue,
+                    min_offset=each.min_offset,
+                    max_offset=each.max_offset,
+                    first_stored_at_ms=self._stored_at_ms(topic, each.queue, each.min_offset) if with_times else UNSET,
+                    last_stored_at_ms=self._stored_at_ms(topic, each.queue, each.max_offset - 1)
+                    if with_times
+                    else UNSET,
+                )
                 for each in ranges
             ),
         )
+
+    def _stored_at_ms(self, topic: TopicInfo, queue: int, offset: int) -> int | UnsetType:
+        row = self._core.state.row_of(topic.topic, queue, offset) if offset >= 0 else None
+        return UNSET if row is None else row.stored_at_ms

@@ -8,14 +8,23 @@ import msgspec
 
 from keelmq import wire
 from keelmq.connection import Connection
-from keelmq.errors import InvalidRequest
-from keelmq.limits import check_audit, check_group, check_message_id, check_topic, check_transaction_id
+from keelmq.errors import InvalidRequest, OffsetOutOfRange
+from keelmq.limits import (
+    QUEUES_MAX,
+    check_audit,
+    check_group,
+    check_message_id,
+    check_range,
+    check_topic,
+    check_transaction_id,
+)
 from keelmq.log_events import EventsPage
 from keelmq.retry import Deadline
 from keelmq.scheduled import cancel_scheduled
 
 LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
+OFFSET_MAX: Final = (1 << 63) - 1
 
 Json = dict[str, Any]
 ResetTo = Literal["earliest", "latest"]
@@ -70,6 +79,17 @@ class Admin:
         over all queues and in time order: `messages`, and `next` to pass as `after` for the page behind it."""
         query = {"key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit, "after": after}
         return await self._call("GET", f"{_topic_path(topic)}/messages?" + _query(query))
+
+    async def message_at(self, topic: str, queue: int, offset: int) -> Json:
+        """The message at this offset. Raises OffsetOutOfRange when there is none."""
+        check_range("queue", queue, 0, QUEUES_MAX - 1)
+        check_range("offset", offset, 0, OFFSET_MAX)
+        query = _query({"offset": offset, "max_messages": 1})
+        page = await self._call("GET", f"{_topic_path(topic)}/queues/{queue}/messages?{query}")
+        if not page["messages"] or page["messages"][0]["offset"] != offset:
+            raise OffsetOutOfRange("offset_out_of_range", f"queue {queue} of {topic} has no message at {offset}")
+        message: Json = page["messages"][0]
+        return message
 
     async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
         """One page of the messages that wait for their time: `messages`, and `next` to pass as `after`."""

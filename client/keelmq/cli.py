@@ -10,6 +10,7 @@ from keelmq import (
     cli_dlq,
     cli_group,
     cli_log,
+    cli_message,
     cli_scheduled,
     cli_send,
     cli_topic,
@@ -26,9 +27,11 @@ app = typer.Typer(
     "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS. Every command takes [bold]--json[/bold]. "
     "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
     epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n    keelmq send orders 'hello' --key order-1\n\n"
-    "    keelmq consume orders --from earliest --max 10\n\n    keelmq transaction list --state prepared",
+    "    keelmq consume orders --from earliest --max 10\n\n    keelmq message trace order-1\n\n"
+    "    keelmq transaction list --state prepared",
 )
 app.add_typer(cli_topic.app, name="topic")
+app.add_typer(cli_message.app, name="message")
 app.add_typer(cli_scheduled.app, name="scheduled")
 app.add_typer(cli_transaction.app, name="transaction")
 app.add_typer(cli_group.app, name="group")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from keelmq.cli_complete import TopicArgument, group_names
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, when
 
 if TYPE_CHECKING:
@@ -30,13 +31,16 @@ READ_AHEAD: Final = 500
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: TopicArgument,
     start: Annotated[
         str | None,
         typer.Option("--from", help="earliest, latest, or a Unix time in ms. Default: earliest, with -f latest."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Join this group and commit what is printed; --from is for a new group.")
+        str | None,
+        typer.Option(
+            help="Join this group and commit what is printed; --from is for a new group.", autocompletion=group_names
+        ),
     ] = None,
     tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'A || B'.")] = None,
     filter: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from keelmq.cli_complete import GroupArgument
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
 
 if TYPE_CHECKING:
@@ -14,14 +15,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List dead letters, and give them to their group once more.")
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
 REPLAY_MAX: Final = 256
 """Dead letters that are replayed with one call, and read with one."""
 
 
 @app.command("list", epilog="Example:  keelmq dlq list points")
 def list_dead_letters(
-    group: Group,
+    group: GroupArgument,
     offset: Annotated[int, typer.Option(min=0, help="From this one on.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
     servers: Servers = DEFAULT_SERVERS,
@@ -55,7 +55,7 @@ def list_dead_letters(
 
 @app.command(epilog="Example:  keelmq dlq replay points --rate 100")
 def replay(
-    group: Group,
+    group: GroupArgument,
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many messages per second.")] = 100,
     offset: Annotated[list[int] | None, typer.Option(min=0, help="Only this one; may be given again.")] = None,
     servers: Servers = DEFAULT_SERVERS,

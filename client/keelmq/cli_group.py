@@ -1,14 +1,26 @@
 """`keelmq group`"""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
+from keelmq.cli_complete import GroupArgument, group_names, topic_names
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, when
+from keelmq.cli_time import parse_duration
 
-app = typer.Typer(no_args_is_help=True, help="List, show and reset consumer groups.")
+if TYPE_CHECKING:
+    from keelmq.connection import Connection
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="FROM", help="Whose offsets are taken.", autocompletion=group_names, show_default=False),
+]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="TO", help="The group that gets them.", autocompletion=group_names, show_default=False),
+]
 
 
 @app.command("list", epilog="Example:  keelmq group list")
@@ -28,7 +40,7 @@ def list_groups(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> 
 
 
 @app.command(epilog="Example:  keelmq group show points")
-def show(group: Name, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
     """Show members, assignment, offsets and lag."""
     from keelmq.admin import Admin
 
@@ -48,10 +60,70 @@ def show(group: Name, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = Fals
     _print_offsets(found["offsets"])
 
 
-@app.command(epilog="Example:  keelmq group reset points --topic orders --to earliest")
+@app.command(epilog="Example:  keelmq group settings points --max-attempts 5 --delays 10s,1m,10m")
+def settings(
+    group: GroupArgument,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="A message is given again so often, then it is a dead letter.")
+    ] = None,
+    delays: Annotated[
+        str | None,
+        typer.Option(metavar="D,D,…", help="How long it waits the first, second, … time; the last for all others."),
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of a group, or change the given ones; a group that does not exist is created then."""
+    delays_ms = None if delays is None else [parse_duration(each, "--delays") for each in delays.split(",")]
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        from keelmq.admin import Admin
+
+        admin = Admin(connection)
+        if max_attempts is None and delays_ms is None:
+            found = await admin.group(group)
+            return {name: found[name] for name in ("group", "retry_max_attempts", "retry_delays_ms")}
+        return await admin.put_group(group, retry_max_attempts=max_attempts, retry_delays_ms=delays_ms)
+
+    answer = run(servers, work, as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    print(f"{group}: a message is given again {answer['retry_max_attempts']} times, then it is a dead letter")
+    print(f"it waits {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
+
+
+@app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
+def clone_offsets(
+    source: Source,
+    target: Target,
+    topic: Annotated[str | None, typer.Option(help="Only those of this topic.", autocompletion=topic_names)] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group without members go on from where another one is. Refused while it has members."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers, lambda connection: Admin(connection).clone_offsets(source, target, topic=topic), as_json=as_json
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(f"{target} goes on from where {source} is, generation {answer['generation']}")
+    print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+
+
+RESET_EXAMPLES: Final = (
+    "Examples:\n\n    keelmq group reset points --topic orders --to earliest\n\n"
+    "    keelmq group reset points --topic orders --to latest  (skips what has piled up)"
+)
+
+
+@app.command(epilog=RESET_EXAMPLES)
 def reset(
-    group: Name,
-    topic: Annotated[str, typer.Option(help="The topic whose offsets are set.")],
+    group: GroupArgument,
+    topic: Annotated[str, typer.Option(help="The topic whose offsets are set.", autocompletion=topic_names)],
     queue: Annotated[int | None, typer.Option(min=0, help="Only this queue.")] = None,
     to: Annotated[Literal["earliest", "latest"] | None, typer.Option(help="Beginning or end.")] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="The next offset to read.")] = None,

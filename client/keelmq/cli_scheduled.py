@@ -4,16 +4,15 @@ from typing import Annotated
 
 import typer
 
+from keelmq.cli_complete import TopicArgument
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
 
 app = typer.Typer(no_args_is_help=True, help="List and take back messages that wait for their time.")
 
-Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
-
 
 @app.command("list", epilog="Example:  keelmq scheduled list reminders --limit 20")
 def list_scheduled(
-    topic: Topic,
+    topic: TopicArgument,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
     after: Annotated[str | None, typer.Option(help="The cursor `next` of the page before.")] = None,
     servers: Servers = DEFAULT_SERVERS,
@@ -39,7 +38,7 @@ def list_scheduled(
 
 @app.command(epilog="Example:  keelmq scheduled cancel reminders reminder-17")
 def cancel(
-    topic: Topic,
+    topic: TopicArgument,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")],
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

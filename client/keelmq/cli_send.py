@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from keelmq.cli_complete import TopicArgument
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, when
 from keelmq.cli_time import parse_duration, parse_time
 
@@ -27,7 +28,7 @@ LINES_AT_ONCE: Final = 1_000
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: TopicArgument,
     body: Annotated[str | None, typer.Argument(help="Text of the message; - reads all of stdin as one.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin that is not empty is a message.")] = False,
     tag: Annotated[str | None, typer.Option(help="Tag, for filters.")] = None,

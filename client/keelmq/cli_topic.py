@@ -4,17 +4,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from keelmq.cli_complete import TopicArgument
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, when
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and delete topics.")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+NewTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 
 
 @app.command(epilog="Example:  keelmq topic create orders --queues 8 --retention-ms 604800000")
 def create(
-    topic: Name,
+    topic: NewTopic,
     queues: Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; it can only grow.")] = None,
     retention_ms: Annotated[int | None, typer.Option(min=1, help="How long messages are kept.")] = None,
     type: Annotated[TopicType | None, typer.Option(help="What may be sent to it.")] = None,
@@ -50,8 +51,8 @@ def list_topics(
 
 
 @app.command(epilog="Example:  keelmq topic show orders")
-def show(topic: Name, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Show a topic and the offsets of its queues."""
+def show(topic: TopicArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Show a topic: the offsets of its queues, and when their first and last messages were stored."""
     from keelmq.admin import Admin
 
     _print_topic(run(servers, lambda connection: Admin(connection).topic(topic), as_json=as_json), as_json)
@@ -59,7 +60,7 @@ def show(topic: Name, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = Fals
 
 @app.command(epilog="Example:  keelmq topic delete orders --yes")
 def delete(
-    topic: Name,
+    topic: TopicArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
@@ -86,5 +87,14 @@ def _print_topic(topic: dict[str, Any], as_json: bool) -> None:
         return
     created = when(topic["created_at_ms"])
     print(f"{topic['topic']}: {topic['type']}, kept for {duration(topic['retention_ms'])}, created {created} UTC")
-    rows = [(q["queue"], q["min_offset"], q["max_offset"]) for q in topic["queue_offsets"]]
-    print_table(None, ["queue", "min offset", "max offset"], rows)
+    rows = [
+        (
+            q["queue"],
+            q["min_offset"],
+            q["max_offset"],
+            when(q.get("first_stored_at_ms")),
+            when(q.get("last_stored_at_ms")),
+        )
+        for q in topic["queue_offsets"]
+    ]
+    print_table(None, ["queue", "min offset", "max offset", "first stored (UTC)", "last stored (UTC)"], rows)

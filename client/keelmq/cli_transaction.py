@@ -6,6 +6,7 @@ import typer
 
 from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
 from keelmq.cli_time import parse_duration
+from keelmq.cli_timeline import Event, print_timeline
 
 app = typer.Typer(no_args_is_help=True, help="List, show, resume and decide half transactions.")
 
@@ -71,7 +72,7 @@ def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_j
             print(f"  due in {where} {when(place['deliver_at_ms'])} UTC, {place['count']} message(s)")
     if found.get("next_check_at_ms"):
         print(f"  next check {when(found['next_check_at_ms'])} UTC")
-    _print_timeline(found["timeline"])
+    print_timeline("timeline (UTC)", found["timeline"], _said_of)
 
 
 @app.command(epilog="Example:  keelmq transaction resume 4b39f920a1c28884d447c708f3f858b6 --reason 'shop is back'")
@@ -154,25 +155,8 @@ def _topics(transaction: dict[str, Any]) -> str:
     return ", ".join(f"{batch['count']} to {batch['topic']}" for batch in transaction["messages"])
 
 
-def _print_timeline(timeline: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.tree import Tree
-
-    colors = {"committed": "green", "rolled_back": "yellow", "discarded": "red", "resumed": "cyan"}
-    tree = Tree("timeline (UTC)")
-    start_ms = timeline[0]["at_ms"] if timeline else 0
-    for event in timeline:
-        name = event["event"]
-        said = [f"answer {event['answer']}"] if event.get("answer") else []
-        said += ["forced"] if event.get("forced") else []
-        labels = ("source", "via", "client_id", "operator", "reason")
-        said += [f"{label} {event[label]}" for label in labels if event.get(label)]
-        color = colors.get(name)
-        shown = f"[{color}]{name}[/{color}]" if color else name
-        after = f"+{event['at_ms'] - start_ms} ms"
-        tree.add(
-            f"{when(event['at_ms'])}  {after:>10}  {shown}  {escape(', '.join(said))}  [dim]#{event['raft_index']}"
-        )
-    console = Console()
-    (console if console.is_terminal else Console(width=4_000)).print(tree)
+def _said_of(event: Event) -> list[str]:
+    said = [f"answer {event['answer']}"] if event.get("answer") else []
+    said += ["forced"] if event.get("forced") else []
+    labels = ("source", "via", "client_id", "operator", "reason")
+    return said + [f"{label} {event[label]}" for label in labels if event.get(label)]

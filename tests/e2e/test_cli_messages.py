@@ -1,0 +1,223 @@
+"""The `keelmq` command for those who look for messages and run groups, against real brokers."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from keelmq.cli import app
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+
+pytestmark = pytest.mark.process
+
+_names = itertools.count()
+
+
+class Shell:
+    """Runs commands in this process, as a shell would with KEELMQ_SERVERS set."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self.node: NodeProcess = cluster.wait_leader()
+        self.environment = {"KEELMQ_SERVERS": self.node.url, "COLUMNS": "200"}
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner(env=self.environment).invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+    def call(self, method: str, path: str, payload: Any) -> Any:
+        reply = self.node.request(method, path, payload=payload)
+        assert reply.status < 300, reply
+        return reply.json()
+
+
+@pytest.fixture
+def shell(single: ClusterProcess) -> Shell:
+    return Shell(single)
+
+
+@pytest.fixture
+def topic(shell: Shell) -> str:
+    name = f"looked-up-{next(_names)}"
+    shell("topic", "create", name, "--queues", "2")
+    return name
+
+
+def bodies(page: Any) -> list[str]:
+    return [message["body"] for message in page["messages"]]
+
+
+def test_a_message_is_got_by_id_key_time_and_offset(shell: Shell, topic: str) -> None:
+    sent = [
+        shell.json("send", topic, body, "--queue", "1", "--message-id", f"{topic}.{body}", "--key", key)
+        for body, key in (("one", "red"), ("two", "blue"), ("three", "red"))
+    ]
+    first_ms, last_ms = sent[0]["receipt"]["timestamp_ms"], sent[2]["receipt"]["timestamp_ms"]
+    assert bodies(shell.json("message", "get", f"{topic}.two")) == ["two"]
+    assert bodies(shell.json("message", "get", "--topic", topic, "--key", "red")) == ["one", "three"]
+    between = ("--at", str(first_ms), "--until", str(last_ms + 1))
+    assert bodies(shell.json("message", "get", "--topic", topic, *between)) == ["one", "two", "three"]
+    assert bodies(shell.json("message", "get", "--topic", topic, "--until", str(first_ms))) == []
+    assert bodies(shell.json("message", "get", "--topic", topic, "--queue", "1", "--offset", "2")) == ["three"]
+    page = shell.json("message", "get", "--topic", topic, "--key", "red", "--limit", "1")
+    rest = shell.json("message", "get", "--topic", topic, "--key", "red", "--after", page["next"])
+    assert bodies(page) + bodies(rest) == ["one", "three"]
+    shown = shell("message", "get", f"{topic}.one").stdout
+    assert f"message {topic}.one in {topic}/1 at offset 0" in shown
+    assert "keys: red" in shown
+    assert "body: one" in shown
+    assert f"{topic}.three" in shell("message", "get", "--topic", topic, "--key", "red").stdout
+    assert "message_not_found" in shell("message", "get", "nobody", code=1).stderr
+    assert (
+        "offset_out_of_range"
+        in shell("message", "get", "--topic", topic, "--queue", "1", "--offset", "3", code=1).stderr
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("id", "--key", "k", "--topic", "t"),
+        ("--key", "k"),
+        ("--topic", "t"),
+        ("--topic", "t", "--offset", "1"),
+        ("--topic", "t", "--queue", "1", "--key", "k"),
+        ("--topic", "t", "--at", "soon"),
+        ("a b",),
+    ],
+)
+def test_what_cannot_be_got_is_a_usage_error(shell: Shell, arguments: tuple[str, ...]) -> None:
+    shell("message", "get", *arguments, code=2)
+
+
+def test_a_trace_is_drawn_as_a_timeline(shell: Shell, topic: str) -> None:
+    group, message_id = f"group-{topic}", f"{topic}.one"
+    shell("send", topic, "one", "--queue", "0", "--message-id", message_id)
+    shell("group", "settings", group, "--delays", "0")
+    member = shell.call("POST", f"/v1/groups/{group}/members", {"topics": [topic], "client_id": "till-1"})
+    fence = {"member_id": member["member_id"], "generation": member["generation"]}
+    bad = {"topic": topic, "queue": 0, "offset": 0, "reason": "no [stock]"}
+    given = shell.call("POST", f"/v1/groups/{group}/retries", {**fence, "messages": [bad]})
+    fence["generation"] = given["generation"]
+    done = {"topic": topic, "queue": 0, "offset": 1}
+    shell.call("PUT", f"/v1/groups/{group}/offsets", {**fence, "offsets": [done]})
+    drawn = shell("message", "trace", message_id).stdout
+    assert f"message {message_id} is visible in {topic}/0 at offset 0" in drawn
+    lines = drawn.splitlines()[1:]
+    for line, event in zip(lines, ("produced", "given_back", "given_again", "consumed"), strict=True):
+        assert event in line
+    assert "reason no [stock]" in lines[1]
+    assert f"%RETRY%{group}/0 at offset 0" in lines[2]
+    assert f"by group {group}" in lines[3]
+    assert "client till-1" in lines[3]
+    (trace,) = shell.json("message", "trace", message_id, "--topic", topic)["traces"]
+    assert [event["event"] for event in trace["events"]] == ["produced", "given_back", "given_again", "consumed"]
+    assert "message_not_found" in shell("message", "trace", "nobody", code=1).stderr
+
+
+def test_group_settings_are_shown_and_changed(shell: Shell, topic: str) -> None:
+    group = f"group-{topic}"
+    assert "group_not_found" in shell("group", "settings", group, code=1).stderr
+    changed = shell.json("group", "settings", group, "--max-attempts", "5", "--delays", "10s,1m,2h")
+    expected = {"group": group, "retry_max_attempts": 5, "retry_delays_ms": [10_000, 60_000, 7_200_000]}
+    assert changed == expected
+    assert shell.json("group", "settings", group) == expected
+    assert "10 s, 1 min, 2 h" in shell("group", "settings", group).stdout
+    shell("group", "settings", group, "--delays", "soon", code=2)
+
+
+def test_offsets_are_cloned_from_the_shell(shell: Shell, topic: str) -> None:
+    source, target = f"from-{topic}", f"to-{topic}"
+    for queue in ("0", "1"):
+        shell("send", topic, "x", "--queue", queue)
+    offsets = [{"topic": topic, "queue": queue, "offset": 1} for queue in (0, 1)]
+    shell.call("PUT", f"/v1/groups/{source}/offsets", {"offsets": offsets})
+    assert shell.json("group", "clone-offsets", source, target)["offsets"] == offsets
+    assert f"{target} goes on from where {source} is" in shell("group", "clone-offsets", source, target).stdout
+    found = shell.json("group", "show", target)["offsets"]
+    assert [(each["queue"], each["offset"]) for each in found] == [(0, 1), (1, 1)]
+    shell.call("POST", f"/v1/groups/{target}/members", {"topics": [topic]})
+    assert "group_has_members" in shell("group", "clone-offsets", source, target, code=1).stderr
+    assert "group_not_found" in shell("group", "clone-offsets", "none", f"other-{topic}", code=1).stderr
+
+
+def test_a_topic_shows_when_its_messages_were_stored(shell: Shell, topic: str) -> None:
+    first = shell.json("send", topic, "x", "--queue", "1")["receipt"]["timestamp_ms"]
+    last = shell.json("send", topic, "x", "--queue", "1")["receipt"]["timestamp_ms"]
+    empty, full = shell.json("topic", "show", topic)["queue_offsets"]
+    assert empty == {"queue": 0, "min_offset": 0, "max_offset": 0}
+    assert (full["max_offset"], full["first_stored_at_ms"], full["last_stored_at_ms"]) == (2, first, last)
+    assert "last stored (UTC)" in shell("topic", "show", topic).stdout
+
+
+def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]:
+    """What bash would be offered for the last word, by the script that --install-completion writes."""
+    environment = {
+        **os.environ,
+        "KEELMQ_SERVERS": servers or shell.node.url,
+        "_KEELMQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    code = "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_and_names(shell: Shell, topic: str) -> None:
+    assert completed(shell, "keelmq mess") == ["message"]
+    assert completed(shell, "keelmq message ") == ["get", "trace"]
+    assert completed(shell, f"keelmq topic show {topic[:-1]}").count(topic) == 1
+    assert completed(shell, f"keelmq message get --topic {topic}") == [topic]
+    shell("group", "settings", f"g-{topic}", "--max-attempts", "1")
+    assert completed(shell, f"keelmq group show g-{topic}") == [f"g-{topic}"]
+    assert completed(shell, "keelmq topic show x", servers="http://127.0.0.1:1") == []
+
+
+def test_completion_is_installed(tmp_path: Path) -> None:
+    """bash asks for its own name, as `keelmq --install-completion` typed into one does."""
+    command = f"{sys.executable} -c \"import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()\""
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    subprocess.run(["bash", "-c", f"{command} --install-completion bash"], env=environment, check=True, timeout=60)
+    script = tmp_path / ".bash_completions" / "keelmq.sh"
+    assert "_KEELMQ_COMPLETE=complete_bash" in script.read_text()
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+    offered = subprocess.run(
+        ["bash", "-c", f"source {script} && complete -p keelmq"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "keelmq" in offered.stdout
+
+
+def test_the_same_through_the_sdk(shell: Shell, topic: str) -> None:
+    """Admin.clone_offsets and the others raise what the broker says."""
+    from keelmq import Connection
+    from keelmq.admin import Admin
+    from keelmq.errors import InvalidRequest, MessageNotFound, OffsetOutOfRange
+
+    async def main() -> None:
+        connection = Connection(shell.node.url)
+        admin = Admin(connection)
+        try:
+            with pytest.raises(MessageNotFound):
+                await admin.message("nobody", topic=topic)
+            with pytest.raises(OffsetOutOfRange):
+                await admin.message_at(topic, 0, 0)
+            with pytest.raises(InvalidRequest):
+                await admin.clone_offsets("same", "a b")
+        finally:
+            connection.close()
+
+    asyncio.run(main())

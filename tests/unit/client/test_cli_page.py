@@ -1,0 +1,53 @@
+"""The `keelmq` command keeps its word: every command has --json and an example, and the page names them all."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from keelmq.cli import app
+
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+ROOT: Final = typer.main.get_command(app)
+
+
+def leaves(command: object, name: str = "") -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(command, TyperCommand):
+        yield name, command
+        return
+    assert isinstance(command, TyperGroup)
+    for child in command.commands:
+        yield from leaves(command.commands[child], f"{name} {child}".strip())
+
+
+COMMANDS: Final = dict(leaves(ROOT))
+every_command: Final = pytest.mark.parametrize("name", sorted(COMMANDS))
+
+
+def test_there_are_commands() -> None:
+    assert {"send", "topic show", "message get", "message trace", "group clone-offsets"} <= COMMANDS.keys()
+
+
+@every_command
+def test_a_command_has_json_and_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    assert "--json" in [option for parameter in command.params for option in parameter.opts]
+    assert f"keelmq {name}" in (command.epilog or "")
+    assert command.help
+
+
+@every_command
+def test_a_command_is_on_the_page(name: str) -> None:
+    table = PAGE.split("| command | what |")[1].split("```console")[0]
+    assert re.search(rf"`{name}[ `]", table), name
+
+
+def test_the_commands_for_those_who_know_mqadmin_exist() -> None:
+    table = PAGE.split("## For those who know mqadmin")[1]
+    named = re.findall(r"`keelmq ([a-z]+(?: [a-z-]+)?)", table)
+    assert len(named) > 20
+    assert {each for each in named if each not in COMMANDS and each.split()[0] not in COMMANDS} == set()
