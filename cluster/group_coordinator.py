@@ -45,7 +45,7 @@ from raft.errors import RaftError
 from store.command import CloneOffsets, CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
 from store.errors import GROUP_NOT_FOUND, MEMBER_NOT_FOUND, Refused
 from store.log_errors import LogError
-from store.results import AssignedQueue, GroupOffset, GroupView, Joined, OffsetsCommitted, OffsetsReset
+from store.results import AssignedQueue, GroupOffset, GroupView, Joined, MemberView, OffsetsCommitted, OffsetsReset
 
 logger = logging.getLogger(__name__)
 
@@ -211,17 +211,28 @@ class GroupCoordinator:
         return json_response(view, 201)
 
     async def heartbeat(self, request: web.Request) -> web.Response:
-        self._core.require_leader()
+        core, loop = self._core, asyncio.get_running_loop()
+        core.require_leader()
         group = check_group(request.match_info["group"])
         member_id = _path_member(request)
-        await read_json(request, self._core, _heartbeat_decoder, optional=True)
+        body = await read_json(request, core, _heartbeat_decoder, optional=True)
+        view, member = self._member(group, member_id)
+        self._heard(group, member_id)  # when it arrived: a member that is gone must not live on in a request that waits
+        ends_s = loop.time() + body.wait_ms / 1000
+        while view.generation == body.generation and (left_s := ends_s - loop.time()) > 0:
+            if not await core.waiters.wait_groups(left_s):
+                break
+            core.require_leader()
+            view, member = self._member(group, member_id)
+        return json_response(_membership(member_id, view.generation, member.assignment, member.session_timeout_ms))
+
+    def _member(self, group: str, member_id: str) -> tuple[GroupView, MemberView]:
         view = self._group(group)
         member = next((member for member in view.members if member.member_id == member_id), None)
         if member is None:
             detail = f"member {member_id} is not in group {group}: join again"
             raise Refused(MEMBER_NOT_FOUND, detail, {"generation": view.generation})
-        self._heard(group, member_id)
-        return json_response(_membership(member_id, view.generation, member.assignment, member.session_timeout_ms))
+        return view, member
 
     async def leave(self, request: web.Request) -> web.Response:
         self._core.require_leader()

@@ -1,17 +1,43 @@
-"""Waiting for what is applied: per queue for consumers, for anything at all for log readers.
+"""Waiting for what is applied: per queue for consumers, for their groups, for anything at all for log readers.
 
 A waiter costs nothing until its own queue moves: `notice` is told what each applied command touched, `wake` wakes them.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from store.commit_log import Entry
 from store.errors import Refused
 from store.index import Index
-from store.results import Decided, Discarded, Fired, Prepared, Produced, Result
+from store.results import (
+    DeadLettersReplayed,
+    Decided,
+    Discarded,
+    Fired,
+    Joined,
+    Left,
+    MessagesGivenBack,
+    OffsetsReset,
+    Prepared,
+    Produced,
+    Result,
+    TopicDeleted,
+    TopicPut,
+)
 from store.state_machine import FLUSH_ENTRIES, StateMachine
 from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+
+MOVES_GENERATIONS: Final = (
+    Joined,
+    Left,
+    OffsetsReset,
+    TopicPut,
+    TopicDeleted,
+    MessagesGivenBack,  # the first one brings its group another queue
+    DeadLettersReplayed,
+)
+"""What may move the generation of a group on; of which one, those who wait see for themselves."""
 
 
 class AppliedWaiters:
@@ -21,14 +47,23 @@ class AppliedWaiters:
         self._by_queue: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._any: set[asyncio.Future[None]] = set()
         self._touched: set[tuple[str, int]] = set()
+        self._groups: set[asyncio.Future[None]] = set()
+        self._groups_moved = False
         self.closed = False
         """The node stops: nobody waits any more."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_queue.values())) + len(self._any)
 
+    @property
+    def waiting_for_groups(self) -> int:
+        """Heartbeats that wait for a rebalance; `len` is those that wait for messages or entries."""
+        return len(self._groups)
+
     def notice(self, result: Result | Refused) -> None:
         """Remember which queues a result made longer. Their waiters wake with the next `wake`."""
+        if self._groups and isinstance(result, MOVES_GENERATIONS):
+            self._groups_moved = True
         if not self._by_queue:
             return
         if isinstance(result, Produced):
@@ -48,6 +83,10 @@ class AppliedWaiters:
             for key in self._touched:
                 _resolve(self._by_queue.pop(key, ()))
             self._touched.clear()
+        if self._groups_moved:
+            self._groups_moved = False
+            groups, self._groups = self._groups, set()
+            _resolve(groups)
         if self._any:
             woken, self._any = self._any, set()
             _resolve(woken)
@@ -57,6 +96,7 @@ class AppliedWaiters:
         self.closed = True
         for waiting in self._by_queue.values():
             _resolve(waiting)
+        _resolve(self._groups)
         _resolve(self._any)
 
     async def wait_queue(self, topic: str, queue: int, timeout_s: float) -> bool:
@@ -74,6 +114,17 @@ class AppliedWaiters:
                 waiting.discard(future)
                 if not waiting:
                     del self._by_queue[key]
+
+    async def wait_groups(self, timeout_s: float) -> bool:
+        """Until the generation of some group may have moved on; False when the time is over first."""
+        if self.closed:
+            return False
+        future = asyncio.get_running_loop().create_future()
+        self._groups.add(future)
+        try:
+            return await _wait(future, timeout_s)
+        finally:
+            self._groups.discard(future)
 
     async def wait_any(self, timeout_s: float) -> bool:
         """Until anything is applied; False when the time is over first."""

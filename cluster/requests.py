@@ -183,7 +183,10 @@ class JoinRequest(Request, kw_only=True, frozen=True):
 
 
 class HeartbeatRequest(Request, kw_only=True, frozen=True):
+    """With `wait_ms`, it is answered when the group is not at `generation` any more, or the time is over."""
+
     generation: Natural | None = None
+    wait_ms: WaitMs = 0
 
 
 class OffsetEntry(Request, kw_only=True, frozen=True):

@@ -292,26 +292,28 @@ class Consumer:
     async def _keep_session(self) -> None:
         try:
             while True:
+                due_s = asyncio.get_running_loop().time() + self._heartbeat_s
+                if await self._refresh_membership():
+                    continue
                 # Not wait_for: before Python 3.12 it forgets a cancellation that comes with what it waits for.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._heartbeat_s):
+                    async with asyncio.timeout_at(due_s):
                         await self._refresh.wait()
-                self._refresh.clear()
-                await self._refresh_membership()
         finally:
             if self._handover is not None:
                 self._handover.close()
 
-    async def _refresh_membership(self) -> None:
+    async def _refresh_membership(self) -> bool:
+        """True when the next heartbeat may begin at once, for it waits at the broker until something changes."""
+        before, wait_ms = self._generation, int(self._heartbeat_s * 1000) if self._settled else 0
         try:
             try:
                 sent_at_s = asyncio.get_running_loop().time()
-                membership = await self._session.heartbeat(max(self._generation, 0))
+                membership, waited = await self._session.heartbeat(before, wait_ms, self._refresh)
+                self._queues.session.renewed(sent_at_s)
             except MemberNotFound:
                 log.warning("group %s: the session was over, joining again", self.group)
-                membership = await self._join()
-            else:
-                self._queues.session.renewed(sent_at_s)
+                membership, waited = await self._join(), False
             await self._apply(membership)
             self._queues.go_on_if_session_lasts()
         except KeelMQError as exc:
@@ -319,6 +321,8 @@ class Consumer:
                 log.error("group %s: cannot go on: %s", self.group, exc)
                 raise
             log.warning("group %s: the session cannot be kept at the moment: %s", self.group, exc)
+            return False
+        return self._settled and (not waited or membership.generation != before)
 
     async def _join(self) -> wire.Membership:
         sent_at_s = asyncio.get_running_loop().time()

@@ -1,5 +1,6 @@
 """A member of a consumer group: joining, heartbeats, offsets, leaving. One HTTP call per method, no policy."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -7,7 +8,7 @@ from urllib.parse import quote
 from keelmq import wire
 from keelmq.batch import decode_block, received_messages
 from keelmq.connection import Connection
-from keelmq.errors import Corrupt, GroupNotFound, StaleGeneration
+from keelmq.errors import Corrupt, GroupNotFound, StaleGeneration, Unavailable, UnknownOutcome
 from keelmq.message import ReceivedMessage
 from keelmq.retry import Deadline
 from keelmq.selection import EVERYTHING, Selection
@@ -55,15 +56,43 @@ class GroupSession:
             wire.Membership, "POST", f"{self._path}/members", body=request, deadline=self._deadline(), tries=3
         )
 
-    async def heartbeat(self, generation: int) -> wire.Membership:
-        """Raises MemberNotFound when the session is over: join again."""
+    async def heartbeat(self, generation: int, wait_ms: int, asked: asyncio.Event) -> tuple[wire.Membership, bool]:
+        """The membership, and whether the heartbeat waited at the broker (or tried to) for the group to move on.
+
+        At most `wait_ms`, and until `asked` is set, which it clears; then, or when it got lost, a plain one follows.
+        Raises MemberNotFound when the session is over: join again.
+        """
+        lost = False
+        if wait_ms and not asked.is_set():
+            membership = await self._rebalance(generation, wait_ms, asked)
+            if membership is not None:
+                return membership, True
+            lost = not asked.is_set()
+        asked.clear()
+        return await self._heartbeat({"generation": max(generation, 0)}, self._call_timeout_ms, tries=3), lost
+
+    async def _rebalance(self, generation: int, wait_ms: int, asked: asyncio.Event) -> wire.Membership | None:
+        body = {"generation": generation, "wait_ms": wait_ms}
+        timeout_ms = wait_ms + min(self._call_timeout_ms, self._session_timeout_ms // 3)
+        beat = asyncio.create_task(self._heartbeat(body, timeout_ms, tries=1, waits_ms=wait_ms))
+        interrupted = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait((beat, interrupted), return_when=asyncio.FIRST_COMPLETED)
+            return beat.result() if beat.done() else None
+        except (Unavailable, UnknownOutcome):
+            return None
+        finally:
+            beat.cancel()
+            interrupted.cancel()
+            await asyncio.gather(beat, interrupted, return_exceptions=True)
+
+    async def _heartbeat(
+        self, body: dict[str, int], timeout_ms: int, *, tries: int, waits_ms: int = 0
+    ) -> wire.Membership:
+        path = f"{self._path}/members/{self._member_id}/heartbeat"
+        deadline = Deadline(timeout_ms)
         return await self._connection.call_for(
-            wire.Membership,
-            "POST",
-            f"{self._path}/members/{self._member_id}/heartbeat",
-            body={"generation": generation},
-            deadline=self._deadline(),
-            tries=3,
+            wire.Membership, "POST", path, body=body, deadline=deadline, tries=tries, waits_ms=waits_ms
         )
 
     async def leave(self) -> None:

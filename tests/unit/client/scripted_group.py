@@ -27,6 +27,9 @@ class ScriptedGroup:
         self.pulls: list[int] = []
         """The queues of all pulls."""
         self.heartbeats = 0
+        self.waits = False
+        """Whether heartbeats wait for a rebalance, as those of today's brokers do; see `rebalance`."""
+        self._beats: list[asyncio.Future[HttpResponse]] = []
         self._waiting: list[tuple[Request, asyncio.Future[HttpResponse]]] = []
 
     def connection(self) -> Connection:
@@ -40,6 +43,23 @@ class ScriptedGroup:
                 pulled = self._pull(request, answer)
                 if isinstance(pulled, HttpResponse):
                     answer.set_result(pulled)
+
+    def rebalance(self, assigned: list[int]) -> None:
+        """A new generation with this assignment; heartbeats that wait are answered."""
+        self.assigned, self.generation = assigned, self.generation + 1
+        for beat in self._beats:
+            if not beat.done():
+                beat.set_result(self._membership(200))
+        self._beats.clear()
+
+    async def _wait(self, wait_ms: int) -> HttpResponse:
+        beat: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+        self._beats.append(beat)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                return await beat
+        except TimeoutError:
+            return self._membership(200)
 
     def __call__(self, request: Request) -> HttpResponse | Awaitable[HttpResponse]:
         match request.method, request.target.partition("?")[0].split("/")[2:]:
@@ -57,6 +77,9 @@ class ScriptedGroup:
                 self.heartbeats += 1
                 if self.refuses_heartbeats:
                     return problem(429, "overloaded")
+                body = request.json()
+                if self.waits and self.known and body["generation"] == self.generation and "wait_ms" in body:
+                    return self._wait(body["wait_ms"])
                 return self._membership(200) if self.known else problem(404, "member_not_found")
             case "DELETE", ["groups", "g", "members", _]:
                 return HttpResponse(204, {}, b"")

@@ -1,4 +1,7 @@
-"""Consumer groups on a real node: what is refused before anything is proposed."""
+"""Consumer groups on a real node: what is refused before anything is proposed, and heartbeats that wait."""
+
+import asyncio
+from typing import Any
 
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX
 from tests.unit.cluster.conftest import Node
@@ -20,3 +23,58 @@ async def test_a_reset_sets_at_most_as_many_offsets_as_a_topic_has_queues(node: 
     assert (await node.call("PUT", "/v1/groups/g/offsets", {"offsets": offsets})).status == 200
     answer = await node.call("POST", "/v1/groups/g/reset", {"topic": "wide", "to": "earliest"})
     assert (answer.status, len(answer.body["offsets"])) == (200, QUEUES_MAX)
+
+
+async def join(node: Node, member_id: str) -> dict[str, Any]:
+    body = {"topics": ["t"], "member_id": member_id, "session_timeout_ms": 1_800_000}
+    joined: dict[str, Any] = (await node.call("POST", "/v1/groups/g/members", body)).body
+    return joined
+
+
+def heartbeat(node: Node, member_id: str, generation: int, wait_ms: int) -> asyncio.Task[Any]:
+    body = {"generation": generation, "wait_ms": wait_ms}
+    return asyncio.create_task(node.call("POST", f"/v1/groups/g/members/{member_id}/heartbeat", body))
+
+
+async def until_one_waits(node: Node) -> None:
+    async with asyncio.timeout(60):
+        while not node.core.waiters.waiting_for_groups:
+            await asyncio.sleep(0)
+
+
+async def test_a_heartbeat_that_waits_is_answered_by_the_next_rebalance(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": 4})
+    generation = (await join(node, "first"))["generation"]
+    waiting = heartbeat(node, "first", generation, 30_000)
+    await until_one_waits(node)
+    await node.call("POST", "/v1/topics/t/messages", {"messages": [{"body": "no rebalance"}]})
+    await node.call("PUT", "/v1/topics/other", {"queues": 1})
+    assert not waiting.done(), "neither a message nor another topic moves the generation"
+    second = await join(node, "second")
+    answer = await asyncio.wait_for(waiting, 20)
+    assert answer.status == 200
+    assert answer.body["generation"] == second["generation"] > generation
+    assert len(answer.body["assignment"]) == 2
+
+
+async def test_a_heartbeat_that_waits_learns_that_its_member_was_removed(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": 4})
+    generation = (await join(node, "first"))["generation"]
+    waiting = heartbeat(node, "first", generation, 30_000)
+    await until_one_waits(node)
+    assert (await node.call("DELETE", "/v1/groups/g/members/first")).status == 204
+    answer = await asyncio.wait_for(waiting, 20)
+    assert (answer.status, answer.body["code"]) == (404, "member_not_found")
+
+
+async def test_a_heartbeat_of_another_generation_does_not_wait_and_one_whose_time_is_over_is_answered(
+    node: Node,
+) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": 4})
+    generation = (await join(node, "first"))["generation"]
+    behind = await asyncio.wait_for(heartbeat(node, "first", generation + 1, 30_000), 20)
+    over = await asyncio.wait_for(heartbeat(node, "first", generation, 1), 20)
+    assert (behind.body["generation"], over.body["generation"]) == (generation, generation)
+    assert not node.core.waiters.waiting_for_groups
+    refused = await node.call("POST", "/v1/groups/g/members/first/heartbeat", {"wait_ms": 30_001})
+    assert (refused.status, refused.body["code"]) == (400, "invalid_request")

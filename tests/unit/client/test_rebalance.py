@@ -1,0 +1,75 @@
+"""A member hears of a rebalance when it happens, and not with its next heartbeat."""
+
+import asyncio
+
+from keelmq.consumer import HEARTBEAT_MS_MAX
+from tests.unit.client.scripted_group import ScriptedGroup
+from tests.unit.client.test_consumer_pause import MINUTES_S, Seen, consumer, until
+from tests.unit.client.virtual_time import run_in_virtual_time
+
+
+def test_queues_come_and_go_as_soon_as_the_group_moves_on() -> None:
+    async def main() -> None:
+        group, loop = ScriptedGroup(), asyncio.get_running_loop()
+        group.waits = True
+        async with consumer(group, Seen()) as member:
+            await asyncio.sleep(MINUTES_S)
+            for assigned in ([1], [], [0, 1], [0]):
+                begun_s = loop.time()
+                group.rebalance(assigned)
+                await until(lambda assigned=assigned: member.assignment == [("t", q) for q in assigned])  # type: ignore[misc]
+                assert loop.time() - begun_s < 0.1, "not one heartbeat interval"
+
+    run_in_virtual_time(main())
+
+
+def test_heartbeats_that_wait_keep_the_session_at_the_same_pace() -> None:
+    async def main() -> None:
+        for waits in (True, False):  # a broker that does not know `wait_ms` answers at once
+            group = ScriptedGroup()
+            group.waits = waits
+            async with consumer(group, Seen()) as member:
+                await asyncio.sleep(MINUTES_S)
+                assert member.assignment == [("t", 0), ("t", 1)]
+            expected = MINUTES_S * 1_000 / HEARTBEAT_MS_MAX
+            assert expected * 0.9 < group.heartbeats < expected * 1.1 + 2, waits
+
+    run_in_virtual_time(main())
+
+
+def test_a_reset_is_seen_at_once() -> None:
+    async def main() -> None:
+        group, seen, loop = ScriptedGroup(queues=1), Seen(), asyncio.get_running_loop()
+        group.waits = True
+        group.append(0, b"0", b"1")
+        async with consumer(group, seen) as member:
+            await until(lambda: group.committed == {0: 2})
+            await asyncio.sleep(MINUTES_S)
+            begun_s = loop.time()
+            group.committed = {0: 0}
+            group.rebalance([0])
+            await until(lambda: seen.bodies == [b"0", b"1", b"0", b"1"])
+            assert loop.time() - begun_s < 0.2
+            assert member.assignment == [("t", 0)]
+
+    run_in_virtual_time(main())
+
+
+def test_a_lost_heartbeat_is_followed_by_a_plain_one() -> None:
+    """Whether the session lasts is known at once, not after another wait."""
+
+    async def main() -> None:
+        group, loop = ScriptedGroup(), asyncio.get_running_loop()
+        group.waits = True
+        async with consumer(group, Seen()) as member:
+            await asyncio.sleep(1)
+            group.refuses_heartbeats = True
+            await asyncio.sleep(HEARTBEAT_MS_MAX / 1000)
+            before = group.heartbeats
+            group.refuses_heartbeats = False
+            begun_s = loop.time()
+            await until(lambda: group.heartbeats > before)
+            assert loop.time() - begun_s <= 2 * HEARTBEAT_MS_MAX / 1000
+            assert member.assignment == [("t", 0), ("t", 1)]
+
+    run_in_virtual_time(main())
