@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from cluster.block_reader import BlockReader, message_view
+from cluster.check_pace import SCAN_SHARE, CheckPace
 from cluster.core import Core
 from cluster.problems import Problem
 from cluster.responses import CheckView, MessageView
@@ -27,8 +28,13 @@ SCAN_INTERVAL_S: Final = 0.5
 SCAN_PAUSE_S: Final = 0.02
 """Least time between two scans, however many polls arrive."""
 
-DUE_PER_SCAN: Final = 1_000
-"""Due checks one scan looks at; the next one goes on behind them, so a group that nobody polls for hides no other."""
+PACED_PAUSE_S: Final = 0.1
+"""The same while as many checks were handed out as may be: then some come together."""
+
+DUE_PER_PAGE: Final = 100
+PAGES_PER_SCAN: Final = 5
+"""Due checks one scan looks at, page by page as long as a poll has room for more, or all pages when there is none; the
+next scan goes on behind them, so a group that nobody polls for hides no other."""
 
 ORIGIN_SEEN_MS: Final = 5_000
 """A client that polled within this time is waited for ..."""
@@ -78,6 +84,7 @@ class CheckService:
         self._task: asyncio.Task[None] | None = None
         self._discarding = False
         self._scanned_to: tuple[int, str] | None = None
+        self._pace = CheckPace(core.config.checks_per_second, core.steady_ms)
 
     @property
     def waiting_polls(self) -> int:
@@ -173,6 +180,7 @@ class CheckService:
 
     async def _run(self) -> None:
         while True:
+            begun_ms = self._core.steady_ms()
             try:
                 if self._core.is_leader():
                     self._scan()
@@ -180,7 +188,8 @@ class CheckService:
                     self._forget()
             except Exception:
                 logger.exception("the scan for due checks failed")
-            await asyncio.sleep(SCAN_PAUSE_S)
+            pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
+            await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
             try:
                 async with asyncio.timeout(SCAN_INTERVAL_S):
                     await self._nudge.wait()
@@ -199,17 +208,13 @@ class CheckService:
         """Hand out what is due, and discard what was asked often enough."""
         now_ms = self._core.now_ms()
         self._expire(now_ms)
+        self._pace.refill()
         given_up: list[str] = []
-        due = self._core.state.due_checks(now_ms, DUE_PER_SCAN, self._scanned_to)
-        for check in due:
-            if check.transaction_id in self._leased_until_ms:
-                continue
-            if check.check_times >= self._core.config.check_max:
-                given_up.append(check.transaction_id)
-            else:
-                self._hand_out(check, now_ms)
-        more = len(due) == DUE_PER_SCAN
-        self._scanned_to = (due[-1].next_check_at_ms, due[-1].transaction_id) if more else None
+        for _ in range(PAGES_PER_SCAN):
+            more = self._scan_page(now_ms, given_up)
+            polled = any(self._pollers.values())
+            if not more or (polled and not self._has_room()):
+                break
         for pollers in self._pollers.values():
             for poller in pollers:
                 if poller.checks:
@@ -218,13 +223,34 @@ class CheckService:
             self._discarding = True
             asyncio.create_task(self._discard(tuple(given_up[:DISCARDS_MAX])), name="discard")  # noqa: RUF006
 
+    def _scan_page(self, now_ms: int, given_up: list[str]) -> bool:
+        """Go on where the last page ended; False when this scan is to end here."""
+        due = self._core.state.due_checks(now_ms, DUE_PER_PAGE, self._scanned_to)
+        for check in due:
+            if check.transaction_id not in self._leased_until_ms:
+                if check.check_times >= self._core.config.check_max:
+                    given_up.append(check.transaction_id)
+                elif self._pace.used_up:
+                    return False
+                else:
+                    self._hand_out(check, now_ms)
+            self._scanned_to = (check.next_check_at_ms, check.transaction_id)
+        if len(due) < DUE_PER_PAGE:
+            self._scanned_to = None
+        return self._scanned_to is not None
+
+    def _has_room(self) -> bool:
+        return any(poller.has_room for pollers in self._pollers.values() for poller in pollers)
+
     def _hand_out(self, check: DueCheck, now_ms: int) -> None:
         url = self._core.state.check_url(check.producer_group)
         if url is not None:
-            self._send_webhook(check, url)
+            if self._send_webhook(check, url):
+                self._pace.take()
             return
         poller = self._choose(check, now_ms)
         if poller is not None:
+            self._pace.take()
             self._leased_until_ms[check.transaction_id] = now_ms + LEASE_MS
             poller.checks.append(check)
 

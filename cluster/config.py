@@ -143,6 +143,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     check_max: Annotated[
         int, Meta(ge=1, le=1000, description="A transaction is discarded after this many delivered checks.")
     ] = 15
+    checks_per_second: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="So many checks are handed out at most; many undecided transactions would slow producers else.",
+        ),
+    ] = 200
     check_webhook_timeout_ms: Annotated[
         PositiveMs, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
     ] = 5_000

@@ -16,6 +16,8 @@ from keelmq.retry import Backoff, Deadline
 
 POLL_WAIT_MS: Final = 5_000
 POLL_MARGIN_MS: Final = 2_000
+GATHER_S: Final = 0.01
+"""After all places were taken: answers that end together make room for one poll, not for one each."""
 PAUSE_MS: Final = 100
 PAUSE_MAX_MS: Final = 2_000
 
@@ -71,6 +73,7 @@ class CheckLoop:
                 free = self._concurrency - len(self._running)
                 if free <= 0:
                     await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.sleep(GATHER_S)
                     continue
                 checks = await self._fetch(free)
             except Closed:

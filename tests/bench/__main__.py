@@ -12,14 +12,15 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from rich.console import Console
 
 from deploy.local_nodes import NodeError
-from tests.bench import compression, floor, load, timers
+from tests.bench import compression, floor, groups, load, storm, timers
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
 
@@ -33,6 +34,8 @@ RESTART_GOAL_S: Final = 3.0
 GIB: Final = 1 << 30
 # Each node stores the log; the index and the bodies of one more round fit into the rest.
 DISK_FACTOR: Final = NODES + 1
+
+Section = Callable[[Path, argparse.Namespace, Figures, Console], Coroutine[Any, Any, None]]
 
 
 async def run(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
@@ -71,6 +74,21 @@ async def run_timers(directory: Path, settings: argparse.Namespace, figures: Fig
         await timers.measure(cluster, settings.timers, settings.flood, settings.seconds, figures)
     finally:
         cluster.close()
+
+
+async def run_groups(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"{NODES} nodes, consumer groups of {', '.join(map(str, groups.MEMBER_COUNTS))} members")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await groups.measure(cluster, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
+async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"twice {NODES} nodes, one cluster with {settings.storm:,} transactions that nobody decides")
+    await storm.measure(directory, settings.storm, settings.seconds, figures)
 
 
 async def create_topics(url: str) -> None:
@@ -115,7 +133,7 @@ async def sends(cluster: BenchCluster, seconds: float, bare: floor.Floor, figure
 
 async def transactions_and_consumption(cluster: BenchCluster, seconds: float, figures: Figures) -> None:
     rate = await load.transactions(cluster.urls, TRANSACTION_TOPIC, 1024, seconds)
-    figures.add(Figure("transactions", "transactions, half + commit, 64 at once", rate, "tx/s", 1_500, ">="))
+    figures.add(Figure("transactions", "transactions, half + commit, 64 at once", rate, "tx/s", 3_000, ">="))
     rate = await load.produce_and_consume(cluster.urls, CONSUME_TOPIC, load.noise(256, 1024), seconds)
     figures.add(Figure("end_to_end", "produced and consumed at once, 1 KiB", rate, "msg/s"))
 
@@ -130,6 +148,14 @@ async def restart(cluster: BenchCluster, gib: float, figures: Figures, console: 
         Figure("restart_worst", f"{what}, slowest node", max(taken_s), "s", RESTART_GOAL_S),
         Figure("restart_median", f"{what}, median", statistics.median(taken_s), "s"),
     )
+
+
+def chosen(settings: argparse.Namespace) -> Section:
+    if settings.timers is not None:
+        return run_timers
+    if settings.storm is not None:
+        return run_storm
+    return run_groups if settings.groups else run
 
 
 def main() -> int:
@@ -148,6 +174,10 @@ def main() -> int:
         "--timers", type=int, metavar="N", help="measure delayed messages with N of them pending, and nothing else"
     )
     parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at one moment (default 100,000)")
+    parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
+    parser.add_argument(
+        "--storm", type=int, metavar="N", help="measure what N undecided transactions do to producers, and nothing else"
+    )
     settings = parser.parse_args()
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
     figures = Figures(console)
@@ -156,15 +186,18 @@ def main() -> int:
         needed = DISK_FACTOR * (settings.restart_gib + 2) * GIB
         if shutil.disk_usage(directory).free < needed:
             parser.error(f"{directory} has less than {needed / GIB:.0f} GiB free; see --directory and --restart-gib")
-        measure = run if settings.timers is None else run_timers
-        asyncio.run(measure(directory, settings, figures, console))
+        asyncio.run(chosen(settings)(directory, settings, figures, console))
     except NodeError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(directory)
     console.print(figures.table())
-    print("RESULT", figures.as_json(cpus=os.cpu_count(), python=platform.python_version(), nodes=NODES))
+    load_average = round(os.getloadavg()[0], 1)
+    print(
+        "RESULT",
+        figures.as_json(cpus=os.cpu_count(), load_average=load_average, python=platform.python_version(), nodes=NODES),
+    )
     return 0
 
 
