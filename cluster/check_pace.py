@@ -28,6 +28,11 @@ class CheckPace:
         self._counted_at_ms = now_ms
 
     @property
+    def left(self) -> int:
+        """So many may be handed out now."""
+        return max(int(self._left), 0)
+
+    @property
     def used_up(self) -> bool:
         return self._left < 1
 

@@ -34,7 +34,8 @@ PACED_PAUSE_S: Final = 0.1
 DUE_PER_PAGE: Final = 100
 PAGES_PER_SCAN: Final = 5
 """Due checks one scan looks at, page by page as long as a poll has room for more, or all pages when there is none; the
-next scan goes on behind them, so a group that nobody polls for hides no other."""
+next scan goes on behind them, so a group that nobody polls for hides no other. A page is no longer than may be handed
+out: reading is what looking at a check costs."""
 
 ORIGIN_SEEN_MS: Final = 5_000
 """A client that polled within this time is waited for ..."""
@@ -225,7 +226,8 @@ class CheckService:
 
     def _scan_page(self, now_ms: int, given_up: list[str]) -> bool:
         """Go on where the last page ended; False when this scan is to end here."""
-        due = self._core.state.due_checks(now_ms, DUE_PER_PAGE, self._scanned_to)
+        rows = min(DUE_PER_PAGE, self._pace.left + 1)
+        due = self._core.state.due_checks(now_ms, rows, self._scanned_to)
         for check in due:
             if check.transaction_id not in self._leased_until_ms:
                 if check.check_times >= self._core.config.check_max:
@@ -235,7 +237,7 @@ class CheckService:
                 else:
                     self._hand_out(check, now_ms)
             self._scanned_to = (check.next_check_at_ms, check.transaction_id)
-        if len(due) < DUE_PER_PAGE:
+        if len(due) < rows:
             self._scanned_to = None
         return self._scanned_to is not None
 

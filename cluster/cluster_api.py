@@ -1,7 +1,7 @@
 """The node itself: state of the cluster, probes and metrics."""
 
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import cast
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
@@ -9,14 +9,11 @@ from prometheus_client.core import GaugeMetricFamily
 from cluster import VERSION
 from cluster.api import json_response
 from cluster.core import Core
-from cluster.limits import LIST_MAX
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
 from cluster.responses import ClusterView, HealthView, NodeView, Role
 from cluster.routes import TEXT, Route, json_of
-
-LAG_SERIES_MAX: Final = 1_000
-"""Queues whose consumer lag a scrape shows, so that its size does not grow with the cluster's use."""
+from cluster.state_gauges import state_gauges
 
 
 class ClusterApi:
@@ -110,32 +107,10 @@ class ClusterApi:
         yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
         yield gauge("keelmq_in_flight_bytes", "Bytes of writes waiting for their commit", raft.in_flight_bytes)
         yield gauge("keelmq_waiting_pulls", "Long polls that wait for messages", len(core.waiters))
+        yield gauge("keelmq_disk_free_bytes", "Free space where the log is, up to a second ago", core.disk_free_bytes)
         yield gauge("keelmq_disk_is_low", "1 while writes are refused for want of space", core.disk_is_low)
-        yield gauge("keelmq_timers_pending", "Timers, one for each batch that waits", core.state.timers_pending)
-        yield gauge("keelmq_messages_scheduled", "Messages that wait for their time", core.state.messages_scheduled)
-        undecided = core.state.transactions(state="prepared", limit=LIST_MAX)
-        yield gauge(
-            "keelmq_transactions_undecided",
-            f"Half transactions that are prepared, counted up to {LIST_MAX}",
-            len(undecided.transactions),
-        )
         connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is connected", labels=["node_id"])
         for node_id, peer in raft.peers.items():
             connected.add_metric([str(node_id)], peer.connected)
         yield connected
-        yield self._lag()
-
-    def _lag(self) -> GaugeMetricFamily:
-        lag = GaugeMetricFamily(
-            "keelmq_consumer_lag_messages",
-            "Messages not yet committed by the group",
-            labels=["group", "topic", "queue"],
-        )
-        series = 0
-        for group in self._core.state.groups():
-            for offset in self._core.state.offsets(group.group) or ():
-                if series == LAG_SERIES_MAX:
-                    return lag
-                lag.add_metric([group.group, offset.topic, str(offset.queue)], offset.lag)
-                series += 1
-        return lag
+        yield from state_gauges(core)

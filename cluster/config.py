@@ -150,7 +150,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             le=100_000,
             description="So many checks are handed out at most; many undecided transactions would slow producers else.",
         ),
-    ] = 200
+    ] = 100
     check_webhook_timeout_ms: Annotated[
         PositiveMs, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
     ] = 5_000

@@ -50,6 +50,8 @@ class Core:
         self.response_budget = ResponseBudget()
         self.disk_is_low = False
         """Set by the disk guard: writes are refused, reads go on."""
+        self.disk_free_bytes = 0
+        """Set by the disk guard."""
         self._on_fatal = on_fatal
         self._id_prefix = id_prefix
         self._ids = 0

@@ -14,7 +14,7 @@ INTERVAL_S: Final = 1.0
 
 
 class DiskGuard:
-    """Looks at the free space every second and sets `core.disk_is_low`."""
+    """Looks at the free space every second and sets `core.disk_free_bytes` and `core.disk_is_low`."""
 
     def __init__(self, core: Core, disk: Disk, path: str) -> None:
         self._core = core
@@ -38,6 +38,7 @@ class DiskGuard:
         except DiskError as error:
             logger.warning("free space unknown: %s", error)
             return
+        self._core.disk_free_bytes = free_bytes
         low = free_bytes < self._core.config.min_free_bytes
         if low != self._core.disk_is_low:
             self._core.disk_is_low = low

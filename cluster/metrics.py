@@ -38,6 +38,14 @@ class Metrics:
         self.decided = {state: decided.labels(state) for state in ("committed", "rolled_back", "discarded")}
         checks = Counter("keelmq_checks", "Checks of half transactions by outcome", ["outcome"], registry=self.registry)
         self.checks = {outcome: checks.labels(outcome) for outcome in ("delivered", "failed")}
+        given_back = Counter(
+            "keelmq_messages_given_back",
+            "Messages that groups gave back, by outcome",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.given_back = {outcome: given_back.labels(outcome) for outcome in ("scheduled", "dead_lettered")}
+        self.replayed = self._counter("keelmq_dead_letters_replayed", "Dead letters given to their group once more")
         self.expired_members = self._counter("keelmq_group_members_expired", "Members whose session ended silently")
         self.timers_fired = self._counter("keelmq_timers_fired", "Timers whose messages became visible")
         self.timer_lateness_seconds = Histogram(

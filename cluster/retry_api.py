@@ -129,6 +129,9 @@ class RetryApi:
         )
         applied = await self._core.propose(GiveBack(group, body.member_id, body.generation, messages))
         given: MessagesGivenBack = applied.result
+        for each in given.messages:
+            if each.outcome != "already_given_back":
+                self._core.metrics.given_back[each.outcome].inc()
         results = [
             GivenBackView(
                 topic=each.topic,
@@ -175,4 +178,5 @@ class RetryApi:
         body = await read_json(request, self._core, _replay_decoder)
         applied = await self._core.propose(ReplayDeadLetters(group, body.offsets))
         replayed: DeadLettersReplayed = applied.result
+        self._core.metrics.replayed.inc(sum(not each.duplicate for each in replayed.messages))
         return json_response(ReplayView(results=[as_view(ReplayedView, each) for each in replayed.messages]))

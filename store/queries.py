@@ -163,6 +163,11 @@ class Queries:
         """From the oldest on. `after` is the `next` of an earlier page; Refused (`invalid_request`) if it is not."""
         return self._table.page(state, prepared_before_ms, limit, after)
 
+    @property
+    def transactions_undecided(self) -> int:
+        """Prepared transactions that nobody has decided; discarded ones are not among them."""
+        return self._table.undecided
+
     def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
         """Prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
         transaction_id) of the last one of an earlier call."""

@@ -94,7 +94,10 @@ _decode_keys = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 class TransactionTable:
     def __init__(self, index: Index) -> None:
+        """Count the undecided ones, by their keys."""
         self._index = index
+        prepared = index.scan(keys.transaction_state(PREPARED, 0, ""), keys.transaction_state(PREPARED + 1, 0, ""))
+        self.undecided = sum(1 for _ in prepared)
 
     # Changes, during apply.
 
@@ -112,6 +115,7 @@ class TransactionTable:
                 self._index.put(keys.transaction_keys(transaction_id, number), _encode(header.keys))
         self._index.put(keys.transaction(transaction_id), _encode(record))
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
+        self.undecided += 1
         self._index.put(keys.check(record.next_check_at_ms, transaction_id), b"")
 
     def update(self, transaction_id: str, record: TransactionRecord) -> None:
@@ -127,6 +131,7 @@ class TransactionTable:
         """Make a discarded transaction prepared again, as if it had never been asked about, and store it."""
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         record.state = PREPARED
+        self.undecided += 1
         record.check_times = 0
         record.decided_at_ms = None
         record.decided_index = 0
@@ -138,6 +143,7 @@ class TransactionTable:
         """Move a prepared or discarded transaction to a final state and store it."""
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         self._index.delete(keys.check(record.next_check_at_ms, transaction_id))
+        self.undecided -= record.state == PREPARED
         record.state = state
         self._index.put(keys.transaction_state(state, record.prepared_at_ms, transaction_id), b"")
         self.update(transaction_id, record)

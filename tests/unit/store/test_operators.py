@@ -54,6 +54,23 @@ def discarded(replica: Replica) -> None:
     replica.now_ms = 4_000
 
 
+def test_undecided_transactions_are_counted_through_everything_and_a_restart(replica: Replica) -> None:
+    for name in ("a", "b", "c", "d"):
+        replica.do(prepare(name, header(batch_id=name)))
+        replica.do(prepare(name, header(batch_id=name)))  # told again
+    assert replica.machine.transactions_undecided == 4
+    replica.do(Decide("a", "commit", "producer"), Decide("a", "commit", "producer"), Discard(("b",)))
+    assert replica.machine.transactions_undecided == 2
+    replica.reopen()
+    assert replica.machine.transactions_undecided == 2
+    replica.do(ResumeTransaction("b", "ann", "shop is back", INTERVAL_MS))
+    replica.do(Decide("c", "rollback", "producer"))
+    assert replica.machine.transactions_undecided == 2
+    replica.do(Discard(("b",)), Decide("b", "commit", "operator", force=True, operator="ann", reason="by phone"))
+    replica.do(Decide("d", "commit", "producer"))
+    assert replica.machine.transactions_undecided == 0
+
+
 def events(replica: Replica) -> list[str]:
     return [event.event for event in replica.machine.timeline("tx")]
 
