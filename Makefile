@@ -27,11 +27,12 @@ CYCLES ?= 20
 FILESYSTEM ?= both
 MINUTES ?= 10
 DEMO_ARGS ?=
+LINEAGE_ARGS ?=
 BENCH_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 
-.PHONY: help setup check test demo sim mutants chaos powerloss fuzz bench cluster cluster-stop format clean
+.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz bench cluster cluster-stop format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -62,6 +63,9 @@ test: $(STAMP) ## the whole test suite, with real broker processes
 
 demo: $(STAMP) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
 	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)
+
+lineage: $(STAMP) ## a workload tailed by the lineage job while both are killed, then compared with the truth (three minutes)
+	@$(BIN)/python -m examples.lineage.demo $(LINEAGE_ARGS)
 
 sim: $(STAMP) ## deterministic simulation of 1, 3 and 5 nodes: SEEDS=200 fresh ones, FIRST_SEED=n to repeat them, or SEED=17
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(SEED),--seed $(SEED)) $(SIM_ARGS)

@@ -109,7 +109,7 @@ def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
            SELECT 'unknown cause', e.src, e.ts FROM edges e
            WHERE e.kind = 'CAUSED_BY' AND e.dst NOT LIKE 'message:?/%'
              AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)
-           ORDER BY ts, node_id LIMIT ?""",
+           ORDER BY ts, node_id, what LIMIT ?""",
         [limit],
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from keelmq.cli_output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
-from keelmq_spark import answers
+from keelmq_spark import answers, cli_run
 from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, NoTables
 
 Tables = Annotated[
@@ -38,6 +38,8 @@ app = typer.Typer(
     "    keelmq-lineage show order-17 --picture order-17.svg\n\n"
     "    keelmq-lineage impact --producer-group shop --from 2026-11-01T10:00:00 --to 2026-11-01T10:05:00",
 )
+
+app.command("run", epilog=cli_run.EXAMPLES)(cli_run.run)
 
 
 @contextmanager

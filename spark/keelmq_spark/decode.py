@@ -5,7 +5,7 @@ only what differs from message to message is touched in Python, and of a message
 nothing but the length of its body.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -120,7 +120,7 @@ class _Building:
             self._groups += nothing
             return
         self._traces += [trace_id_of(each.get("traceparent")) for each in properties]
-        self._causes += [each.get("causation_id") for each in properties]
+        self._causes += [cause_of(each) for each in properties]
         self._groups += [each.get("producer_group") for each in properties]
         self._has_groups = True
 
@@ -173,6 +173,20 @@ class _Building:
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(columns, schema=EVENTS_ARROW)
+
+
+def cause_of(properties: Mapping[str, str]) -> str | None:
+    """The ids of `causation_id`, each as topic/id if `causation_topic` names the topics: one for all, or one each."""
+    causes = properties.get("causation_id")
+    topics = properties.get("causation_topic")
+    if not causes or not topics:
+        return causes
+    ids, named = causes.split(","), topics.split(",")
+    if len(named) == 1:
+        named *= len(ids)
+    if len(named) != len(ids):
+        return causes
+    return ",".join(f"{topic}/{message_id}" for topic, message_id in zip(named, ids, strict=True))
 
 
 def trace_id_of(traceparent: str | None) -> str | None:

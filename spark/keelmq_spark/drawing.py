@@ -11,6 +11,7 @@ COLUMN_GAP: Final = 110
 ROW_GAP: Final = 22
 MARGIN: Final = 24
 TEXT_LENGTH_MAX: Final = 32
+LOW_ARROW: Final = 60
 
 COLOURS: Final = {
     "message": "#dbeafe",
@@ -100,7 +101,7 @@ def _place(boxes: Sequence[Box], arrows: Sequence[Arrow], width: int) -> tuple[d
             y += box_height + ROW_GAP
         height = max(height, y)
     width = max(width, MARGIN * 2 + len(columns) * (BOX_WIDTH + COLUMN_GAP) - COLUMN_GAP)
-    return placed, width, height + MARGIN
+    return placed, width, height + MARGIN + LOW_ARROW
 
 
 def _layers(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> dict[str, int]:
@@ -156,14 +157,19 @@ def _box(placed: _Placed) -> str:
 def _arrow(source: _Placed, target: _Placed, label: str) -> str:
     x1, y1 = float(source.x + BOX_WIDTH), source.middle
     x2, y2 = float(target.x), target.middle
-    if x2 > x1:
+    if x2 - x1 > BOX_WIDTH + COLUMN_GAP:  # past other boxes: below them
+        low = float(max(source.y + source.height, target.y + target.height) + LOW_ARROW)
+        bend = COLUMN_GAP * 2.0
+        path = f"M{x1},{y1} C{x1 + bend},{low} {x2 - bend},{low} {x2},{y2}"
+        text_x, text_y = (x1 + x2) / 2, (y1 + y2) / 8 + low * 3 / 4 - 4
+    elif x2 > x1:
         bend = (x2 - x1) / 2
         path = f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}"
         text_x, text_y = (x1 + x2) / 2, (y1 + y2) / 2 - 4
     else:  # back to the left, below both
         low = max(source.y + source.height, target.y + target.height) + ROW_GAP / 2
         x1, x2 = source.x + BOX_WIDTH / 2, target.x + BOX_WIDTH / 2
-        y1, y2 = source.y + source.height, target.y + target.height
+        y1, y2 = float(source.y + source.height), float(target.y + target.height)
         path = f"M{x1},{y1} C{x1},{low + 10} {x2},{low + 10} {x2},{y2}"
         text_x, text_y = (x1 + x2) / 2, low
     text = (

@@ -24,6 +24,10 @@ Fact = dict[str, Any]
 
 _NODE_COLUMNS: Final = "node_id, kind, first_ts, last_ts, state, unnest(attrs)"
 
+_NO_EDGES: Final = (
+    "(SELECT '' AS src, '' AS dst, '' AS kind, TIMESTAMPTZ '1970-01-01' AS ts, '' AS event_id WHERE false)"
+)
+
 
 class NoTables(Exception):
     """There are no tables at the path; the message says what to do."""
@@ -39,16 +43,14 @@ class Graph:
         self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
         for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):
             files = table.files()
-            if not files:
+            if not files and name != "edges":
                 raise NoTables(
                     f"there are no lineage tables in {path}: `keelmq-lineage run --tables {path}` makes them"
                 )
             listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
             partitioned = "false" if name == "events" else "true"
-            self._connection.execute(
-                f"CREATE VIEW {name} AS SELECT * FROM "  # noqa: S608
-                f"read_parquet([{listed}], hive_partitioning = {partitioned}, union_by_name = false)"
-            )
+            source = f"read_parquet([{listed}], hive_partitioning = {partitioned})" if files else _NO_EDGES
+            self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")  # noqa: S608
 
     def close(self) -> None:
         self._connection.close()

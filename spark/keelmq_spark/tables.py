@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from keelmq_spark.events import EVENTS_ARROW
 from keelmq_spark.schema import EDGES, NODES
 
 APPLICATION: Final = "keelmq-lineage"
@@ -26,7 +25,6 @@ VACUUM_AFTER_HOURS: Final = 1
 ROW_GROUP_ROWS: Final = 100_000
 
 Format = Literal["delta", "parquet"]
-SCHEMAS: Final = {"events": EVENTS_ARROW, "nodes": NODES, "edges": EDGES}
 LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
 """Columns with a Bloom filter: a look-up reads the row groups that may have what it seeks."""
 _OPEN: Final = "open"
@@ -120,7 +118,9 @@ class DeltaFiles:
         self._name = name
         self._partition = PARTITIONS[name]
         self._table: Any = None
-        self._writes = COMPACT_EVERY // 3 * list(SCHEMAS).index(name)  # one table at a time, so that pauses are short
+        self._writes = (
+            COMPACT_EVERY // 3 * list(PARTITIONS).index(name)
+        )  # one table at a time, so that pauses are short
 
     @property
     def raft_index(self) -> int:
@@ -177,7 +177,7 @@ class DeltaFiles:
     def _create(self) -> Any:
         from deltalake import DeltaTable
 
-        columns = SCHEMAS[self._name]
+        columns = _schema(self._name)
         if self._partition is not None and self._partition not in columns.names:
             columns = columns.append(pa.field(self._partition, pa.bool_()))
         self._table = DeltaTable.create(
@@ -242,6 +242,14 @@ class ParquetFiles:
 
     def compact(self) -> None:
         """Parquet files stay as they were written."""
+
+
+def _schema(name: str) -> Any:
+    if name != "events":
+        return NODES if name == "nodes" else EDGES
+    from keelmq_spark.events import EVENTS_ARROW  # brings PySpark, which those who read do without
+
+    return EVENTS_ARROW
 
 
 def _index_of(path: Path) -> int:

@@ -169,6 +169,15 @@ def test_what_is_not_there_is_said(tables: Path, tmp_path: Path) -> None:
         Graph(tmp_path)
 
 
+def test_tables_without_an_edge_can_be_asked(tmp_path: Path) -> None:
+    log = History()
+    log.entry({"type": "SCHEDULE", "topic": "orders", "queue": 0, "message_id": "later-0"})
+    LineageSink(Tables(tmp_path)).write(log.table())
+    with Graph(tmp_path) as graph:
+        assert answers.story(graph, "message:orders/later-0")["edges"] == []
+        assert answers.topic_graph(graph) == []
+
+
 def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -> None:
     log = History()
     log.publish("orders", "order-17")
@@ -201,3 +210,9 @@ def test_a_drawing_escapes_its_texts_and_survives_circles() -> None:
     assert "<a & b>" in [element.text for element in root.iter()]
     assert len([element for element in root if element.tag.endswith("path")]) == 4
     assert "&lt;x&gt;" in html(svg, "h", [["n"], ["<x>"]])
+
+
+@pytest.mark.parametrize("wrong", [["--cores", "two"], ["--openlineage", "ftp://somewhere"], ["--format", "csv"]])
+def test_a_job_that_is_asked_for_nonsense_does_not_begin(wrong: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", "--tables", str(tmp_path / "tables"), *wrong])
+    assert (done.exit_code, (tmp_path / "tables").exists()) == (2, False)

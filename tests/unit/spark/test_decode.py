@@ -12,7 +12,7 @@ from keelmq.batch import encode_messages
 from keelmq.errors import Corrupt
 from keelmq.log_events import EntryEvents, EventMessages, EventsPage, LogEvent, read_frames
 from keelmq.message import Message
-from keelmq_spark.decode import event_batches, trace_id_of
+from keelmq_spark.decode import cause_of, event_batches, trace_id_of
 from keelmq_spark.events import EVENTS_ARROW
 from keelmq_spark.messages import message_batches
 
@@ -164,3 +164,19 @@ def test_damaged_frames_are_refused() -> None:
 @pytest.mark.parametrize("value", [None, "", "00-abc", "x" * 55])
 def test_what_is_no_traceparent_has_no_trace(value: str | None) -> None:
     assert trace_id_of(value) is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "cause"),
+    [
+        ({}, None),
+        ({"causation_topic": "orders"}, None),
+        ({"causation_id": "a-0"}, "a-0"),
+        ({"causation_id": "a-0", "causation_topic": "orders"}, "orders/a-0"),
+        ({"causation_id": "a-0,b-0", "causation_topic": "orders"}, "orders/a-0,orders/b-0"),
+        ({"causation_id": "a-0,b-0", "causation_topic": "t,u"}, "t/a-0,u/b-0"),
+        ({"causation_id": "a-0,b-0,c-0", "causation_topic": "t,u"}, "a-0,b-0,c-0"),
+    ],
+)
+def test_a_cause_is_named_with_its_topic(properties: dict[str, str], cause: str | None) -> None:
+    assert cause_of(properties) == cause

@@ -1,0 +1,216 @@
+"""`make lineage`: a cluster, a workload, and the lineage job that tails it while leader and job are killed.
+
+Exit status 0 only if the tables equal what the workload knows it did. The last line is `RESULT {…}`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.local_nodes import LocalNode, NodeError, nodes_on_free_ports, wait_ready
+from examples.lineage.truth import compare
+from examples.lineage.workload import Workload
+from keelmq_spark import answers, pictures
+from keelmq_spark.graph import Graph, NoTables
+
+NODE_OPTIONS: Final = {
+    "check_immunity_ms": "1000",
+    "check_interval_ms": "2000",
+    "check_max": "1000",
+    "cluster_id": "lineage",
+}
+TIMEOUT_S: Final = 600.0
+POLL_S: Final = 0.2
+
+
+class DemoError(Exception):
+    """The run could not be carried out; the message says why."""
+
+
+class Job:
+    """`keelmq-lineage run` as a process group of its own: Python, and the Java that it starts."""
+
+    def __init__(self, directory: Path, servers: str, format: str) -> None:
+        self.tables = directory / "tables"
+        self.log_file = directory / "lineage.log"
+        keelmq_lineage = str(Path(sys.executable).parent / "keelmq-lineage")
+        self._command = [keelmq_lineage, "run", "--servers", servers, "--tables", str(self.tables), "--format", format]
+        self._command += ["--openlineage", str(directory / "openlineage.json"), "--cluster", "lineage"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> None:
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - the job of this checkout
+                [*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """kill -9 of all its processes."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Let it end its batch."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(TIMEOUT_S)
+
+    def wait(self) -> None:
+        assert self._process is not None
+        if self._process.wait(TIMEOUT_S) != 0:
+            raise DemoError(f"the lineage job failed:\n{self.log_tail()}")
+
+    def check(self) -> None:
+        """DemoError when it has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise DemoError(f"the lineage job ended by itself:\n{self.log_tail()}")
+
+    def events(self) -> int:
+        """How many are in the tables."""
+        try:
+            with Graph(self.tables) as graph:
+                return int(graph.rows("SELECT count(*) AS n FROM events")[0]["n"])
+        except NoTables:
+            return 0
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-30:])
+
+
+class Run:
+    """One run: its processes, and what happened to them."""
+
+    def __init__(self, directory: Path, orders: int, orders_per_s: float, format: str) -> None:
+        self.directory = directory
+        self.orders = orders
+        self.nodes = nodes_on_free_ports(directory, 3, NODE_OPTIONS)
+        self.workload = Workload([node.url for node in self.nodes], orders_per_s)
+        self.job = Job(directory, ",".join(node.url for node in self.nodes), format)
+        self.restarts = 0
+        self._faults_over = False
+        self._begin_s = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._begin_s:6.1f} s  {text}", flush=True)
+
+    async def run(self) -> dict[str, Any]:
+        self.say("starting three nodes and the lineage job")
+        for node in self.nodes:
+            node.start()
+        await asyncio.to_thread(wait_ready, self.nodes)
+        await self.workload.prepare()
+        self.job.start()
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.workload.run(self._enough))
+            tasks.create_task(self._faults())
+        self.say(f"{self.workload.placed} orders are placed and everything is processed")
+        await asyncio.to_thread(self.job.stop)
+        self.job.start("--once")
+        await asyncio.to_thread(self.job.wait)
+        self.say("the tables are up to date; comparing them with what the workload did")
+        with Graph(self.job.tables) as graph:
+            found = compare(self.workload.truth, graph)
+            self._draw(graph)
+        return {**found, "restarts": self.restarts}
+
+    def _enough(self) -> bool:
+        return self._faults_over and self.workload.placed >= self.orders
+
+    async def _faults(self) -> None:
+        await self._until(lambda: self.job.events() > self.orders // 2)
+        await asyncio.to_thread(self.job.kill)
+        self.say(f"kill -9: the lineage job, with {self.job.events()} events in its tables")
+        self.job.start()
+        self.restarts += 1
+        before = self.job.events()
+        await self._until(lambda: self.job.events() > before)
+        self.say("the lineage job goes on")
+        leader = await self._leader()
+        await asyncio.to_thread(leader.kill)
+        self.restarts += 1
+        self.say(f"kill -9: node {leader.node_id}, the leader")
+        before = self.job.events()
+        await self._until(lambda: self.job.events() > before + self.orders // 4)
+        self.say("the lineage job reads from another node; the killed one starts again")
+        leader.start()
+        await asyncio.to_thread(wait_ready, [leader])
+        self._faults_over = True
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not await asyncio.to_thread(condition):
+            self.job.check()
+            await asyncio.sleep(POLL_S)
+
+    async def _leader(self) -> LocalNode:
+        import aiohttp
+
+        async with aiohttp.ClientSession() as http:
+            while True:
+                for node in self.nodes:
+                    with contextlib.suppress(aiohttp.ClientError):
+                        async with http.get(f"{node.url}/v1/cluster") as answer:
+                            if (await answer.json()).get("role") == "leader":
+                                return node
+                await asyncio.sleep(POLL_S)
+
+    def _draw(self, graph: Graph) -> None:
+        """The story of an order that was retried and shipped, and the graph of the topics."""
+        chosen = graph.rows(
+            """SELECT c.dst AS node_id FROM edges c JOIN edges r ON r.kind = 'RETRY_OF' AND r.dst = c.dst
+               WHERE c.kind = 'CAUSED_BY' ORDER BY c.dst LIMIT 1"""
+        )
+        if chosen:
+            (self.directory / "story.svg").write_text(pictures.story_picture(graph, chosen[0]["node_id"]))
+        (self.directory / "topics.svg").write_text(pictures.topics_picture(answers.topic_graph(graph)))
+
+    def end(self) -> None:
+        self.job.kill()
+        for node in self.nodes:
+            with contextlib.suppress(NodeError):
+                node.stop()
+
+
+def main() -> int:
+    """Entry point; the exit status."""
+    parser = argparse.ArgumentParser(prog="make lineage", description=__doc__)
+    parser.add_argument("--orders", type=int, default=3_000, help="how many at least (%(default)s)")
+    parser.add_argument("--rate", type=float, default=100, help="orders per second (%(default)s)")
+    parser.add_argument("--format", choices=["delta", "parquet"], default="delta", help="of the tables (%(default)s)")
+    parser.add_argument("--directory", type=Path, default=Path(".data/lineage"), help="for everything (%(default)s)")
+    options = parser.parse_args()
+    directory = options.directory.absolute()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    run = Run(directory, options.orders, options.rate, options.format)
+    try:
+        result = asyncio.run(run.run())
+    except (DemoError, NodeError, TimeoutError) as exc:
+        print(f"lineage: {exc}", file=sys.stderr)
+        return 1
+    except ExceptionGroup as group:
+        for each in group.exceptions:
+            print(f"lineage: {each}", file=sys.stderr)
+        return 1
+    finally:
+        run.end()
+    for example in result.pop("examples"):
+        print(example)
+    print(f"tables and pictures: {directory}; ask them: keelmq-lineage summary --tables {directory / 'tables'}")
+    print(f"RESULT {json.dumps(result)}", flush=True)
+    return 0 if result["missing"] == result["extra"] == result["wrong_state"] == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""`keelmq-lineage run`."""
+
+import logging
+import signal
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, EXIT_USAGE, Servers
+
+EXAMPLES = (
+    "Examples:\n\n    keelmq-lineage run --tables lineage\n\n    keelmq-lineage run --once --format parquet\n\n"
+    "    keelmq-lineage run --openlineage http://marquez:5000 --cluster shop"
+)
+
+
+class TableFormat(StrEnum):
+    delta = "delta"
+    parquet = "parquet"
+
+
+def run(
+    servers: Servers = DEFAULT_SERVERS,
+    tables: Annotated[
+        Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Where the lineage tables are.")
+    ] = Path("lineage"),
+    format: Annotated[TableFormat, typer.Option("--format", help="Of tables that are new.")] = TableFormat.delta,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="PATH", help="Spark's own progress; default TABLES/_checkpoint."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when the tables have what the log has now.")] = False,
+    interval_ms: Annotated[
+        int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Between micro-batches.")
+    ] = 1_000,
+    max_entries: Annotated[
+        int, typer.Option("--max-entries", min=1, max=10_000_000, help="Raft entries of a micro-batch at most.")
+    ] = 20_000,
+    cores: Annotated[str, typer.Option("--cores", metavar="N|*", help="Of a local Spark.")] = "2",
+    openlineage: Annotated[
+        str | None,
+        typer.Option("--openlineage", metavar="URL|FILE|env", help="Also tell jobs and datasets to OpenLineage."),
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="Name of the cluster in OpenLineage's namespace.")
+    ] = "default",
+    window_s: Annotated[int, typer.Option("--window-s", min=1, help="Seconds that one OpenLineage run covers.")] = 60,
+) -> None:
+    """Keep the lineage tables of a cluster, with Spark, until it is interrupted.
+
+    It may be killed at any time and started again. On a Spark cluster: docs/lineage.md.
+    """
+    from keelmq_spark.job import JobOptions
+    from keelmq_spark.job import run as run_job
+    from keelmq_spark.openlineage import Reporter, client_of
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    if cores != "*" and not cores.isdecimal():
+        _fail(f"--cores {cores}: a number, or *", EXIT_USAGE)
+    try:
+        reporter = Reporter(client_of(openlineage), cluster, window_s) if openlineage is not None else None
+    except ValueError as exc:
+        _fail(str(exc), EXIT_USAGE)
+    options = JobOptions(servers, tables, format.value, checkpoint, interval_ms, max_entries, cores, until_end=once)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        run_job(options, reporter, stopping)
+    except Exception as exc:  # of Spark, which has written what its tasks said
+        _fail(f"{type(exc).__name__}: {exc}", EXIT_ERROR)
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(code)

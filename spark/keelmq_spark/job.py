@@ -1,0 +1,128 @@
+"""The lineage job: a streaming query over the view `events` that keeps the tables.
+
+Spark reads the log in parallel and remembers how far it is; each micro-batch goes through the fold into the tables.
+The tables know themselves up to which index they are complete, so a batch that Spark repeats changes nothing.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from keelmq_spark.events import EVENTS_ARROW
+from keelmq_spark.java import use_java
+from keelmq_spark.openlineage import Reporter
+from keelmq_spark.sink import LineageSink
+from keelmq_spark.tables import Format, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+INTERVAL_MS: Final = 1_000
+MAX_ENTRIES: Final = 20_000
+"""Raft entries of a micro-batch at most; all its events are in the driver's memory at a time."""
+POLL_S: Final = 0.2
+_LAUNCHED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit: then the session's settings are those of the submission."""
+
+log = logging.getLogger("keelmq.lineage")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    servers: str
+    tables: Path
+    format: Format = "delta"
+    checkpoint: Path | None = None
+    """Where Spark keeps its own progress; beside the tables by default."""
+    interval_ms: int = INTERVAL_MS
+    max_entries: int = MAX_ENTRIES
+    cores: str = "2"
+    """Of a Spark of our own, one per task; `*` for all."""
+    until_end: bool = False
+    """End when everything is in the tables that the log had at the start."""
+
+
+def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
+    """The session of a submitted application, or a local one that listens on the loopback interface only."""
+    if _LAUNCHED not in os.environ:
+        use_java()
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder.appName(name)
+    if _LAUNCHED not in os.environ:
+        settings = {
+            "spark.master": f"local[{cores}]",
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+    made: SparkSession = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None = None) -> "StreamingQuery":
+    """Begin, where the tables end. The query fails with what the log, the tables or the transport raise."""
+    import keelmq_spark
+
+    keelmq_spark.register(spark)
+    sink = LineageSink(Tables(options.tables, options.format))
+    reader = (
+        spark.readStream.format("keelmq")
+        .option("servers", options.servers)
+        .option("view", "events")
+        .option("maxOffsetsPerTrigger", str(options.max_entries))
+    )
+    if sink.raft_index:  # without a checkpoint: what the tables have is not read again
+        reader = reader.option("startingOffsets", f'{{"index": {sink.raft_index + 1}}}')
+
+    def write(frame: Any, batch_id: int) -> None:
+        began_s = time.monotonic()
+        batch = frame.toArrow().cast(EVENTS_ARROW)  # times come in the session's zone
+        count = sink.write(batch)
+        if reporter is not None:
+            reporter.add(batch)
+        if count:
+            took_ms = (time.monotonic() - began_s) * 1000
+            log.info("batch %d: %d events, up to index %d, %.0f ms", batch_id, count, sink.raft_index, took_ms)
+
+    checkpoint = options.checkpoint or options.tables / "_checkpoint"
+    writer: Any = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.absolute()))
+    if options.until_end:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{options.interval_ms} milliseconds")
+    query: StreamingQuery = writer.start()
+    return query
+
+
+def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
+    """Until the query ends, or `stopping` is set: then the batch that is being written ends first.
+
+    Raises what ended the query, and what the transport raises for what it was told last.
+    """
+    spark = session(options.cores)
+    try:
+        query = start(spark, options, reporter)
+        while query.isActive and not stopping.wait(POLL_S):
+            pass
+        query.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        if reporter is not None:
+            reporter.close()
+    finally:
+        spark.stop()

@@ -1,0 +1,167 @@
+"""Run events for OpenLineage: what they say, their form, and both transports."""
+
+import json
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from keelmq_spark.openlineage import Reporter, client_of
+from tests.unit.spark.history import History, shop
+
+URI = re.compile(r"https?://\S+")
+FACETS = {
+    "jobType": "JobTypeJobFacet.json",
+    "inputStatistics": "InputStatisticsInputDatasetFacet.json",
+    "outputStatistics": "OutputStatisticsOutputDatasetFacet.json",
+}
+
+
+class Receiver:
+    """An OpenLineage backend: takes events at the path that the HTTP transport posts to."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.refuses = False
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                assert self.path == "/api/v1/lineage"
+                if not receiver.refuses:
+                    receiver.events.append(json.loads(body))
+                self.send_response(400 if receiver.refuses else 201)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def check_form(event: Any) -> None:
+    """What the published schema of a run event and of the facets demands (OpenLineage 2-0-2)."""
+    assert event["eventType"] in ("START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER")
+    assert datetime.fromisoformat(event["eventTime"]).tzinfo is not None
+    assert URI.fullmatch(event["producer"])
+    assert URI.fullmatch(event["schemaURL"])
+    assert event["schemaURL"].endswith("/RunEvent")
+    assert str(uuid.UUID(event["run"]["runId"])) == event["run"]["runId"]
+    named = [event["job"], *event["inputs"], *event["outputs"]]
+    for each in named:
+        assert isinstance(each["namespace"], str)
+        assert each["name"]
+    kinds = ("facets", "inputFacets", "outputFacets")
+    for name, facet in [item for each in named for kind in kinds for item in each.get(kind, {}).items()]:
+        assert URI.fullmatch(facet["_producer"])
+        assert FACETS[name] in facet["_schemaURL"]
+        for number in ("rowCount", "size", "fileCount"):
+            assert isinstance(facet.get(number, 0), int)
+        if name == "jobType":
+            assert {"processingType", "integration"} <= facet.keys()
+
+
+def test_groups_are_jobs_and_topics_are_datasets(receiver: Receiver) -> None:
+    reporter = Reporter(client_of(receiver.url), "prod")
+    reporter.add(shop().table())
+    reporter.close()
+    for event in receiver.events:
+        check_form(event)
+        assert event["job"]["namespace"] == "keelmq://prod"
+    complete = {event["job"]["name"]: event for event in receiver.events if event["eventType"] == "COMPLETE"}
+    assert complete.keys() == {"web", "shop", "shipping", "audit"}
+    shipping = complete["shipping"]
+    (orders,) = shipping["inputs"]
+    (shipments,) = shipping["outputs"]
+    assert (orders["namespace"], orders["name"]) == ("keelmq://prod", "orders")
+    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
+    assert shipments["name"] == "shipments"
+    assert (
+        shipments["outputFacets"]["outputStatistics"] | {"rowCount": 2, "size": 2}
+        == (shipments["outputFacets"]["outputStatistics"])
+    )
+
+
+def test_a_run_begins_and_ends_once(receiver: Receiver) -> None:
+    reporter = Reporter(client_of(receiver.url), "prod")
+    reporter.add(shop().table())
+    reporter.close()
+    by_run: dict[str, list[str]] = {}
+    for event in receiver.events:
+        by_run.setdefault(event["run"]["runId"], []).append(event["eventType"])
+    assert len(by_run) == 4
+    assert set(map(tuple, by_run.values())) == {("START", "COMPLETE")}
+
+
+def test_a_window_that_is_told_again_is_the_same_run(tmp_path: Path) -> None:
+    def told(name: str) -> list[Any]:
+        reporter = Reporter(client_of(str(tmp_path / name)), "prod")
+        reporter.add(shop().table())
+        reporter.close()
+        return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+    first, again = told("first.json"), told("again.json")
+    assert len(first) == 8
+    for event in first:
+        check_form(event)
+    assert [event["run"] for event in first] == [event["run"] for event in again]
+
+
+def test_a_window_is_told_when_its_time_is_over(tmp_path: Path) -> None:
+    file = tmp_path / "events.json"
+    reporter = Reporter(client_of(str(file)), "prod", window_s=10)
+    table = shop().table()
+    ends = []
+    for index in sorted(set(table["raft_index"].to_pylist())):  # an entry per second
+        reporter.add(table.filter(pc.equal(table["raft_index"], index)))
+        ends.append(len(file.read_text().splitlines()) if file.exists() else 0)
+    assert ends[9] == 0 < ends[10]
+    reporter.close()
+
+
+def test_a_backend_that_is_away_for_a_while_is_told_everything(receiver: Receiver) -> None:
+    receiver.refuses = True
+    reporter = Reporter(client_of(receiver.url), "prod", window_s=10)
+    table = shop().table()
+    reporter.add(table.filter(pc.less_equal(table["raft_index"], 15)))
+    assert receiver.events == []
+    receiver.refuses = False
+    reporter.add(table.filter(pc.greater(table["raft_index"], 15)))
+    reporter.close()
+    (orders,) = [e["inputs"][0] for e in receiver.events if (e["job"]["name"], e["eventType"]) == ("shipping", "START")]
+    assert orders["inputFacets"]["inputStatistics"]["rowCount"] == 5
+
+
+def test_nothing_happened_is_not_told(tmp_path: Path) -> None:
+    reporter = Reporter(client_of(str(tmp_path / "events.json")), "prod")
+    reporter.add(History().table())
+    reporter.close()
+    assert not (tmp_path / "events.json").exists()
+
+
+def test_another_transport_is_refused() -> None:
+    with pytest.raises(ValueError, match="--openlineage"):
+        client_of("ftp://somewhere")
