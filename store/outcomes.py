@@ -34,7 +34,7 @@ EventType = Literal[
 ]
 
 
-class MessagesOf(msgspec.Struct, array_like=True, frozen=True):
+class MessagesOf(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Messages of the block at `block_offset` of the record at `position`: one, `only`, or all but those in `skip`."""
 
     position: int
@@ -44,7 +44,7 @@ class MessagesOf(msgspec.Struct, array_like=True, frozen=True):
     only: int | None = None
 
 
-class Event(msgspec.Struct, array_like=True, frozen=True):
+class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One thing that happened, to `messages` or to a transaction; `offset` is that of the first of the messages.
 
     `offset_end` is for ACK: the group's offset moved from `offset` to it. `group` is the consumers' for ACK, RETRY and

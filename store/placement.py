@@ -20,7 +20,7 @@ from store.command import BatchHeader
 from store.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
 from store.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
-from store.outcomes import Outcomes, message_events, messages_of
+from store.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
 from store.queues import BlockLocation, Queues
 from store.results import BatchPlaced, MessagePlaced, Redelivery
 from store.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
@@ -225,7 +225,9 @@ class Placement:
         self._messages.add_batch(topic.id, queue, offset, block.batch_id)
         if hashes is not None:
             self._messages.add_keys(topic.id, queue, offset, hashes, skip, at.clock_ms)
-        self._outcomes.add(message_events("PUBLISH", topic.name, queue, offset, block, messages_of(block, count, skip)))
+        # Written out: this is the path of every message.
+        messages = MessagesOf(block.position, block.offset, count, skip)
+        self._outcomes.add(Event("PUBLISH", None, topic.name, queue, offset, messages=messages))
         return offset
 
     def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:

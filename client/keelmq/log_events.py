@@ -9,6 +9,7 @@ from crc32c import crc32c
 
 from keelmq.batch import BlockMessage, decode_messages
 from keelmq.errors import Corrupt
+from keelmq.limits import BATCH_MESSAGES_MAX
 
 _FRAME: Final = struct.Struct("<II")
 
@@ -26,15 +27,26 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
     uncompressed_bytes: int | None
     block: bytes | None
 
+    def __post_init__(self) -> None:
+        in_block = 1 if self.only is not None else self.count + len(self.skip)
+        if not 1 <= self.count <= in_block <= BATCH_MESSAGES_MAX or (self.only is not None and self.count != 1):
+            raise ValueError(f"{self.count} messages of a batch of {in_block}")
+        if self.skip and (len(set(self.skip)) != len(self.skip) or not set(self.skip) <= set(range(in_block))):
+            raise ValueError("skip: not different ordinals of the batch")
+        if self.message_ids is not None and len(self.message_ids) != in_block:
+            raise ValueError(f"{len(self.message_ids)} ids of {in_block} messages")
+
     def decode(self) -> list[BlockMessage]:
         """The messages, in the order of their offsets. Raises Corrupt; ValueError without a block."""
         if self.block is None:
             raise ValueError(f"the block of batch {self.batch_id} was not asked for")
         messages = decode_messages(self.block, self.uncompressed_bytes)
-        if not self.skip:
-            return messages
-        skip = frozenset(self.skip)
-        return [message for ordinal, message in enumerate(messages) if ordinal not in skip]
+        if self.skip:
+            skip = frozenset(self.skip)
+            messages = [message for ordinal, message in enumerate(messages) if ordinal not in skip]
+        if len(messages) != self.count:
+            raise Corrupt("invalid_block", f"batch {self.batch_id} has {len(messages)} messages, not {self.count}")
+        return messages
 
     def ids(self) -> list[str]:
         """The messages' ids, in the order of their offsets."""

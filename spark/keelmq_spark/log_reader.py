@@ -20,6 +20,8 @@ from keelmq.log_events import EventsPage
 WAIT_MS: Final = 500
 """How long a node is asked to wait for an entry that it has not applied yet."""
 PAUSE_S: Final = 0.05
+STILL_S_MAX: Final = 2.0
+"""A node that knows of nothing new for so long is not taken at its word."""
 
 log = logging.getLogger("keelmq.spark")
 
@@ -41,6 +43,7 @@ class LogReader:
         self._runner = asyncio.Runner()
         self._connection: Connection | None = None
         self._anywhere = True
+        self._still_since_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +116,13 @@ class LogReader:
             if removed.first_index is None or removed.first_index <= start:
                 raise
             return await self._end_index(removed.first_index, wait_ms)
+        if page.applied_index >= start:
+            self._still_since_s = None
+        elif self._still_since_s is None:
+            self._still_since_s = time.monotonic()
+        elif time.monotonic() - self._still_since_s > STILL_S_MAX:
+            self._still_since_s = None
+            self._disconnect()  # perhaps nothing happens, perhaps it was cut off from the others: ask about the leader
         return page.applied_index + 1
 
     async def _fetch(self, index: int, event: int, end: int, max_bytes: int) -> EventsPage:
@@ -135,7 +145,8 @@ class LogReader:
                 return page
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"no node had entry {index} of the log within {self._timeout_s:.0f} s")
-            self._anywhere = not self._anywhere  # this node is behind: ask the leader
+            self._anywhere = not self._anywhere  # this node is behind: ask the leader, or another one
+            self._disconnect()
 
     async def _until_answered(self, ask: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
         deadline_s = time.monotonic() + self._timeout_s

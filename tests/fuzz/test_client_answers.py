@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socketserver
+import struct
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +20,7 @@ from keelmq.batch import decode_block, received_messages
 from keelmq.errors import ERRORS_BY_CODE, Corrupt, KeelMQError, error_from_problem
 from keelmq.group_session import pull
 from keelmq.http1 import Origin
+from keelmq.log_events import read_frames
 from keelmq.log_records import entry_header, read_records
 from keelmq.message import Receipt
 from keelmq.selection import EVERYTHING, Selection
@@ -116,6 +118,30 @@ def test_log_records_are_read_or_corrupt(data: bytes) -> None:
             assert header is None or all(name for name in header.command_names)
     except Corrupt as error:
         assert error.code in ("invalid_log", "checksum_mismatch")  # noqa: PT017
+
+
+OF_BATCH = ["b0", 2, [None, "x", "y"], [1], None, 9, None, msgspec.msgpack.encode([[b"1"], [b"2"], [b"3"]])]
+EVENT = ["PUBLISH", None, "orders", 0, 7, None, "g", "c", None, None, OF_BATCH]
+FRAME = msgspec.msgpack.encode([5, 1, 1_000, 0, [EVENT, ["ACK", None, "orders", 0, 3, 9, "g", "c", None, None, None]]])
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<II", len(body), crc32c(body)) + body
+
+
+@fuzz(500)
+@given(damaged(framed(FRAME)) | st.binary(max_size=100) | msgpack_like(FRAME).map(framed) | damaged(FRAME).map(framed))
+@example(framed(msgspec.msgpack.encode([5, 1, 1_000, 0, [[*EVENT[:-1], [*OF_BATCH[:1], 1 << 40, *OF_BATCH[2:]]]]])))
+@example(framed(FRAME[:4] + NESTED))
+def test_events_of_the_log_are_read_or_corrupt(data: bytes) -> None:
+    try:
+        for entry in read_frames(data):
+            for event in entry.events:
+                of = event.messages
+                if of is not None and of.block is not None:
+                    assert len(of.ids()) == event.rows == len(of.decode())
+    except Corrupt as error:
+        assert error.code in ("invalid_log", "checksum_mismatch", "invalid_block")  # noqa: PT017
 
 
 @fuzz(100)
