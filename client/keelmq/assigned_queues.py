@@ -80,7 +80,7 @@ class AssignedQueues:
 
         reader.begin_stop()
         self._faults.fenced(reader.handling, why)
-        if reader.position != reader.committed:
+        if reader.is_ahead:
             log.warning("%s/%d: %d is not committed, %s is: %s", *place, reader.position, reader.committed, why)
         task = asyncio.create_task(reader.stop(grace_ms))
         self.leaving[place] = task

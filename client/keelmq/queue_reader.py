@@ -86,6 +86,7 @@ class QueueReader:
         self._give_back = give_back
         self._on_timeout = on_timeout
         self._holds: set[Hold] = set(holds)
+        self._begin = position
         self._progress = QueueProgress(position)
         self._fetch_offset = position
         self._ready: deque[ReceivedMessage] = deque()
@@ -104,6 +105,11 @@ class QueueReader:
     def position(self) -> int:
         """The offset that may be committed: everything before it is processed."""
         return self._progress.position
+
+    @property
+    def is_ahead(self) -> bool:
+        """Something was processed that is not committed."""
+        return self.position != self.committed and self.position > self._begin
 
     @property
     def handling(self) -> list[Sequence[ReceivedMessage]]:

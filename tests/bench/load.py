@@ -133,7 +133,8 @@ async def produce_and_consume(
         async def work() -> None:
             nonlocal sent
             while loop.time() < end_s:
-                sent += (await producer.send_batch(topic, batch)).count
+                result = await producer.send_batch(topic, batch)
+                sent += result.count  # not in one line: the others add meanwhile
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):

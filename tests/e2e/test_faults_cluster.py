@@ -154,6 +154,28 @@ def test_a_paused_leader_does_not_acknowledge_what_the_others_never_saw(cluster:
     assert late.status != 200 or found[2:] == ["late-0"]
 
 
+def test_a_follower_that_was_cut_off_comes_back_and_counts_for_the_majority(cluster: ClusterProcess) -> None:
+    """It stands still, misses writes, catches up, and then is the one that makes writes durable."""
+    leader = cluster.wait_leader()
+    isolated, other = followers(cluster, leader)
+    isolated.pause()
+    keys = [f"during-{number}" for number in range(50)]
+
+    def done(node: NodeProcess, key: str) -> bool:
+        return send(node, key).status == 200
+
+    for key in keys:
+        wait_for(lambda key=key: done(cluster.wait_leader(among=[leader, other]), key), key)  # type: ignore[misc]
+    isolated.resume()
+    cluster.wait_ready()
+    cluster.wait_same_state()
+    assert stored(isolated)[:50] == [f"{key}-0" for key in keys]
+    gone = next(node for node in followers(cluster, cluster.wait_leader()) if node is not isolated)
+    gone.kill()
+    wait_for(lambda: done(cluster.wait_leader(), "after"), "a write that needs the node that came back")
+    assert "after-0" in stored(cluster.wait_leader())
+
+
 def test_a_peer_of_another_cluster_is_not_listened_to(cluster: ClusterProcess, tmp_path: Path) -> None:
     """A stranger that knows the addresses, claims a member's id and is in a higher term."""
     leader = cluster.wait_leader()

@@ -177,7 +177,9 @@ def test_without_heartbeats_nothing_is_handled_once_the_session_may_be_over(capl
     assert "no heartbeat got through" in caplog.text
 
 
-def test_a_handler_that_outlives_its_session_commits_nothing_and_the_user_is_told() -> None:
+def test_a_handler_that_outlives_its_session_commits_nothing_and_the_user_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Another member got the queue meanwhile; after its grace the handler is cancelled."""
 
     async def main() -> None:
@@ -194,6 +196,21 @@ def test_a_handler_that_outlives_its_session_commits_nothing_and_the_user_is_tol
         assert (seen.bodies, group.committed) == ([], {0: 0, 1: 0})
 
     run_in_virtual_time(main())
+    assert "is not committed" not in caplog.text, "nothing was processed"
+
+
+def test_what_was_processed_and_not_committed_when_the_queue_went_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        group, seen = ScriptedGroup(), Seen()
+        async with consumer(group, seen, commit_interval_ms=60_000) as member:
+            await asyncio.sleep(1)  # the first commit, of where it begins, is over
+            group.append(0, b"0", b"1")
+            await until(lambda: seen.bodies == [b"0", b"1"])
+            group.assigned, group.generation = [1], 2
+            await until(lambda: member.assignment == [("t", 1)])
+
+    run_in_virtual_time(main())
+    assert "t/0: 2 is not committed, 0 is: the queue is another member's" in caplog.text
 
 
 def test_what_ends_within_its_grace_is_not_committed_either(caplog: pytest.LogCaptureFixture) -> None:
