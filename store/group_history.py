@@ -10,20 +10,23 @@ import msgspec
 
 from store import keys
 from store.index import Index
+from store.placement import At
 
 PASSES_SHOWN_MAX: Final = 64
 """Of a queue that was reset more often, the passes before the last ones are not looked at."""
 
 
 class Commit(msgspec.Struct, array_like=True, frozen=True):
-    """A commit, or a reset. `before` is the offset until then; None if the group had none in this queue."""
+    """A commit, or a reset. The same for all queues of one command, but for the first commit in one."""
 
     at_ms: int
     raft_index: int
     member_id: str
     client_id: str
-    before: int | None
-    is_reset: bool = False
+    is_first: bool = False
+    """The group had no offset in this queue before."""
+    reset_from: int | None = None
+    """Of a reset, the offset before it."""
 
 
 class Passed(NamedTuple):
@@ -40,6 +43,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Commit).decode
 
 
+def encoded_commits(at: At, member_id: str, client_id: str) -> tuple[bytes, bytes]:
+    """What is kept of a command's commits, the same for all its queues; and of those that are the first in theirs."""
+    commit = Commit(at.clock_ms, at.raft_index, member_id, client_id)
+    return _encode(commit), _encode(msgspec.structs.replace(commit, is_first=True))
+
+
 class GroupHistory:
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -48,12 +57,16 @@ class GroupHistory:
 
     # Changes, during apply.
 
-    def committed(self, queue: Queue, offset: int, commit: Commit) -> None:
-        """Note a commit that moved the offset forward."""
-        self._index.put(keys.group_commit(*queue, self._pass(queue), offset), _encode(commit))
+    def committed(self, queue: Queue, offset: int, encoded: bytes) -> None:
+        """Note a commit that moved the offset forward; see encoded_commits."""
+        number = self._passes.get(queue)
+        if number is None:
+            number = self._pass(queue)
+        self._index.put(keys.group_commit(*queue, number, offset), encoded)
 
-    def reset(self, queue: Queue, offset: int, commit: Commit) -> None:
-        """Note a reset: what comes now is another pass."""
+    def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
+        """Note a reset: what comes now is another pass. `before` is None if the group had no offset."""
+        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
         self._passes[queue] = number = self._pass(queue) + 1
         self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
 
@@ -76,7 +89,8 @@ class GroupHistory:
             if number:
                 key, value = next(self._index.scan(begin, end))
                 start, commit = keys.read_u64(key[15:]), _decode(value)
-                if min(start, commit.before or 0) <= offset < max(start, commit.before or 0):
+                before = commit.reset_from or 0
+                if min(start, before) <= offset < max(start, before):
                     found.append(Passed(start, commit))
             if start <= offset:
                 beyond = next(self._index.scan(keys.group_commit(*queue, number, offset + 1), end), None)

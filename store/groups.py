@@ -38,7 +38,7 @@ from store.errors import (
     Refused,
 )
 from store.given_back import GivenBackMarks, GivingGroup
-from store.group_history import Commit, GroupHistory, Passed
+from store.group_history import GroupHistory, Passed, encoded_commits
 from store.group_settings import check_settings
 from store.index import Index
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
@@ -176,11 +176,12 @@ class Groups:
             group = self._create(command.group)
             self._store(group)
         client = _client_of(group, command.member_id)
+        again, first = encoded_commits(at, command.member_id or "", client)
         for topic, queue, offset in changes:
             begin = group.offsets.get((topic.id, queue))
             if offset > (begin or 0):
-                commit = Commit(at.clock_ms, at.raft_index, command.member_id or "", client, begin)
-                self._history.committed((group.record.id, topic.id, queue), offset, commit)
+                place = (group.record.id, topic.id, queue)
+                self._history.committed(place, offset, first if begin is None else again)
                 ack = Event("ACK", None, topic.name, queue, begin or 0, offset, group.name, client or None)
                 self._outcomes.add(ack)
             self._set_offsets(group, [(topic, queue, offset)])
@@ -317,19 +318,16 @@ class Groups:
 
     def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
         """Per group, what moved it over a message or back before it; see GroupHistory."""
-        return [
-            (group.name, passed)
-            for group in self._groups.values()
-            if (topic.id, queue) in group.offsets
-            for passed in self._history.passed((group.record.id, topic.id, queue), offset)
-        ]
+        groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
+        places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
+        return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
 
     def _reset(self, group: _Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
         for topic, queue, offset in changes:
             place = (group.record.id, topic.id, queue)
-            commit = Commit(at.clock_ms, at.raft_index, "", "", group.offsets.get((topic.id, queue)), is_reset=True)
-            self._history.reset(place, offset, commit)
+            before = group.offsets.get((topic.id, queue))
+            self._history.reset(place, offset, before, at)
             self._marks.forget(*place)
         self._set_offsets(group, changes)
         group.record.generation += 1

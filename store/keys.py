@@ -60,10 +60,12 @@ _TIMER: Final = struct.Struct(">cQQ")
 _TIMER_BY_TIME: Final = struct.Struct(">cIcQQ")
 _KIND_TOPIC: Final = struct.Struct(">2sI")
 _PLACE: Final = struct.Struct(">HQ")
+_ENDED_ID_PLACE: Final = struct.Struct(">2xHQ")  # the end of an id and ID_PLACE, both zero bytes, before a place
 _KIND_PLACE: Final = struct.Struct(">2sIHQ")
 _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
 _GROUP_PASS: Final = struct.Struct(">cIIHI")
+_GROUP_COMMIT: Final = struct.Struct(">cIIHIQ")
 
 
 def u64(value: int) -> bytes:
@@ -229,7 +231,7 @@ def known_of_id(topic_id: int, value: str) -> bytes:
 
 
 def place_of_batch(topic_id: int, batch_id: str, queue: int, base_offset: int) -> bytes:
-    return _KIND_TOPIC.pack(_BY_ID, topic_id) + batch_id.encode() + b"\x00\x00" + _PLACE.pack(queue, base_offset)
+    return _KIND_TOPIC.pack(_BY_ID, topic_id) + batch_id.encode() + _ENDED_ID_PLACE.pack(queue, base_offset)
 
 
 def place_parts(rest: bytes) -> tuple[int, int]:
@@ -300,7 +302,7 @@ def group_pass(group_id: int, topic_id: int, queue: int, number: int) -> bytes:
 
 
 def group_commit(group_id: int, topic_id: int, queue: int, number: int, offset: int) -> bytes:
-    return group_pass(group_id, topic_id, queue, number) + _U64.pack(offset)
+    return _GROUP_COMMIT.pack(GROUP_HISTORY, group_id, topic_id, queue, number, offset)
 
 
 def group_pass_number(key: bytes) -> int:

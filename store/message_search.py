@@ -224,7 +224,7 @@ class MessageSearch:
     def _passes(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent]:
         for group, (committed, commit) in self._groups.passed(topic, queue, offset):
             name: TraceEventName = "consumed"
-            if commit.is_reset:
+            if commit.reset_from is not None:
                 name = "skipped" if committed > offset else "rewound"
             yield TraceEvent(
                 at_ms=commit.at_ms,
@@ -237,7 +237,7 @@ class MessageSearch:
                 member_id=commit.member_id or None,
                 client_id=commit.client_id or None,
                 committed_offset=committed,
-                first_commit=commit.before is None,
+                first_commit=commit.is_first,
             )
 
 
