@@ -23,6 +23,8 @@ NAMES: Final = {
     "transaction_id": ("t-1", "t-2", "t-3"),
     "batch_id": ("b-1", "b-2", "b-3", "b-4"),
     "member_id": ("m-1", "m-2"),
+    "message_id": ("b-1-0", "b-2-1", "t-1-0", "id-1"),
+    "source": ("g", "h"),
     "check_url": ("http://127.0.0.1:1/check",),
 }
 OTHER_NAMES: Final = ("a", "key-1", "1")
