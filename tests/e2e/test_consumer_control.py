@@ -41,7 +41,7 @@ async def until_committed(connection: Connection, group: str, expected: dict[int
 async def test_a_paused_consumer_keeps_its_queues_and_goes_on_where_it_was(connection: Connection, topic: str) -> None:
     """Three messages are handled, then nothing while it is paused; what another member gets meanwhile is not paused."""
     seen = Collector()
-    options: dict[str, Any] = {"start": "earliest", "connection": connection, "session_timeout_ms": 9_000}
+    options: dict[str, Any] = {"start": "earliest", "connection": connection}
     async with Consumer([], topic, topic, seen, **options) as member:
         await fill(connection, topic, 3, queue=0)
         await until_committed(connection, topic, {0: 3, 1: 0})
