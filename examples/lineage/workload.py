@@ -45,7 +45,7 @@ class Workload:
         self._due: set[tuple[str, str]] = set()
         """Group and node: what is to be processed, or to die."""
         self._done: set[tuple[str, str]] = set()
-        self._consumers: list[Consumer] = []
+        self._asked = 0
 
     async def prepare(self) -> None:
         """Topics and groups."""
@@ -74,7 +74,6 @@ class Workload:
                     self.servers, group, topics, handler, start="earliest", ordered=False, concurrency=CONCURRENCY,
                     commit_interval_ms=200,
                 )  # fmt: skip
-                self._consumers.append(consumer)
                 await stack.enter_async_context(consumer)
             async with asyncio.TaskGroup() as tasks:
                 while not enough():
@@ -175,14 +174,19 @@ class Workload:
         """Everything is decided that will be, processed, and committed by its group."""
         if self._due - self._done:
             return False
+        self._asked = (self._asked + 1) % len(self.servers)  # one of them may be dead
         try:
             async with aiohttp.ClientSession(raise_for_status=True, timeout=aiohttp.ClientTimeout(total=5)) as http:
-                async with http.get(f"{self.servers[0]}/v1/transactions?state=prepared&limit=1000") as answer:
+                async with http.get(f"{self.servers[self._asked]}/v1/cluster") as answer:
+                    leader = (await answer.json())["leader_url"]
+                if leader is None:
+                    return False
+                async with http.get(f"{leader}/v1/transactions?state=prepared&limit=1000") as answer:
                     prepared = {each["transaction_id"] for each in (await answer.json())["transactions"]}
                 if prepared != self._undecided:
                     return False
                 for group in GROUPS:
-                    async with http.get(f"{self.servers[0]}/v1/groups/{group}/offsets") as answer:
+                    async with http.get(f"{leader}/v1/groups/{group}/offsets") as answer:
                         if any(each["lag"] for each in (await answer.json())["offsets"]):
                             return False
         except (aiohttp.ClientError, TimeoutError):

@@ -38,7 +38,7 @@ class Graph:
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path).absolute()
-        tables = Tables(path, "delta" if (path / "events" / "_delta_log").exists() else "parquet")
+        tables = Tables(path)
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'; SET parquet_metadata_cache = true")
         for name, table in (("events", tables.events), ("nodes", tables.nodes), ("edges", tables.edges)):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
+
 from keelmq_spark.events import EVENTS_ARROW
 from keelmq_spark.java import use_java
 from keelmq_spark.openlineage import Reporter
@@ -96,7 +98,9 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
             reporter.add(batch)
         if count:
             took_ms = (time.monotonic() - began_s) * 1000
-            log.info("batch %d: %d events, up to index %d, %.0f ms", batch_id, count, sink.raft_index, took_ms)
+            behind_s = time.time() - pc.max(batch["ts"]).as_py().timestamp()
+            report = "batch %d: %d events, up to index %d, in the tables %.1f s after the last one, written in %.0f ms"
+            log.info(report, batch_id, count, sink.raft_index, behind_s, took_ms)
 
     checkpoint = options.checkpoint or options.tables / "_checkpoint"
     writer: Any = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.absolute()))

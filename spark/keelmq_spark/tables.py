@@ -49,12 +49,12 @@ class Table(Protocol):
 
 
 class Tables:
-    """The three tables, and the state of the job, under `path`."""
+    """The three tables, and the state of the job, under `path`. `format` is for tables that are new."""
 
     def __init__(self, path: str | Path, format: Format = "delta") -> None:
         self.path = Path(path).absolute()
-        self.format = format
-        make: type[DeltaFiles | ParquetFiles] = DeltaFiles if format == "delta" else ParquetFiles
+        self.format = format_of(self.path) or format
+        make: type[DeltaFiles | ParquetFiles] = DeltaFiles if self.format == "delta" else ParquetFiles
         self.events: Table = make(self.path, "events")
         self.nodes: Table = make(self.path, "nodes")
         self.edges: Table = make(self.path, "edges")
@@ -89,6 +89,13 @@ class Tables:
                    ORDER BY "offset" """,
                 params=[files, topic, queue, begin, end],
             ).to_arrow_table()
+
+
+def format_of(path: Path) -> Format | None:
+    """Of the tables that are there; None when there are none yet."""
+    if (path / "events" / "_delta_log").exists():
+        return "delta"
+    return "parquet" if any((path / "events").glob("_complete-*")) else None
 
 
 class _Part(NamedTuple):

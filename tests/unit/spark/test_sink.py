@@ -105,3 +105,11 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
     log.publish("orders", "z-0")
     LineageSink(Tables(tmp_path)).write(log.table())
     assert len(rows(Tables(tmp_path), "events")) == log.table().num_rows
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_tables_keep_the_format_that_they_were_begun_in(format: Format, tmp_path: Path) -> None:
+    killed_writer.write(tmp_path, format)
+    other: Format = "parquet" if format == "delta" else "delta"
+    tables = Tables(tmp_path, other)
+    assert (tables.format, tables.events.raft_index) == (format, shop().table()["raft_index"][-1].as_py())
