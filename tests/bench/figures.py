@@ -21,8 +21,8 @@ class Figure(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Value over goal."""
-        return None if self.goal is None else self.value / self.goal
+        """Value over goal, when there is one to divide by."""
+        return self.value / self.goal if self.goal else None
 
     @property
     def met(self) -> bool | None:
