@@ -39,6 +39,9 @@ from store.topics import OP_HALF_TOPIC
 from tests.unit.store.broker_model import Model, identity, message_id_of
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce
 
+STATE_AFTER = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
+"""By the type of an event."""
+
 TOPICS = st.sampled_from(["orders", "points"])
 QUEUE_NUMBERS = st.integers(0, 1)
 TRANSACTION_IDS = st.sampled_from(["tx1", "tx2", "tx3"])
@@ -257,6 +260,27 @@ class AgainstTheModel(RuleBasedStateMachine):
                         if event.event == "consumed"
                     ]
                     assert passed == [committed for committed in commits if committed > offset][:1]
+
+    @invariant()
+    def who_follows_the_events_knows_the_queues_and_the_decisions(self) -> None:
+        machine, sent = self.replica.machine, self.sent_batches()
+        queues: dict[tuple[str | None, int | None], list[str]] = {}
+        states: dict[str | None, str] = {}
+        for _, outcome in machine.outcomes(1, machine.applied_index, 10**6):
+            for event in outcome.events:
+                states[event.transaction_id] = STATE_AFTER.get(event.type, "prepared")
+                if event.type == "PUBLISH":
+                    assert event.messages is not None
+                    batch = sent[event.messages.position, event.messages.block_offset]
+                    told = queues.setdefault((event.topic, event.queue), [])
+                    del told[event.offset :]  # the topic was deleted and created anew
+                    assert len(told) == event.offset
+                    told += [identity(batch, n) for n in range(batch.count) if n not in event.messages.skip]
+        for topic, by_queue in self.model.topics.items():
+            for queue, expected in enumerate(by_queue):
+                assert queues.get((topic, queue), [])[: len(expected)] == expected
+        for transaction_id, transaction in self.model.transactions.items():
+            assert states.get(transaction_id, "prepared") == transaction.state
 
     @invariant()
     def what_waits_is_what_was_scheduled(self) -> None:
