@@ -261,12 +261,14 @@ class Observer:
     def _on_commit(self, replica: "Replica", commit_index: int) -> None:
         node_id, handlers = replica.node_id, replica.raft
         self._world.trace("commit", node_id, commit_index)
-        for index in range(self._commit_seen[node_id] + 1, commit_index + 1):
+        first = self._commit_seen[node_id] + 1
+        for index in range(first, commit_index + 1):
             self.safety.committed.on_commit(node_id, index, replica.log.term_at(index), handlers.term)
         self._commit_seen[node_id] = commit_index
         term = replica.log.term_at(commit_index)
         if handlers.role == LEADER and len(self.disks) > 1:  # alone, everything that is durable is committed
             self.safety.committed.on_leader_commit(node_id, handlers.term, commit_index, term)
+            self._rules.on_leader_commit(replica, first, commit_index)
         if replica.durable.term_at(commit_index) != term:
             raise Violation(
                 "nothing_unsynced_promised", f"node {node_id} counts {commit_index} committed, not yet on its own disk"

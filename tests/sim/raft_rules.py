@@ -34,9 +34,8 @@ class RaftRules:
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
         self._answer: _Answer | None = None
-        # By node whose new disk has no vote yet: what the old one held, index -> term, and what of that was committed.
-        self._held_before: dict[int, dict[int, int]] = {}
-        self._committed_then: dict[int, set[int]] = {}
+        # By node whose new disk has no vote yet: what was committed before, or with the help of the old one's copy.
+        self._bound_by: dict[int, set[int]] = {}
         self._heard: dict[int, set[int]] = {}  # by each node since it started
 
     def on_start(self, node_id: int) -> None:
@@ -45,10 +44,16 @@ class RaftRules:
         self._heard[node_id] = set()
 
     def on_wiped(self, node_id: int) -> None:
-        self._held_before[node_id] = dict(self._disks[node_id].before_wipe)
-        self._committed_then[node_id] = {
-            index for index, term in self._held_before[node_id].items() if self._safety.committed.knows(index, term)
-        }
+        held, knows = self._disks[node_id].before_wipe, self._safety.committed.knows
+        bound = self._bound_by.setdefault(node_id, set())
+        bound.update(index for index, term in held.items() if knows(index, term))
+
+    def on_leader_commit(self, leader: "Replica", first: int, last: int) -> None:
+        """The entries `first` to `last` are committed. A copy that is lost may be among those that were counted: the
+        leader had heard of it, and not yet of the new disk."""
+        for node_id, bound in self._bound_by.items():
+            if leader.raft.match_index(node_id) >= last:
+                bound.update(range(first, last + 1))
 
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
         node_id = replica.node_id
@@ -95,7 +100,6 @@ class RaftRules:
         counted = handlers.match_index(answer.peer)
         if not counted:
             return
-        self._acknowledgements.on_counted(answer.peer, counted, handlers.term)
         if counted > answer.counted_before and answer.term != handlers.term:
             raise Violation(
                 "stale_acknowledgement",
@@ -109,13 +113,10 @@ class RaftRules:
 
     def _look_at_vote(self, node_id: int) -> None:
         """A node with a new disk may vote when it has what was committed with its old disk's copy, and knows the terms
-        in which that may have voted. A copy that nobody counted binds nobody."""
-        if node_id not in self._held_before or not self._disks[node_id].voter:
+        in which that may have voted. A copy that was not counted binds nobody."""
+        if node_id not in self._bound_by or not self._disks[node_id].voter:
             return
-        held, committed = self._held_before.pop(node_id), self._committed_then.pop(node_id)
-        counted = self._acknowledgements.is_counted
-        bound = {i: term for i, term in held.items() if i in committed or counted(node_id, i, term)}
-        self._safety.committed.check_rejoined(node_id, bound, self._disks[node_id].term_at)
+        self._safety.committed.check_rejoined(node_id, self._bound_by.pop(node_id), self._disks[node_id].term_at)
         silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
         if silent:
             raise Violation(

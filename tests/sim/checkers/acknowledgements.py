@@ -24,7 +24,6 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._logs: dict[int, list[int]] = {}  # term of a leader -> the terms of its entries when it was elected
-        self._counted: dict[int, dict[int, int]] = {}  # node -> term of a leader -> up to where it counted its copy
 
     def on_leader(self, leader_term: int, last_index: int, term_at: Callable[[int], int | None]) -> None:
         """A node became leader of `leader_term`; `term_at` reads its log."""
@@ -45,12 +44,3 @@ class Acknowledgements:
                 f"node {node_id} tells the leader of term {reply.term} that it has everything up to entry "
                 f"{reply.match_index}; that one is of term {found} there, and of term {expected} in the leader's log",
             )
-
-    def on_counted(self, peer: int, index: int, leader_term: int) -> None:
-        """The leader of `leader_term` counts the peer's copies up to `index`."""
-        counted = self._counted.setdefault(peer, {})
-        counted[leader_term] = max(counted.get(leader_term, 0), index)
-
-    def is_counted(self, peer: int, index: int, term: int) -> bool:
-        """Whether any leader that had the entry ever counted the peer's copy, on this disk or an earlier one."""
-        return any(leader >= term and last >= index for leader, last in self._counted.get(peer, {}).items())

@@ -5,7 +5,7 @@ An entry counts as committed when any node says so, or acts on it: the first cla
 term in between may be elected late, by votes that were slow, and rightly lacks the entry.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from .violation import Violation
 
@@ -35,11 +35,11 @@ class CommittedKept:
         if term != leader_term:
             raise Violation("commit_rule", f"node {node_id}, leader of {leader_term}, commits {index} of term {term}")
 
-    def check_rejoined(self, node_id: int, held: Mapping[int, int], term_at: Callable[[int], int | None]) -> None:
-        """`node_id` votes again; on its old disk others may have counted `held`, index -> term, and `term_at` reads the
-        new one."""
-        for index, term in held.items():
-            if self.knows(index, term) and term != term_at(index):
+    def check_rejoined(self, node_id: int, bound: Iterable[int], term_at: Callable[[int], int | None]) -> None:
+        """`node_id` votes again on a new disk, which `term_at` reads; its old one was counted on for the committed
+        entries `bound`."""
+        for index in sorted(bound):
+            if self._committed[index][0] != term_at(index):
                 raise Violation(
                     "rejoined_too_early", f"node {node_id} votes again without entry {index}, which is committed"
                 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from raft.clock import ReplicatedClock
 from store.command import DecodedEntry
 from store.errors import Refused
 from store.index import Index
@@ -64,9 +65,13 @@ def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: 
 
 
 def lets_the_clock_fall(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
-    """The replicated clock follows a leader whose clock is behind."""
+    """Leaders stamp what their wall clocks say, and the replicated clock follows one that is behind."""
     machine._applied.clock_ms = decoded.timestamp_ms
     return _carry_out(machine, decoded, at._replace(clock_ms=decoded.timestamp_ms))
+
+
+def _wall_ms(clock: ReplicatedClock) -> int:
+    return clock._clock.wall_ms()
 
 
 def keeps_half_of_a_refused_entry(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
@@ -110,7 +115,7 @@ MUTANTS = (
     mutant(8, Swap(StateMachine, "_commit", index_is_ahead_of_its_effects)),
     mutant(8, Swap(StateMachine, "_commit", index_is_behind_its_effects)),
     mutant(8, Swap(StateMachine, "_carry_out", stamps_with_the_own_clock)),
-    mutant(4, Swap(StateMachine, "_carry_out", lets_the_clock_fall)),
+    mutant(4, Swap(StateMachine, "_carry_out", lets_the_clock_fall), Swap(ReplicatedClock, "__call__", _wall_ms)),
     mutant(11, Swap(StateMachine, "_carry_out", keeps_half_of_a_refused_entry)),
     mutant(4, Swap(Topics, "advance", leaves_gaps)),
     mutant(4, Swap(Topics, "advance", forgets_queue_ends)),
