@@ -24,6 +24,7 @@ from cluster.message_views import (
     TraceView,
 )
 from cluster.problems import Problem
+from cluster.pull import SCAN_BYTES_MAX
 from cluster.requests import MessageIdQuery, MessagesQuery, check_topic, parse_query
 from cluster.responses import MessageView, or_unset
 from cluster.routes import Route, json_of
@@ -82,15 +83,14 @@ class MessageApi:
         finder = MessageFinder(self._core)
         added = added_properties(self._core.state, topic)
         messages: list[MessageView] = []
-        size, after = 0, None
+        after = None
         if query.key is None:
             found = finder.by_time(topic, begin, end_ms)
         else:
             found = finder.by_key(topic, query.key, begin, end_ms)
         async with contextlib.aclosing(found):
             async for stored in found:
-                size += len(stored.found.message.body)
-                if messages and (len(messages) == query.limit or size > PULL_BYTES_MAX or finder.pace.is_over):
+                if messages and (len(messages) == query.limit or finder.scanned_bytes > SCAN_BYTES_MAX):
                     after = "-".join(map(str, stored.place))
                     break
                 messages.append(_message_view(topic, stored, None if added is None else added(stored.row)))

@@ -39,7 +39,9 @@ class MessageFinder:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reader = BlockReader(core)
-        self.pace = Pace()
+        self._pace = Pace()
+        self.scanned_bytes = 0
+        """Of blocks that were read for visible messages, unpacked."""
 
     async def by_id(
         self, topic: str | None, message_id: str
@@ -89,7 +91,7 @@ class MessageFinder:
                 heapq.heappush(waiting, (following.stored_at_ms, queue, following.base_offset))
             if KeyedMessage(row.stored_at_ms, queue, row.next_offset) <= begin:
                 continue
-            for found in delivered(row, self._reader.messages(row)):
+            for found in delivered(row, self._messages(row)):
                 stored = Stored(row, queue, found)
                 if stored.place >= begin:
                     yield stored
@@ -97,12 +99,17 @@ class MessageFinder:
 
     def _message(self, row: Row, offset: int) -> FoundMessage:
         ordinal = row.ordinals()[offset - row.base_offset]
-        message = self._reader.messages(row)[ordinal]
+        message = self._messages(row)[ordinal]
         return FoundMessage(offset, message.message_id or f"{row.batch_id}-{ordinal}", message)
 
+    def _messages(self, row: Row) -> list[BlockMessage]:
+        if self._reader.reads_anew(row):
+            self.scanned_bytes += row.block_bytes
+        return self._reader.messages(row)
+
     async def _rest(self) -> None:
-        if self.pace.is_tired:
-            await self.pace.rest()
+        if self._pace.is_tired:
+            await self._pace.rest()
 
 
 def _behind(place: KeyedMessage) -> KeyedMessage:

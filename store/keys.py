@@ -46,6 +46,7 @@ ID_PLACE: Final = b"\x00"
 ID_BATCH: Final = b"\x01"
 ID_TRANSACTION: Final = b"\x02"
 ID_TIMER: Final = b"\x03"
+ID_FIRED: Final = b"\x04"
 
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
@@ -256,6 +257,10 @@ def transaction_of_batch(topic_id: int, batch_id: str, transaction_id: str) -> b
 
 def timer_of_batch_id(topic_id: int, batch_id: str, sequence: int) -> bytes:
     return known_of_id(topic_id, batch_id) + ID_TIMER + _U64.pack(sequence)
+
+
+def fired_of_batch_id(topic_id: int, batch_id: str, sequence: int) -> bytes:
+    return known_of_id(topic_id, batch_id) + ID_FIRED + _U64.pack(sequence)
 
 
 def messages_of_topic(topic_id: int) -> tuple[bytes, bytes, bytes]:

@@ -40,15 +40,13 @@ class TakenBack(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BatchTimer(msgspec.Struct, array_like=True, frozen=True):
-    """A batch that was scheduled, kept after its time. `offset` is where its first message became visible; None while
-    it waits, and for ever when all of it was taken back."""
+    """A batch that was scheduled, kept after its time."""
 
     queue: int
     due_ms: int
     scheduled_at_ms: int
     raft_index: int
     transaction_id: str | None
-    offset: int | None = None
     taken_back: tuple[TakenBack, ...] = ()
 
 
@@ -79,6 +77,11 @@ class KeyedMessage(NamedTuple):
     offset: int
 
 
+class BatchTimerOf(NamedTuple):
+    key: TimerKey
+    timer: BatchTimer
+
+
 class KnownOfId(NamedTuple):
     """What is known of an id in one topic, each in the order of its keys."""
 
@@ -87,7 +90,9 @@ class KnownOfId(NamedTuple):
     batches: list[tuple[str, int]]
     """Of an explicit message id: batch id and ordinal."""
     transactions: list[str]
-    timers: list[tuple[TimerKey, BatchTimer]]
+    timers: list[BatchTimerOf]
+    fired: dict[int, int]
+    """By sequence of the timer, the offset at which its first message became visible."""
 
 
 class Place(NamedTuple):
@@ -142,12 +147,17 @@ class MessageIndex:
         self._index.put(_timer_key(key, timer), _encode(_of_timer(key, timer)))
 
     def timer_fired(self, key: TimerKey, timer: Timer, offset: int) -> None:
-        """Its first message is visible now, at `offset`."""
-        self._change_timer(key, timer, offset=offset)
+        """Its first message is visible now, at `offset`. Reads nothing: many are due at once."""
+        fired = keys.fired_of_batch_id(timer.topic_id, timer.block.batch_id, key.sequence)
+        self._index.put(fired, keys.u64(offset))
 
     def taken_back(self, key: TimerKey, timer: Timer, taken_back: TakenBack) -> None:
         """One of its messages will not be delivered."""
-        self._change_timer(key, timer, taken_back=taken_back)
+        stored = _timer_key(key, timer)
+        value = self._index.get(stored)
+        recorded = _decode_timer(value) if value is not None else _of_timer(key, timer)
+        changed = msgspec.structs.replace(recorded, taken_back=(*recorded.taken_back, taken_back))
+        self._index.put(stored, _encode(changed))
 
     def add_event(
         self, place: Place, raft_index: int, group_id: int, name: RedeliveryEventName, event: RedeliveryEvent
@@ -188,18 +198,8 @@ class MessageIndex:
             raft_index, kind = keys.event_of_place_parts(key)
             yield FoundEvent(_KINDS[kind], raft_index, _decode_event(value))
 
-    def _change_timer(
-        self, key: TimerKey, timer: Timer, *, offset: int | None = None, taken_back: TakenBack | None = None
-    ) -> None:
-        stored = _timer_key(key, timer)
-        value = self._index.get(stored)
-        recorded = _decode_timer(value) if value is not None else _of_timer(key, timer)
-        more = (taken_back,) if taken_back is not None else ()
-        changed = msgspec.structs.replace(recorded, offset=offset, taken_back=(*recorded.taken_back, *more))
-        self._index.put(stored, _encode(changed))
-
     def _known(self, topic_id: int, value: str) -> KnownOfId:
-        known = KnownOfId([], [], [], [])
+        known = KnownOfId([], [], [], [], {})
         prefix = keys.known_of_id(topic_id, value)
         begin = len(prefix)
         for key, stored in self._index.scan(prefix, keys.after(prefix)):
@@ -210,9 +210,11 @@ class MessageIndex:
                 known.batches.append(keys.batch_of_message_parts(rest))
             elif kind == keys.ID_TRANSACTION:
                 known.transactions.append(rest.decode())
-            else:
+            elif kind == keys.ID_TIMER:
                 timer = _decode_timer(stored)
-                known.timers.append((TimerKey(timer.due_ms, keys.read_u64(rest)), timer))
+                known.timers.append(BatchTimerOf(TimerKey(timer.due_ms, keys.read_u64(rest)), timer))
+            else:
+                known.fired[keys.read_u64(rest)] = keys.read_u64(stored)
         return known
 
 

@@ -181,9 +181,11 @@ class MessageSearch:
         if topic is None or place.state not in ("visible", "scheduled", "taken_back"):
             return None
         base_offset = place.block.base_offset if isinstance(place.block, Row) else None
-        for _, timer in self._messages.of_batch(topic.id, place.batch_id).timers:
+        known = self._messages.of_batch(topic.id, place.batch_id)
+        for key, timer in known.timers:
             waits = place.offset is None and (timer.due_ms, timer.raft_index) == (place.deliver_at_ms, place.raft_index)
-            if timer.queue == place.queue and (waits or (base_offset is not None and timer.offset == base_offset)):
+            fired = base_offset is not None and known.fired.get(key.sequence) == base_offset
+            if timer.queue == place.queue and (waits or fired):
                 return timer
         return None
 

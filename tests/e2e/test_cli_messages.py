@@ -171,8 +171,11 @@ def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
-    code = "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    patient = (
+        "import keelmq.cli_complete; keelmq.cli_complete.COMPLETION_TIMEOUT_MS = 60_000; " if servers is None else ""
+    )
+    code = patient + "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     return done.stdout.split()
 

@@ -381,3 +381,15 @@ async def test_offsets_are_cloned_to_a_group_without_members(node: Node) -> None
     refused = await node.call("POST", clone, {"source": "a"})
     assert (refused.status, refused.body["code"]) == (409, "group_has_members")
     assert await committed("b") == {"orders": 1}
+
+
+async def test_a_page_ends_when_enough_was_read_for_it(node: Node) -> None:
+    await topic(node, queues=1)
+    names = "abcdefghijklmnopqrst"
+    for name in names:  # of 18 the blocks are within 16 MiB
+        await send(node, name + "x" * 900_000, keys=["k"])
+    for query in ("key=k", ""):
+        first = await get(node, f"{MESSAGES}?{query}")
+        assert [each["body"][0] for each in first["messages"]] == list(names[:18])
+        rest = await get(node, f"{MESSAGES}?{query}&after={first['next']}")
+        assert ([each["body"][0] for each in rest["messages"]], rest["next"]) == (list(names[18:]), None)
