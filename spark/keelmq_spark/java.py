@@ -46,7 +46,7 @@ def is_new_enough(java: str) -> bool:
         shown = subprocess.run(  # noqa: S603 - what Spark would run
             [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return False
     found = _VERSION.search(shown.stderr)
     return shown.returncode == 0 and found is not None and int(found.group(1)) >= JAVA_VERSION_MIN

@@ -1,6 +1,7 @@
 """What entries did, read from real nodes: from a follower, through the death of a leader, after an update."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Self
 
@@ -8,8 +9,8 @@ import msgspec
 import pytest
 
 import keelmq
-from keelmq.errors import LogRangeRemoved
-from keelmq.log_events import EntryEvents
+from keelmq.errors import LogRangeRemoved, Unavailable
+from keelmq.log_events import EntryEvents, EventsPage
 from store import keys
 from store.index import Index
 from tests.e2e.cluster_process import ClusterProcess
@@ -24,7 +25,7 @@ class Tail:
     """Reads events of one or several nodes, a little at a time, and remembers where it is."""
 
     def __init__(self, servers: Sequence[str]) -> None:
-        self.connection = keelmq.Connection(servers)
+        self.connection = keelmq.Connection(servers, call_timeout_ms=60_000)
         self.admin = keelmq.Admin(self.connection)
         self.rows: Rows = []
         self.next_index = 1
@@ -38,13 +39,19 @@ class Tail:
 
     async def read(self, *, wait_ms: int = 0) -> int:
         """One page; the index up to which the node that answered had applied the log."""
-        page = await self.admin.log_events(
-            self.next_index, from_event=self.next_event, max_bytes=2_000, wait_ms=wait_ms
-        )
+        page = await self._page(wait_ms)
         for entry in page.entries():
             self.rows += published(entry)
         self.next_index, self.next_event = page.next_index, page.next_event
         return page.applied_index
+
+    async def _page(self, wait_ms: int) -> EventsPage:
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(Unavailable):  # a busy machine takes its time
+                    return await self.admin.log_events(
+                        self.next_index, from_event=self.next_event, max_bytes=2_000, wait_ms=wait_ms
+                    )
 
     async def read_until(self, count: int) -> None:
         """Until so many messages were seen, and all that the node knows."""
@@ -71,7 +78,7 @@ async def send(producer: keelmq.Producer, count: int) -> list[str]:
 async def test_a_follower_tells_everything_and_a_dead_leader_stops_nothing(cluster: ClusterProcess) -> None:
     urls = [node.url for node in cluster.nodes.values()]
     with Tail(urls) as tail:
-        async with keelmq.Producer(urls) as producer:
+        async with keelmq.Producer(urls, send_timeout_ms=60_000) as producer:
             await tail.admin.put_topic("orders", queues=2)
             sent = await send(producer, 100)
             while len(tail.rows) < 50:

@@ -35,10 +35,10 @@ def send(cluster: ClusterProcess, topic: str, batches: Sequence[Sequence[keelmq.
     """The ids of what was sent, each batch to a queue of its own choice."""
 
     async def run() -> list[str]:
-        connection = keelmq.Connection(urls(cluster))
+        connection = keelmq.Connection(urls(cluster), call_timeout_ms=60_000)
         await keelmq.Admin(connection).put_topic(topic, queues=2)
         connection.close()
-        async with keelmq.Producer(urls(cluster)) as producer:
+        async with keelmq.Producer(urls(cluster), send_timeout_ms=60_000) as producer:
             results = await asyncio.gather(*(producer.send_batch(topic, list(batch)) for batch in batches))
         return [result.message_id(n) for result in results for n in range(result.count)]
 
