@@ -38,7 +38,7 @@ def run(
     ] = 1_000,
     max_entries: Annotated[
         int, typer.Option("--max-entries", min=1, max=10_000_000, help="Raft entries of a micro-batch at most.")
-    ] = 20_000,
+    ] = 5_000,
     cores: Annotated[str, typer.Option("--cores", metavar="N|*", help="Of a local Spark.")] = "2",
     openlineage: Annotated[
         str | None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 INTERVAL_MS: Final = 1_000
-MAX_ENTRIES: Final = 20_000
+MAX_ENTRIES: Final = 5_000
 """Raft entries of a micro-batch at most; all its events are in the driver's memory at a time."""
 POLL_S: Final = 0.2
 _LAUNCHED: Final = "PYSPARK_GATEWAY_PORT"
