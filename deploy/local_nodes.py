@@ -7,6 +7,7 @@ killed.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,6 +25,10 @@ STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
 PROBE_TIMEOUT_S: Final = 1.0
 LOG_TAIL_LINES: Final = 15
+SERVER_PORT_MIN: Final = 10_000
+SERVER_PORTS_MIN: Final = 1_000
+
+_random = random.SystemRandom()
 
 
 class NodeError(Exception):
@@ -172,12 +177,26 @@ def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports of the loopback interface that nobody listens on now, all different.
+
+    The kernel takes none of them for an outgoing connection meanwhile, so a node that was killed finds its own again.
+    """
+    found: set[int] = set()
+    while len(found) < count:
+        port = _random.choice(_ports_of_servers())
+        if port_is_free(port):
+            found.add(port)
+    return list(found)
+
+
+def _ports_of_servers() -> range:
+    """Where there is room beside what the kernel chooses from; everything, where there is none."""
+    try:
+        first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    except (OSError, ValueError):
+        return range(SERVER_PORT_MIN, 1 << 16)
+    beside = max(range(SERVER_PORT_MIN, first), range(last + 1, 1 << 16), key=len)
+    return beside if len(beside) >= SERVER_PORTS_MIN else range(SERVER_PORT_MIN, 1 << 16)
 
 
 def port_is_free(port: int) -> bool:

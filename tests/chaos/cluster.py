@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from cluster.exit_codes import ExitCode
+from deploy.local_nodes import free_ports
 from tests.chaos.broken import BROKEN_VARIABLE
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
@@ -19,7 +20,6 @@ from tests.chaos.network import CLIENT_HOST, Network, host_of
 from tests.chaos.node import ChaosNode
 from tests.chaos.skewed_node import set_offset_ns
 from tests.chaos.violations import Kind, Violations
-from tests.e2e.cluster_process import free_ports
 
 HTTP_PORT: Final = 7081
 PEER_PORT: Final = 7091

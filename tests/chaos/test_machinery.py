@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.local_nodes import free_ports
 from tests.chaos.broken import DEFECTS
 from tests.chaos.cluster import ChaosCluster, ClusterSettings
 from tests.chaos.directory import PREFIX, RUNNING, RunDirectory
@@ -25,7 +26,7 @@ from tests.chaos.schedule import Heal, Round, rounds
 from tests.chaos.self_test import verdict_on_defect
 from tests.chaos.skewed_node import set_offset_ns
 from tests.chaos.violations import Kind, Violations
-from tests.e2e.cluster_process import free_ports, wait_for
+from tests.e2e.cluster_process import wait_for
 
 EVERYTHING = Machine(None, None, None, None)
 LOOPBACK = Machine("no namespaces", "no mounts", "no strace", "no namespaces")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, free_ports, wait_for
+from deploy.local_nodes import free_ports
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 
 pytestmark = pytest.mark.process
 

@@ -12,8 +12,8 @@ import pytest
 from cluster.broker import Broker
 from cluster.config import NodeConfig
 from cluster.core import Core
+from deploy.local_nodes import free_ports
 from raft.clock import Clock
-from tests.e2e.cluster_process import free_ports
 
 START_MS = 1_700_000_000_000
 

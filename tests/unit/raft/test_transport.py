@@ -1,7 +1,6 @@
 """Peer connections over real sockets: who gets in, who is told why not."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 import uvloop
 
+from deploy.local_nodes import free_ports
 from raft.config import PeerAddress, RaftConfig
 from raft.frames import FrameProtocol
 from raft.messages import FRAME, MAX_FRAME_BYTES, Append, Hello, Message, TimeoutNow, Welcome, encode, make_append
@@ -18,9 +18,7 @@ from store.record import Entry
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 async def until(condition: Callable[[], bool]) -> None:
