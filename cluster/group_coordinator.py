@@ -259,7 +259,7 @@ class GroupCoordinator:
         if (body.member_id is None) != (body.generation is None):
             raise Problem("invalid_request", "member_id and generation: both or neither")
         offsets = tuple(QueueOffset(check_topic(each.topic), each.queue, each.offset) for each in body.offsets)
-        applied = await self._core.propose(CommitOffsets(group, body.member_id, body.generation, offsets))
+        applied = await self._core.propose(CommitOffsets(group, body.member_id, body.generation, offsets, body.begins))
         committed: OffsetsCommitted = applied.result
         return json_response(CommittedOffsetsView(offsets=committed_offsets(committed.offsets)))
 

@@ -199,6 +199,7 @@ class OffsetsRequest(Request, kw_only=True, frozen=True):
     member_id: Id | None = None
     generation: Natural | None = None
     offsets: Annotated[tuple[OffsetEntry, ...], Meta(min_length=1, max_length=OFFSETS_MAX)]
+    begins: bool = False
 
 
 class GivenBackEntry(OffsetEntry, kw_only=True, frozen=True):

@@ -156,6 +156,8 @@ class CommitOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="com
     member_id: str | None
     generation: int | None
     offsets: tuple[QueueOffset, ...]
+    begins: bool = False
+    """Where the group has no offset yet, it begins there: what is before was not processed."""
 
 
 class ResetOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=12):

@@ -179,8 +179,10 @@ class Groups:
         again, first = encoded_commits(at, command.member_id or "", client)
         for topic, queue, offset in changes:
             begin = group.offsets.get((topic.id, queue))
-            if offset > (begin or 0):
-                place = (group.record.id, topic.id, queue)
+            place = (group.record.id, topic.id, queue)
+            if command.begins and begin is None and offset:
+                self._history.reset(place, offset, None, at)
+            elif offset > (begin or 0):
                 self._history.committed(place, offset, first if begin is None else again)
                 ack = Event("ACK", None, topic.name, queue, begin or 0, offset, group.name, client or None)
                 self._outcomes.add(ack)

@@ -402,12 +402,18 @@ class Consumer:
             await asyncio.sleep(self._commit_interval_s)
 
     async def _commit(self) -> None:
-        due = [(reader, reader.position) for reader in self._readers.values() if reader.position != reader.committed]
-        for begin in range(0, len(due), OFFSETS_PER_COMMIT_MAX):
-            part = due[begin : begin + OFFSETS_PER_COMMIT_MAX]
+        readers = self._readers.values()
+        # Where the group begins is told first: what is before it was skipped, not processed.
+        await self._commit_all([(each, each.begin) for each in readers if each.committed is None], begins=True)
+        await self._commit_all([(each, each.position) for each in readers if each.position != each.committed])
+
+    async def _commit_all(self, due: Sequence[tuple[QueueReader, int]], *, begins: bool = False) -> None:
+        for first in range(0, len(due), OFFSETS_PER_COMMIT_MAX):
+            part = due[first : first + OFFSETS_PER_COMMIT_MAX]
             for reader, position in part:
                 reader.sent = position
-            await self._session.commit(self._generation, {reader.place: position for reader, position in part})
+            offsets = {reader.place: position for reader, position in part}
+            await self._session.commit(self._generation, offsets, begins=begins)
             for reader, position in part:
                 reader.committed = position
 

@@ -114,10 +114,11 @@ class GroupSession:
             return {}
         return {(each.topic, each.queue): each.offset for each in response.offsets}
 
-    async def commit(self, generation: int, offsets: Mapping[TopicQueue, int]) -> None:
-        """At most 1,024 offsets. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
+    async def commit(self, generation: int, offsets: Mapping[TopicQueue, int], *, begins: bool = False) -> None:
+        """At most 1,024 offsets. `begins`: in queues without an offset, these are where the group begins, and nothing
+        before them was processed. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
         entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
-        request = wire.CommitRequest(entries, self._member_id, generation)
+        request = wire.CommitRequest(entries, self._member_id, generation, begins)
         await self._connection.call(
             "PUT", f"{self._path}/offsets", body=wire.encode_json(request), deadline=self._deadline(), tries=3
         )

@@ -54,7 +54,8 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 class QueueReader:
     """Reads `place` from `position` on until stopped.
 
-    `committed` is what the broker is known to have, `sent` what it may have; both belong to the consumer's committer.
+    `begin` is where it began, `committed` what the broker is known to have (None: no offset of the group yet), `sent`
+    what it may have; the last two belong to the consumer's committer.
     A handler that raises is called again with the same messages after a pause, or they are given back, which finishes
     them once the broker has them: nothing behind an unfinished message is ever committed.
     """
@@ -86,7 +87,7 @@ class QueueReader:
         self._give_back = give_back
         self._on_timeout = on_timeout
         self._holds: set[Hold] = set(holds)
-        self._begin = position
+        self.begin = position
         self._progress = QueueProgress(position)
         self._fetch_offset = position
         self._ready: deque[ReceivedMessage] = deque()
@@ -109,7 +110,7 @@ class QueueReader:
     @property
     def is_ahead(self) -> bool:
         """Something was processed that is not committed."""
-        return self.position != self.committed and self.position > self._begin
+        return self.position != self.committed and self.position > self.begin
 
     @property
     def handling(self) -> list[Sequence[ReceivedMessage]]:

@@ -211,6 +211,7 @@ class CommitRequest(msgspec.Struct, omit_defaults=True):
     offsets: list[CommitOffset]
     member_id: str | None = None
     generation: int | None = None
+    begins: bool = False
 
 
 class GivenBack(msgspec.Struct, omit_defaults=True):

@@ -223,6 +223,23 @@ async def test_latest_is_remembered_from_the_first_moment(connection: Connection
     assert seen.numbers() == [0, 1, 2]
 
 
+async def test_what_is_before_the_beginning_of_a_group_was_skipped_not_consumed(
+    connection: Connection, topic: str
+) -> None:
+    seen = Collector()
+    async with Producer([], connection=connection) as producer:
+        await producer.send(topic, b"0", queue=0, message_id=f"{topic}-before")
+        async with Consumer([], topic, topic, seen, connection=connection):
+            await producer.send(topic, b"1", queue=0, message_id=f"{topic}-after")
+            await until(lambda: len(seen.bodies) == 1)
+    admin = Admin(connection)
+    names = []
+    for message_id in (f"{topic}-before", f"{topic}-after"):
+        (trace,) = await admin.trace(message_id, topic=topic)
+        names.append([event["event"] for event in trace["events"] if event.get("group") == topic])
+    assert names == [["skipped"], ["consumed"]]
+
+
 async def test_two_members_share_the_queues_and_take_over(connection: Connection, topic: str) -> None:
     seen = Collector()
     first = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=3_000)

@@ -148,6 +148,20 @@ def test_a_timer_whose_topic_is_gone_expires(replica: Replica) -> None:
     assert events(replica) == (Event("EXPIRE", messages=MessagesOf(*place(scheduled), 3)),)
 
 
+def test_where_a_group_begins_is_no_consumption(replica: Replica) -> None:
+    replica.one(produce(header("orders", 0, "a", 9)))
+    begin = CommitOffsets("g", None, None, (QueueOffset("orders", 0, 4),), begins=True)
+    replica.one(begin)
+    assert events(replica) == ()
+    replica.one(begin)
+    assert events(replica) == ()
+    replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 6),)))
+    assert [(event.offset, event.offset_end) for event in events(replica)] == [(4, 6)]
+    # It has an offset now: a commit is a commit, whatever it says of itself.
+    replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 9),), begins=True))
+    assert [(event.offset, event.offset_end) for event in events(replica)] == [(6, 9)]
+
+
 def test_moves_of_a_group_are_ranges(replica: Replica) -> None:
     replica.do(produce(header("orders", 0, "a", 9)), JoinGroup("g", "m", "consumer", ("orders",), 30_000))
     commit = CommitOffsets("g", "m", 1, (QueueOffset("orders", 0, 4), QueueOffset("orders", 1, 0)))
