@@ -14,7 +14,7 @@ class InvalidFilter(Exception):
         self.expression = expression
         self.position = position
         self.expected = expected
-        self.found = found
+        self.found = _printable(found)
 
     @property
     def detail(self) -> str:
@@ -26,10 +26,14 @@ class InvalidFilter(Exception):
         return self.detail
 
 
+def _printable(text: str) -> str:
+    """Whatever would break a line, move the caret, or cannot be told as text, is a blank."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def _pointed(expression: str, position: int) -> tuple[str, str]:
     begin = max(0, position - 1 - SHOWN_CHARACTERS)
     end = position - 1 + SHOWN_CHARACTERS
-    # Whatever would move the caret, or cannot be told as text, is a blank.
-    shown = "".join(character if character.isprintable() else " " for character in expression[begin:end])
+    shown = _printable(expression[begin:end])
     before, after = "…" * (begin > 0), "…" * (end < len(expression))
     return f"{before}{shown}{after}", " " * (len(before) + position - 1 - begin) + "^"

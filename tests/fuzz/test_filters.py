@@ -58,6 +58,8 @@ def expressions() -> st.SearchStrategy[str]:
 @example("a LIKE '" + "%a_" * 80 + "b'", BlockMessage(b"x", properties={"a": "a" * 32_767}))
 @example("a LIKE '" + "%aa" * 80 + "b'", BlockMessage(b"x", properties={"a": "a" * 32_767}))
 @example("a = 1", BlockMessage(b"x", properties={"a": "1" * 32_767}))
+@example('TRUE " \ud800 "', BlockMessage(b"x"))
+@example('0"\n"', BlockMessage(b"x"))
 def test_an_expression_is_a_condition_or_refused_with_its_place(expression: str, message: BlockMessage) -> None:
     try:
         condition = parse(expression)

@@ -33,6 +33,8 @@ def refusal(expression: str) -> InvalidFilter:
         ("   ", 4, "a property or a value, NOT or (", "the end"),
         ("price >", 8, "a property or a value", "the end"),
         ("price > > 3", 9, "a property or a value", ">"),
+        ('price "a\nb"', 7, "an operator, AND, OR or the end", "a b"),
+        ('price "\ud800"', 7, "an operator, AND, OR or the end", " "),
         ("price > 3 AND", 14, "a property or a value, NOT or (", "the end"),
         ("price > 3 AND OR x", 15, "a property or a value, NOT or (", "OR"),
         ("AND price > 3", 1, "a property or a value, NOT or (", "AND"),
