@@ -36,7 +36,8 @@ class Member:
         self.fatal: list[str] = []
         self.running = False
 
-    async def start(self) -> None:
+    async def start(self, *, disk_held: bool = False) -> None:
+        """With `disk_held` nothing that is written after the log was opened becomes durable until it is released."""
         self.directory.mkdir(exist_ok=True)
         self.index = Index.open(str(self.directory / "index"))
         self.machine = StateMachine(self.index)
@@ -47,6 +48,8 @@ class Member:
             cache_bytes=1 << 16,
             applied_index=self.machine.applied_index,
         )
+        if disk_held:
+            self.disk.hold()
         hard_state = HardState(self.disk, str(self.directory / "hard_state"))
         self.node = RaftNode(self.config, self.log, hard_state, self.machine, on_fatal=self.fatal.append)
         await self.node.start()
@@ -62,7 +65,7 @@ class Member:
             self.index.close()
 
 
-def make_members(count: int, tmp_path: Path) -> list[Member]:
+def make_members(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> list[Member]:
     addresses = {node: PeerAddress("127.0.0.1", free_port()) for node in range(1, count + 1)}
     return [
         Member(
@@ -71,7 +74,7 @@ def make_members(count: int, tmp_path: Path) -> list[Member]:
                 node_id=node,
                 listen=address,
                 peers={peer: other for peer, other in addresses.items() if peer != node},
-                election_timeout_ms=400,
+                election_timeout_ms=election_timeout_ms,
                 heartbeat_ms=100,
             ),
             tmp_path / str(node),
@@ -81,8 +84,8 @@ def make_members(count: int, tmp_path: Path) -> list[Member]:
 
 
 @asynccontextmanager
-async def cluster(count: int, tmp_path: Path) -> AsyncIterator[list[Member]]:
-    members = make_members(count, tmp_path)
+async def cluster(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> AsyncIterator[list[Member]]:
+    members = make_members(count, tmp_path, election_timeout_ms)
     try:
         for member in members:
             await member.start()

@@ -94,17 +94,25 @@ async def test_wiped_node_is_filled_by_the_leader_it_already_had(tmp_path: Path)
 
 
 async def test_what_a_lost_disk_acknowledged_no_longer_counts(tmp_path: Path) -> None:
-    async with cluster(3, tmp_path) as members:
+    # A leader that hears of nobody while the disk is replaced steps down, and there is nothing to see then.
+    async with cluster(3, tmp_path, election_timeout_ms=4_000) as members:
         leader = await leader_of(members)
         await put_topic(leader)
         await until(lambda: same_state(members))
         slow, wiped = [member for member in members if member is not leader]
         await slow.stop()
-        leader.disk.hold()  # acknowledged by `wiped`, not yet durable on the leader
+        leader.disk.hold()
+        index = leader.log.last_index + 1
         pending = asyncio.ensure_future(leader.node.propose(message("b")))
-        await until(lambda: leader.node.peers[wiped.config.node_id].match_index == leader.log.last_index)
+
+        def acknowledged() -> bool:
+            return leader.node.peers[wiped.config.node_id].match_index == index
+
+        await until(acknowledged)  # and not yet durable on the leader
         await wipe(wiped)
-        wiped.disk.hold()
+        await wiped.start(disk_held=True)
+        await until(lambda: not acknowledged())
+        assert leader.node.role == "leader"
         leader.disk.release()
         assert await unanswered(pending), "only the leader's disk has it"
         pending.cancel()
