@@ -45,9 +45,10 @@ class Progress:
         """The follower has everything up to match_index on disk. A late ack of less changes nothing.
 
         When it took only a part of a probe, its disk is full: the rest is tried again, at once while that gets on, then
-        with the heartbeats.
+        with the heartbeats. Until then no answer to something older, or to a heartbeat, opens the window.
         """
         advanced = match_index > self.acked
+        waited = bool(self._in_flight)
         self.acked = max(self.acked, match_index)
         self.next_index = max(self.next_index, self.acked + 1)
         while self._in_flight and self._in_flight[0][0] <= self.acked:
@@ -55,8 +56,8 @@ class Progress:
         if self.probing and self._in_flight:
             self.restart()
             self._probe_sent = self._stalled = not advanced
-            return
-        self.probing = self._probe_sent = self._stalled = False
+        elif waited or advanced or not self._probe_sent:
+            self.probing = self._probe_sent = self._stalled = False
 
     def on_heartbeat(self) -> None:
         """A follower that took nothing of the last probe may be tried again."""
@@ -65,7 +66,7 @@ class Progress:
 
     def on_reject(self, rejected_prev: int, hint: int) -> bool:
         """The append after rejected_prev did not fit. Returns whether the news is new: stale refusals are ignored."""
-        if rejected_prev <= self.acked or (self.probing and rejected_prev > self.next_index):
+        if rejected_prev <= self.acked or (self.probing and rejected_prev >= self.next_index):
             return False
         self.restart(max(self.acked + 1, min(hint, rejected_prev)))
         return True

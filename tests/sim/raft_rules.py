@@ -36,6 +36,7 @@ class RaftRules:
         self._answer: _Answer | None = None
         # By node whose new disk has no vote yet: what was committed before, or with the help of the old one's copy.
         self._bound_by: dict[int, set[int]] = {}
+        self._was_led = False  # by anybody, ever
         self._heard: dict[int, set[int]] = {}  # by each node since it started
 
     def on_start(self, node_id: int) -> None:
@@ -44,6 +45,8 @@ class RaftRules:
         self._heard[node_id] = set()
 
     def on_wiped(self, node_id: int) -> None:
+        if not self._was_led:
+            return  # a disk that is replaced within the very first election is out of scope (docs/reliability.md)
         held, knows = self._disks[node_id].before_wipe, self._safety.committed.knows
         bound = self._bound_by.setdefault(node_id, set())
         bound.update(index for index, term in held.items() if knows(index, term))
@@ -80,6 +83,7 @@ class RaftRules:
 
     def on_leader(self, replica: "Replica") -> None:
         """The node leads since this step."""
+        self._was_led = True
         term, log = replica.raft.term, replica.log
         self._safety.election.check_votes(replica.node_id, term, len(self._disks))
         self._acknowledgements.on_leader(term, log.last_index, log.term_at)

@@ -97,3 +97,26 @@ def test_a_follower_that_takes_a_part_is_sent_the_rest_at_once() -> None:
     progress.on_ack(15)
     assert progress.may_send()
     assert (progress.probing, progress.next_index) == (True, 16)
+
+
+def test_answers_to_older_messages_open_no_window_for_a_follower_that_takes_nothing() -> None:
+    """Found by simulation (seed 400877): each of them opened it, and every window brought more of them."""
+    progress = streaming(9)
+    progress.restart()
+    progress.sent(20, 10)
+    progress.on_ack(9)  # it took nothing of the probe
+    progress.on_ack(9)  # an answer to a heartbeat, or to what was sent before
+    assert not progress.may_send()
+    assert not progress.on_reject(rejected_prev=10, hint=10), "that was behind the probe, so it was sent before"
+    assert not progress.may_send()
+    progress.on_heartbeat()
+    assert progress.may_send()
+    progress.sent(20, 10)
+    progress.on_ack(20)
+    assert not progress.probing
+
+
+def test_a_heartbeat_finds_out_that_there_is_nothing_to_send() -> None:
+    progress = Progress(next_index=5)
+    progress.on_ack(4)
+    assert not progress.probing
