@@ -45,12 +45,6 @@ def counts_undelivered_checks(service: CheckService, check: DueCheck, now_ms: in
     _in_background(service.delivered((check.transaction_id,), check.client_id, "poll"))
 
 
-def hands_out_checks_twice(service: CheckService, check: DueCheck, now_ms: int) -> None:
-    """A check that is out is handed out again to the next who polls."""
-    _hand_out(service, check, now_ms)
-    service._leased_until_ms.pop(check.transaction_id, None)
-
-
 def discards_instead_of_asking(service: CheckService, check: DueCheck, now_ms: int) -> None:
     """A transaction is discarded when its first check is due."""
     _in_background(service._discard((check.transaction_id,)))
@@ -133,7 +127,6 @@ def gives_a_queue_to_nobody(held: Mapping[str, Sequence[TopicQueue]], queues: Se
 MUTANTS = (
     mutant(6, Swap(TransactionTable, "due_checks", asks_before_the_immunity_is_over)),
     mutant(6, Swap(CheckService, "_hand_out", counts_undelivered_checks)),
-    mutant(6, Swap(CheckService, "_hand_out", hands_out_checks_twice)),
     mutant(6, Swap(CheckService, "_hand_out", discards_instead_of_asking)),
     mutant(6, Swap(Transactions, "record_checks", loses_the_check_count_at_a_restart)),
     mutant(6, Swap(Core, "propose", decides_alone)),
