@@ -7,7 +7,7 @@ from typing import Final
 from cluster.exit_codes import ExitCode, StartupError
 from store.disk import PosixDisk
 from store.dump import dump_records, verify_log
-from store.log_errors import DiskError
+from store.log_errors import DiskError, LogCorruption
 from store.record import UnsupportedRecord
 
 LOG_ACTIONS: Final = ("dump", "verify")
@@ -24,7 +24,7 @@ def log_command(action: str, data_dir: str, from_index: int) -> int:
         # `keelmqd log dump | head` is no error; nothing more can be written, not even by the interpreter's own flush.
         sys.stdout = None
         return ExitCode.STOPPED
-    except (DiskError, UnsupportedRecord) as error:
+    except (DiskError, LogCorruption, UnsupportedRecord) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, f"{directory}: {error}") from None
 
 
@@ -44,6 +44,8 @@ def _verify(directory: str) -> int:
         index = "" if finding.raft_index is None else f", index {finding.raft_index}"
         weight = "harmless" if finding.harmless else "DAMAGE"
         print(f"{weight}: {finding.segment}, position {finding.position}{index}: {finding.detail}")
+    if report.base.index:
+        print(f"the log begins behind index {report.base.index} of term {report.base.term}: the rest was removed")
     print(
         f"{report.records} records in {report.segments} segments, index {report.first_index} to {report.last_index}, "
         f"end at position {report.end_position}, synced to {report.synced_position}: "

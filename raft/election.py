@@ -102,8 +102,8 @@ class ElectionHandlers(PinnedSyncObj):
 
     @property
     def _has_blank_log(self) -> bool:
-        """Nothing but the genesis record: a new cluster, or a new disk in an old one."""
-        return self.log.last_index == self.log.first_index
+        """Nothing but the genesis record: a new cluster, or a new disk in an old one. A log with a base is neither."""
+        return self.log.last_index == 1 and self.log.base.index == 0
 
     def _may_vote(self, *, first_election: bool) -> bool:
         """In the first election every log is blank; afterwards only nodes vote that have caught up once.

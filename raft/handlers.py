@@ -132,7 +132,7 @@ class SafeSyncObj(ElectionHandlers):
             self._send_append(peer, progress.next_index - 1, ())
 
     def _send_append(self, peer: int, prev_index: int, entries: Sequence[Entry]) -> None:
-        prev_term = self.log.term_at(prev_index) if prev_index else 0
+        prev_term = self.log.term_at(prev_index)
         self._progress[peer].announced_commit = self.commit_index
         self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries))
 
@@ -207,8 +207,8 @@ class SafeSyncObj(ElectionHandlers):
         prev_index, our_log = message.prev_index, self.log
         if prev_index > our_log.last_index:
             return our_log.last_index + 1
-        if prev_index < our_log.first_index or our_log.term_at(prev_index) == message.prev_term:
-            return None
+        if prev_index < our_log.base.index or our_log.term_at(prev_index) == message.prev_term:
+            return None  # what is before the base was committed and applied here
         if prev_index <= self.commit_index:
             raise SafetyViolation(
                 f"the leader of term {message.term} has another entry at {prev_index}, which is committed here"
@@ -237,7 +237,7 @@ class SafeSyncObj(ElectionHandlers):
 
     def _has(self, entry: Entry) -> bool:
         """Whether the entry is here; if another is in its place, that one and all after it are cut off, durably."""
-        if entry.index < self.log.first_index or self.log.term_at(entry.index) == entry.term:
+        if entry.index <= self.log.base.index or self.log.term_at(entry.index) == entry.term:
             return True
         if entry.index <= max(self.commit_index, self._known_committed):
             raise SafetyViolation(f"refusing to cut the committed entry {entry.index} for term {entry.term}")

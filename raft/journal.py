@@ -1,7 +1,8 @@
 """The commit log and the hard state as the journal PySyncObj expects (row 7).
 
 The library asks its journal for the last index on every step and for terms in its commit rule, never for payloads:
-those travel through `raft/handlers.py`. So an item here is `(b"", index, term)` and costs no disk read.
+those travel through `raft/handlers.py`. So an item here is `(b"", index, term)` and costs no disk read. Of a log whose
+front was removed the first item is its base, so the journal is never empty.
 """
 
 from typing import overload
@@ -38,7 +39,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
         self.log.append(idx, term, KIND_NOOP, b"")
 
     def __len__(self) -> int:
-        return self.log.last_index - self.log.first_index + 1
+        return self.log.last_index - self._first_item + 1
 
     @overload
     def __getitem__(self, item: int) -> Item: ...
@@ -47,10 +48,14 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
     def __getitem__(self, item: int | slice) -> Item | list[Item]:
         log = self.log
         if isinstance(item, slice):
-            return [self._item(log.first_index + i) for i in range(*item.indices(len(self)))]
+            return [self._item(self._first_item + i) for i in range(*item.indices(len(self)))]
         if item == -1:
             return b"", log.last_index, log.last_term
-        return self._item(log.first_index + item)
+        return self._item(self._first_item + item)
+
+    @property
+    def _first_item(self) -> int:
+        return max(self.log.base.index, 1)
 
     def _item(self, index: int) -> Item:
         return b"", index, self.log.term_at(index)

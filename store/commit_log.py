@@ -14,12 +14,20 @@ from typing import NamedTuple, NoReturn
 from crc32c import crc32c
 
 from store.disk import Disk, File
-from store.log_errors import DiskError, DiskFull, LogFailed
+from store.log_base import BEGINNING, LogBase, StoredBase, write_base
+from store.log_errors import DiskError, DiskFull, LogFailed, LogTruncated
 from store.log_reader import LogReader
 from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry, encode_header
-from store.recovery import FIRST_INDEX, FIRST_POSITION, Recovered, recover
+from store.recovery import Recovered, recover
 from store.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
-from store.segment_files import cut_log, grow_active, prepare_segment, publish_segment, seal_active
+from store.segment_files import (
+    cut_log,
+    grow_active,
+    prepare_segment,
+    publish_segment,
+    remove_segments,
+    seal_active,
+)
 
 __all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
 
@@ -46,8 +54,8 @@ class _Synced(NamedTuple):
 class CommitLog:
     """An append-only sequence of records with contiguous indexes and non-decreasing terms.
 
-    Invariants: `first_index <= synced_index + 1 <= last_index + 1`; every record up to `synced_index` survives a power
-    loss.
+    Invariants: `base.index <= synced_index <= last_index`; every record up to `synced_index` survives a power loss. The
+    first record is that behind `base`; a log with a base may be empty.
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, cache_bytes: int, recovered: Recovered) -> None:
@@ -55,7 +63,7 @@ class CommitLog:
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
-        self._segments, self._mark, self.recovery = recovered
+        self._segments, self._mark, self._stored_base, self.recovery = recovered
         self._reader = LogReader(self._segments, cache_bytes)
         self._failure: str | None = None
         self._sync_running = False
@@ -63,12 +71,16 @@ class CommitLog:
         epoch = self._mark.epoch + 1
         if not self._segments.segments:
             prepare_segment(disk, directory, segment_bytes + NOOP_RESERVE_BYTES)
-            self._segments.add(publish_segment(disk, directory, FIRST_POSITION, FIRST_INDEX))
+            self._segments.add(publish_segment(disk, directory, self.base.position, self.first_index))
+            if self._stored_base.restarting:
+                self._set_base(self._stored_base._replace(restarting=False))
         active = self._segments.active
         assert active.index is not None
         self.last_index = active.index.next_index - 1
         self.end_position = active.start + active.index.length
-        self.last_term = self._reader.term_at(self.last_index) if self.last_index >= self.first_index else 0
+        self.last_term = self.base.term
+        if self.last_index >= self.first_index:
+            self.last_term = self._reader.term_at(self.last_index)
         self._limit = 0  # position up to which an ordinary record needs no allocation; the no-op reserve lies behind it
         self._allocated = 0
         self._loop_synced = self._thread_synced = _Synced(epoch, self.last_index, self.end_position)
@@ -97,14 +109,19 @@ class CommitLog:
         directory = directory.rstrip("/")
         log = cls(disk, directory, segment_bytes, cache_bytes, recover(disk, directory, applied_index, may_be_new))
         log._restore_allocation()
-        if log.last_index < log.first_index:
-            log.append(FIRST_INDEX, 0, KIND_NOOP, b"")
+        if log.last_index == BEGINNING.index:
+            log.append(log.first_index, 0, KIND_NOOP, b"")
             log.sync()
         return log
 
     @property
+    def base(self) -> LogBase:
+        """The last record before the first kept one; of a log from the beginning all zero."""
+        return self._stored_base.base
+
+    @property
     def first_index(self) -> int:
-        return self._segments.segments[0].first_index
+        return self.base.index + 1
 
     @property
     def synced_index(self) -> int:
@@ -184,16 +201,16 @@ class CommitLog:
     def truncate_from(self, index: int) -> None:
         """Removes record `index` and all after it, durable on return.
 
-        Raises `ValueError` unless `first_index < index <= last_index + 1`, `LogFailed` when the disk fails. The caller
-        never truncates what is committed.
+        Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `LogFailed` when
+        the disk fails. The caller never truncates what is committed.
         """
         self._raise_if_failed()
-        if not self.first_index < index <= self.last_index + 1:
+        if not max(self.first_index, 2) <= index <= self.last_index + 1:
             raise ValueError(f"cannot truncate from {index}: the log holds {self.first_index} to {self.last_index}")
         if index == self.last_index + 1:
             return
         position = self._reader.position_of(index)
-        last_term = self._reader.term_at(index - 1)
+        last_term = self.term_at(index - 1)
         synced = self._synced()
         epoch = synced.epoch + 1
         self._loop_synced = _Synced(epoch, min(synced.index, index - 1), min(synced.position, position))
@@ -214,6 +231,54 @@ class CommitLog:
             self._restore_allocation()
         except DiskError as error:
             self._fail(error)
+
+    def drop_before(self, index: int) -> LogBase:
+        """Removes the segments that lie wholly before record `index`, but for the last one; returns the base then.
+
+        The base is durable before anything is removed, the removal is on return. Raises `ValueError` for an index
+        beyond `synced_index + 1`, `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        """
+        self._raise_if_failed()
+        if index > self.synced_index + 1:
+            raise ValueError(f"index {index} is beyond what is synced, {self.synced_index}")
+        first = self._segments.with_index(max(index, self.first_index))
+        if first is self._segments.segments[0]:
+            return self.base
+        base = LogBase(first.start, first.first_index - 1, self._reader.term_at(first.first_index - 1))
+        self._set_base(self._stored_base._replace(base=base))
+        while self._segments.segments[0] is not first:
+            self._segments.remove_first()
+        try:
+            remove_segments(self._disk, self._directory, before=base.position)
+        except DiskError as error:
+            self._fail(error)
+        return base
+
+    def restart_at(self, base: LogBase, installed_index: int = 0) -> None:
+        """Throws all records away; the log goes on behind `base`. Durable on return; a crash leaves the old log or the
+        new one.
+
+        `installed_index` is what the state machine has applied without this log: that it did does not mean that the log
+        once held it. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        """
+        self._raise_if_failed()
+        self._set_base(StoredBase(base, installed_index, restarting=True))
+        epoch = self._synced().epoch + 1
+        self._loop_synced = _Synced(epoch, base.index, base.position)
+        try:
+            self._mark.set_floor(epoch, base.position)
+            self._segments.clear()
+            remove_segments(self._disk, self._directory)
+            prepare_segment(self._disk, self._directory, self._segment_bytes + NOOP_RESERVE_BYTES)
+            self._segments.add(publish_segment(self._disk, self._directory, base.position, base.index + 1))
+            self._set_base(StoredBase(base, installed_index))
+            sync_file = self._disk.open(self._segments.active.path)
+        except DiskError as error:  # DiskFull as well: the old log is gone
+            self._fail(error)
+        self._reader.truncate(0)
+        self.last_index, self.last_term, self.end_position = base.index, base.term, base.position
+        self._replace_sync_file(epoch, sync_file)
+        self._note_allocation(self._segment_bytes)
 
     def close(self) -> None:
         """Makes what was appended durable and closes the files. No `sync` may be running, nothing may be called
@@ -238,12 +303,18 @@ class CommitLog:
     # Reading
 
     def entry(self, index: int) -> Entry:
-        """Record `index`, its CRC verified. Raises `IndexError` outside the log, `LogCorruption` when it is damaged."""
+        """Record `index`, its CRC verified.
+
+        Raises `IndexError` outside the log, `LogTruncated`, which is one, before its first record, `LogCorruption` when
+        the record is damaged.
+        """
         self._check_bounds(index)
         return self._reader.entry(index)
 
     def term_at(self, index: int) -> int:
-        """Without reading the record. Raises `IndexError` outside the log."""
+        """Without reading the record; also of the base. Raises `IndexError` outside the log."""
+        if index == self.base.index:
+            return self.base.term
         self._check_bounds(index)
         return self._reader.term_at(index)
 
@@ -268,8 +339,12 @@ class CommitLog:
         return self._reader.position_of(index)
 
     def index_at(self, position: int) -> int:
-        """The index of the record that begins at `position`. Raises `LookupError` if none does."""
-        index = self._reader.index_at(position) if FIRST_POSITION <= position < self.end_position else None
+        """The index of the record that begins at `position`. Raises `LookupError` if none does, `LogTruncated`, which
+        is one, before the first.
+        """
+        if 0 <= position < self.base.position:
+            raise LogTruncated(f"position {position}", self.first_index)
+        index = self._reader.index_at(position) if 0 <= position < self.end_position else None
         if index is None:
             raise LookupError(f"no record begins at position {position}")
         return index
@@ -288,6 +363,8 @@ class CommitLog:
 
     def _check_bounds(self, index: int) -> None:
         if not self.first_index <= index <= self.last_index:
+            if 0 < index < self.first_index:
+                raise LogTruncated(f"index {index}", self.first_index)
             raise IndexError(f"index {index} is outside the log, which holds {self.first_index} to {self.last_index}")
 
     def _check_append(self, index: int, term: int, kind: int) -> None:
@@ -307,6 +384,16 @@ class CommitLog:
         if self._failure is None:
             self._failure = f"the commit log stopped: {error}"
         raise LogFailed(self._failure) from error
+
+    def _set_base(self, stored: StoredBase) -> None:
+        """Durable on return. Raises `DiskFull` with nothing changed."""
+        try:
+            write_base(self._disk, self._directory, stored)
+        except DiskFull:
+            raise
+        except DiskError as error:
+            self._fail(error)
+        self._stored_base = stored
 
     def _make_room(self, size: int, kind: int) -> None:
         """Sees to it that `size` bytes fit behind the end, in the active segment or in a new one."""

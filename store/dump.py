@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from store.disk import Disk, File
+from store.log_base import BEGINNING, LogBase, read_base
+from store.log_base import FILE_NAME as BASE_NAME
+from store.log_errors import LogCorruption
 from store.record import HEADER_BYTES, KIND_ENTRY, Header, UnsupportedRecord
 from store.scan import last_nonzero, later_headers, scan_records
 from store.segment import SEGMENT_SUFFIX, SegmentIndex, segment_name, sidecar_name, start_of
@@ -47,6 +50,7 @@ class VerifyReport(NamedTuple):
     end_position: int
     synced_position: int  # what the `synced` file says
     findings: tuple[Finding, ...]
+    base: LogBase  # what the `base` file says: what was before was removed
 
     @property
     def intact(self) -> bool:
@@ -56,9 +60,13 @@ class VerifyReport(NamedTuple):
 def dump_records(disk: Disk, directory: str, first: int = 0, last: int | None = None) -> Iterator[RecordLine]:
     """Records with indexes `first` to `last` in order, up to the first that is not intact in each segment.
 
-    Raises `DiskError`; `UnsupportedRecord` at a record of a newer version.
+    Raises `DiskError`; `LogCorruption` if the base of the log is damaged; `UnsupportedRecord` at a record of a newer
+    version.
     """
+    base = read_base(disk, directory).base
     for start in _starts(disk, directory):
+        if start < base.position:
+            continue
         file = disk.open(f"{directory}/{segment_name(start)}")
         try:
             for header, _ in scan_records(file, start):
@@ -103,6 +111,7 @@ class _Verification:
         self._directory = directory
         self._starts = _starts(disk, directory)
         self._synced_position = self._read_mark()
+        self._base = BEGINNING
         self._previous: Header | None = None
         self._first_index: int | None = None
         self._records = 0
@@ -110,7 +119,7 @@ class _Verification:
         self._findings: list[Finding] = []
 
     def run(self) -> VerifyReport:
-        end = 0
+        end = self._read_base()
         for start, next_start in itertools.zip_longest(self._starts, self._starts[1:]):
             if start != end:
                 self._find(end, f"no segment covers positions {end} to {start}", segment=segment_name(end))
@@ -125,7 +134,27 @@ class _Verification:
             end,
             self._synced_position,
             tuple(self._findings),
+            self._base,
         )
+
+    def _read_base(self) -> int:
+        """Where the log begins; segments before are left out."""
+        try:
+            self._base, _, restarting = read_base(self._disk, self._directory)
+        except LogCorruption as error:
+            self._find(0, error.detail, segment=BASE_NAME)
+            return self._starts[0] if self._starts else 0
+        if restarting:
+            detail = "the log is being made anew behind this base: all segments go when it is opened"
+            self._find(self._base.position, detail, segment=BASE_NAME, harmless=True)
+            self._starts, self._synced_position = [], 0
+        gone = [start for start in self._starts if start < self._base.position]
+        for start in gone:
+            self._find(
+                start, "before the log's base; removed when it is opened", segment=segment_name(start), harmless=True
+            )
+        self._starts = self._starts[len(gone) :]
+        return self._base.position
 
     def _read_mark(self) -> int:
         path = f"{self._directory}/{SYNCED_MARK_NAME}"

@@ -7,6 +7,8 @@ LogError
 ├── LogFailed          the log was poisoned by an earlier failed write or sync: the process must stop
 ├── LogCorruption      bytes that were synced are not what was written: the process must stop
 └── HardStateCorruption  the same for the file that holds term and vote
+
+LogTruncated           an IndexError: what is asked for was removed from the front of the log; nothing is wrong
 """
 
 from __future__ import annotations
@@ -80,6 +82,14 @@ class HardStateCorruption(LogError):
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"hard state {path} is damaged: {detail}. {REPAIR_ADVICE}")
         self.path = path
+
+
+class LogTruncated(IndexError):
+    """What is asked for lies before `first_index`, the first record that is kept."""
+
+    def __init__(self, what: str, first_index: int) -> None:
+        super().__init__(f"{what} was removed: the log begins at index {first_index}")
+        self.first_index = first_index
 
 
 def disk_error(operation: str, path: str, error: OSError) -> DiskError:

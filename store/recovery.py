@@ -11,16 +11,19 @@ from enum import Enum
 from typing import NamedTuple
 
 from store.disk import Disk, File
+from store.log_base import BEGINNING, DAMAGED_BASE, LogBase, StoredBase, read_base
+from store.log_base import FILE_NAME as BASE_NAME
+from store.log_base import TEMPORARY_NAME as BASE_TEMPORARY_NAME
 from store.log_errors import LogCorruption, LogError, UnsupportedLog
 from store.record import HEADER_BYTES, Header, UnsupportedRecord, parse_header
 from store.scan import SCAN_WINDOW_BYTES, last_nonzero, later_headers, scan_records
 from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, segment_name, start_of
+from store.segment_files import remove_segments
 from store.segments import SegmentSet
 from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from store.synced_mark import SyncedMark
 
-FIRST_POSITION = 0  # until segments are deleted from the front, a log that begins elsewhere has lost some
-FIRST_INDEX = 1
+_OWN_NAMES = (SYNCED_MARK_NAME, BASE_NAME)
 
 
 class RecoveryCase(Enum):
@@ -32,11 +35,14 @@ class RecoveryCase(Enum):
     TORN_TAIL = "torn_tail"
     HOLE_IN_UNSYNCED_TAIL = "hole_in_unsynced_tail"
     ZERO_FILLED_TAIL = "zero_filled_tail"
+    RESTARTED = "restarted"
 
     CORRUPT_SYNCED_RECORD = "corrupt_synced_record"
     SYNCED_TAIL_LOST = "synced_tail_lost"
     OUT_OF_SEQUENCE = "out_of_sequence"
     MISSING_SEGMENT = "missing_segment"
+    DAMAGED_BASE = DAMAGED_BASE
+    INDEX_BEHIND_BASE = "index_behind_base"
     SEGMENT_LONGER_THAN_EXPECTED = "segment_longer_than_expected"  # repaired if the surplus is zeros
     SEGMENT_SHORTER_THAN_EXPECTED = "segment_shorter_than_expected"
 
@@ -59,8 +65,9 @@ class RecoveryReport(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    segments: SegmentSet  # empty for a new log
+    segments: SegmentSet  # empty for a new log, and for one that is made anew
     mark: SyncedMark
+    stored_base: StoredBase
     report: RecoveryReport
 
 
@@ -68,6 +75,14 @@ class _Names(NamedTuple):
     starts: list[int]
     removed: tuple[str, ...]
     ignored: tuple[str, ...]
+
+
+class _Known(NamedTuple):
+    """What other files say about the log."""
+
+    base: LogBase
+    mark_position: int
+    applied_index: int  # of what was applied from this log
 
 
 class _Tail(NamedTuple):
@@ -90,44 +105,74 @@ def recover(disk: Disk, directory: str, applied_index: int, may_be_new: bool = T
     Raises `LogCorruption` when anything that was synced is damaged or missing, having changed nothing but leftovers.
     """
     disk.make_directory(directory)
-    names = _sort_names(disk, directory)
+    disk.sync_directory(directory)  # of names that a process saw before it died: they are acted upon from here on
+    stored = read_base(disk, directory)
+    if stored.restarting:
+        return _restart(disk, directory, stored)
+    base = stored.base
+    if applied_index < base.index:
+        detail = f"the index holds the state at {applied_index}, and the log only what is behind {base.index}"
+        name = segment_name(base.position)
+        raise _corruption(RecoveryCase.INDEX_BEHIND_BASE, name, base.position, base.index + 1, detail)
+    names = _sort_names(disk, directory, base)
     mark = SyncedMark.open(disk, directory)
-    disk.sync_directory(directory)  # of the mark, and of a segment whose process died before its name was durable
+    disk.sync_directory(directory)  # of the mark
     segments = SegmentSet(disk, directory)
+    # What was applied without this log proves nothing about it.
+    evident_index = applied_index if applied_index > stored.installed_index else 0
     try:
         if names.starts:
-            report = _recover_segments(disk, segments, names, mark.position, applied_index)
+            report = _recover_segments(disk, segments, names, _Known(base, mark.position, evident_index))
         else:
-            report = _begin(names, mark.position, applied_index, may_be_new)
+            report = _begin(names, _Known(base, mark.position, evident_index), may_be_new)
     except LogError:
         segments.close()
         mark.close()
         raise
-    return Recovered(segments, mark, report)
+    return Recovered(segments, mark, stored, report)
 
 
-def _begin(names: _Names, mark_position: int, applied_index: int, may_be_new: bool) -> RecoveryReport:
+def _restart(disk: Disk, directory: str, stored: StoredBase) -> Recovered:
+    """The log was being made anew: whatever of it is there goes, and what was synced of the old one means nothing."""
+    removed = remove_segments(disk, directory)
+    leftovers = _sort_names(disk, directory, stored.base)
+    mark = SyncedMark.open(disk, directory)
+    mark.set_floor(mark.epoch + 1, stored.base.position)
+    disk.sync_directory(directory)
+    position = stored.base.position
+    removed += leftovers.removed
+    report = RecoveryReport(
+        RecoveryCase.RESTARTED, segment_name(position), position, 0, 0, 0, removed, leftovers.ignored
+    )
+    return Recovered(SegmentSet(disk, directory), mark, stored, report)
+
+
+def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
     """There is no segment: a new log, unless anything says that there was one."""
-    if mark_position > FIRST_POSITION or applied_index > 0:
-        detail = f"no segment is left; synced to position {mark_position}, applied to index {applied_index}"
-        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(0), FIRST_POSITION, FIRST_INDEX, detail)
-    if not may_be_new:
+    base = known.base
+    detail = None
+    if base != BEGINNING or known.mark_position > 0 or known.applied_index > 0:
+        detail = (
+            f"no segment is left; the log began at position {base.position}, synced to position "
+            f"{known.mark_position}, applied to index {known.applied_index}"
+        )
+    elif not may_be_new:
         detail = "no segment is left, but this node has taken part in elections; was a volume not mounted?"
-        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(0), FIRST_POSITION, FIRST_INDEX, detail)
+    if detail is not None:
+        name = segment_name(base.position)
+        raise _corruption(RecoveryCase.MISSING_SEGMENT, name, base.position, base.index + 1, detail)
     return RecoveryReport(RecoveryCase.NEW_LOG, segment_name(0), 0, 0, 0, 0, names.removed, names.ignored)
 
 
-def _recover_segments(
-    disk: Disk, segments: SegmentSet, names: _Names, mark_position: int, applied_index: int
-) -> RecoveryReport:
+def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _Known) -> RecoveryReport:
     """Adds all segments to `segments`, the last one cut to what is whole."""
-    trimmed = _check_sealed(disk, segments, names.starts)
-    segment = Segment(segments.directory, names.starts[-1], FIRST_INDEX)
+    trimmed = _check_sealed(disk, segments, names.starts, known.base)
+    segment = Segment(segments.directory, names.starts[-1], _next_index(segments, known.base))
     segment.file = disk.open(segment.path)
     try:
-        tail = _scan_last(segments, segment, segment.file)
-        case = _classify(tail, mark_position, applied_index)
-        rewritten = _settle(tail, mark_position)
+        tail = _scan_last(segment, segment.file)
+        case = _classify(tail, known)
+        rewritten = _settle(tail, known.mark_position)
     except LogError:
         segment.file.close()
         raise
@@ -145,30 +190,35 @@ def _recover_segments(
     )
 
 
-def _sort_names(disk: Disk, directory: str) -> _Names:
+def _sort_names(disk: Disk, directory: str, base: LogBase) -> _Names:
     """Segment positions in order; removes leftovers, keeps what it does not know."""
+    removed: list[str] = []
     names = disk.list(directory)
+    if segment_name(base.position) in names:  # else segments are missing, and nothing is changed
+        removed.extend(remove_segments(disk, directory, before=base.position))
+        names = [name for name in names if name not in removed]
     starts = [start for name in names if (start := start_of(name, SEGMENT_SUFFIX)) is not None]
-    removed, ignored = [], []
+    ignored = []
     for name in names:
         sidecar_start = start_of(name, SIDECAR_SUFFIX)
-        if name == PENDING_NAME or (sidecar_start is not None and sidecar_start not in starts):
+        orphan = sidecar_start is not None and sidecar_start not in starts
+        if name in (PENDING_NAME, BASE_TEMPORARY_NAME) or orphan:
             disk.unlink(f"{directory}/{name}")
             removed.append(name)
-        elif sidecar_start is None and start_of(name, SEGMENT_SUFFIX) is None and name != SYNCED_MARK_NAME:
+        elif sidecar_start is None and start_of(name, SEGMENT_SUFFIX) is None and name not in _OWN_NAMES:
             ignored.append(name)
     if removed:
         disk.sync_directory(directory)
     return _Names(starts, tuple(removed), tuple(ignored))
 
 
-def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int]) -> tuple[str, ...]:
+def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: LogBase) -> tuple[str, ...]:
     """Adds all but the last segment; returns the names of those that had zeros behind their last record."""
-    if starts[0] != FIRST_POSITION:
-        detail = f"the log begins at position {starts[0]}"
-        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(FIRST_POSITION), 0, FIRST_INDEX, detail)
+    next_index = base.index + 1
+    if starts[0] != base.position:
+        detail = f"the first segment begins at position {starts[0]}, the log at {base.position}"
+        raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(base.position), base.position, next_index, detail)
     trimmed = []
-    next_index = FIRST_INDEX
     for start, next_start in itertools.pairwise(starts):
         segment = Segment(segments.directory, start, next_index, next_start - start)
         file = disk.open(segment.path)
@@ -181,7 +231,7 @@ def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int]) -> tuple[
         if header is None:
             detail = "the first record of a sealed segment is damaged"
             raise _corruption(RecoveryCase.CORRUPT_SYNCED_RECORD, segment.name, start, None, detail)
-        if (start == FIRST_POSITION and header.index != FIRST_INDEX) or header.index < next_index:
+        if header.index < next_index or (start == base.position and header.index != next_index):
             detail = f"index {header.index} where at least {next_index} was expected"
             raise _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, start, header.index, detail)
         segment.first_index = header.index
@@ -225,7 +275,7 @@ def _first_header(segment: Segment, file: File) -> Header | None:
     return header if header is not None and header.position == segment.start else None
 
 
-def _scan_last(segments: SegmentSet, segment: Segment, file: File) -> _Tail:
+def _scan_last(segment: Segment, file: File) -> _Tail:
     """Reads every record of the last segment up to the first that is not intact, and checks their order."""
     start = segment.start
     index: SegmentIndex | None = None
@@ -233,7 +283,8 @@ def _scan_last(segments: SegmentSet, segment: Segment, file: File) -> _Tail:
     try:
         for header, _ in scan_records(file, start):
             if index is None:
-                _check_first(segments, header)
+                if header.index != segment.first_index:
+                    raise _out_of_sequence(segment, header, segment.first_index)
                 index = SegmentIndex(header.index)
             elif previous is None or header.index != previous.index + 1 or header.term < previous.term:
                 raise _out_of_sequence(segment, header, index.next_index)
@@ -242,21 +293,13 @@ def _scan_last(segments: SegmentSet, segment: Segment, file: File) -> _Tail:
     except UnsupportedRecord as error:
         raise UnsupportedLog(segment.name, start + (index.length if index else 0), str(error)) from error
     if index is None:
-        index = SegmentIndex(_next_index(segments))
-    segment.first_index = index.first_index
+        index = SegmentIndex(segment.first_index)
     segment.index = index
     return _Tail(segment, file, index, previous, last_nonzero(file, index.length) - index.length)
 
 
-def _next_index(segments: SegmentSet) -> int:
-    return segments.index_of(segments.active).next_index if segments.segments else FIRST_INDEX
-
-
-def _check_first(segments: SegmentSet, header: Header) -> None:
-    expected = _next_index(segments)
-    if header.index != expected:
-        segment = Segment(segments.directory, header.position, header.index)
-        raise _out_of_sequence(segment, header, expected)
+def _next_index(segments: SegmentSet, base: LogBase) -> int:
+    return segments.index_of(segments.active).next_index if segments.segments else base.index + 1
 
 
 def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorruption:
@@ -264,10 +307,10 @@ def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorr
     return _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, header.position, header.index, detail)
 
 
-def _classify(tail: _Tail, mark_position: int, applied_index: int) -> RecoveryCase:
+def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
     """Names what follows the last intact record. Raises `LogCorruption` if it is known to have been synced."""
     end = tail.end_position
-    evidence = _evidence(mark_position, applied_index, end, tail.records.next_index)
+    evidence = _evidence(known.mark_position, known.applied_index, end, tail.records.next_index)
     if not tail.surplus_bytes:
         if evidence:
             detail = f"the log ends here, but {evidence}"

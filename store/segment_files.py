@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from store.disk import Disk, create_file, require_free
 from store.log_errors import DiskFull
-from store.segment import PENDING_NAME, Segment, SegmentIndex
+from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, start_of
 from store.segments import SegmentSet
 
 DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never taken for segments: hard state and index go on when the log may not grow
@@ -57,6 +57,24 @@ def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
     if missing > 0:
         require_free(disk, segments.directory, missing, DISK_RESERVE_BYTES)
     file.allocate(index.length, length - index.length)
+
+
+def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tuple[str, ...]:
+    """Removes the segments that begin before position `before`, or all, with their sidecars; durable on return.
+
+    First ones first, so that a crash leaves no gap. Returns the names.
+    """
+    names = disk.list(directory)
+    gone = []
+    for name in names:
+        start = start_of(name, SEGMENT_SUFFIX)
+        start = start_of(name, SIDECAR_SUFFIX) if start is None else start
+        if start is not None and (before is None or start < before):
+            disk.unlink(f"{directory}/{name}")
+            gone.append(name)
+    if gone:
+        disk.sync_directory(directory)
+    return tuple(gone)
 
 
 def cut_log(disk: Disk, segments: SegmentSet, position: int) -> None:

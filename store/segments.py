@@ -54,6 +54,23 @@ class SegmentSet:
         self._loaded.pop(self.active.start, None)
         return removed
 
+    def remove_first(self) -> Segment:
+        """Takes the first segment, which is not the active one, out; closed, its files untouched."""
+        removed = self.segments.pop(0)
+        self._starts.pop(0)
+        self._firsts.pop(0)
+        self._loaded.pop(removed.start, None)
+        if removed.file is not None:
+            removed.file.close()
+            removed.file = None
+        return removed
+
+    def clear(self) -> None:
+        """Forgets all segments, the active one included; closed, their files untouched."""
+        self.close()
+        for known in (self.segments, self._starts, self._firsts, self._loaded):
+            known.clear()
+
     def with_index(self, index: int) -> Segment:
         return self.segments[bisect_right(self._firsts, index) - 1]
 

@@ -8,7 +8,7 @@ import store.recovery
 from store.disk import Disk, File
 from store.log_errors import LogCorruption
 from store.record import HEADER_BYTES, Header, parse_header
-from store.recovery import Recovered, RecoveryCase, _Tail, recover
+from store.recovery import Recovered, RecoveryCase, _Known, _Tail, recover
 from store.scan import later_headers, scan_records
 from tests.sim.variant import Swap, mutant
 
@@ -17,9 +17,9 @@ from .log_files import CarelessDisk
 _classify, _settle = store.recovery._classify, store.recovery._settle
 
 
-def takes_a_torn_tail_for_damage(tail: _Tail, mark_position: int, applied_index: int) -> RecoveryCase:
+def takes_a_torn_tail_for_damage(tail: _Tail, known: _Known) -> RecoveryCase:
     """A tail that was never synced, and is torn, stops the node."""
-    case = _classify(tail, mark_position, applied_index)
+    case = _classify(tail, known)
     if case in (RecoveryCase.TORN_TAIL, RecoveryCase.HOLE_IN_UNSYNCED_TAIL, RecoveryCase.ZERO_FILLED_TAIL):
         raise LogCorruption(case.value, tail.segment.name, tail.end_position, tail.records.next_index, "damaged")
     return case

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from store.commit_log import CommitLog
-from store.log_errors import DiskFull, LogFailed
+from store.log_base import LogBase, read_base
+from store.log_errors import DiskFull, LogFailed, LogTruncated
 from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, parse_header
 from store.recovery import RecoveryCase
 from tests.simdisk import PowerLost, SimDisk
@@ -37,7 +38,7 @@ class Expected(NamedTuple):
 
 
 class CommitLogMachine(RuleBasedStateMachine):
-    """`model[i]` is the record with index `i + 1`."""
+    """`model[i]` is the record with index `i + 1`; those up to `base_index` are gone from the log."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
@@ -45,7 +46,8 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.disk = SimDisk(self.random)
         self.model = [Expected(0, KIND_NOOP, b"")]
         self.term = 1
-        self.applied = 0
+        self.applied = self.installed = 0
+        self.base_index = 0
         self.log = self.opened()
         assert self.log.recovery.case is RecoveryCase.NEW_LOG
 
@@ -77,7 +79,11 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 25))
     def truncate(self, back: int) -> None:
-        self.truncate_from(max(len(self.model) + 1 - back, self.applied + 1, 2))
+        self.truncate_from(self.index_from_end(back))
+
+    def index_from_end(self, back: int) -> int:
+        """That the log may be truncated from: of what is not applied."""
+        return max(len(self.model) + 1 - back, min(self.applied, len(self.model)) + 1, self.base_index + 1, 2)
 
     def truncate_from(self, index: int) -> None:
         synced = self.log.synced_index
@@ -124,6 +130,73 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.disk.capacity_bytes = None
         self.append_one(KIND_ENTRY, self.random.randbytes(size))
 
+    # Removing the front
+
+    @rule(back=st.integers(0, 10))
+    def drop(self, back: int) -> None:
+        self.drop_before(self.droppable(back))
+
+    def droppable(self, back: int) -> int:
+        return max(min(self.applied, self.log.synced_index) + 1 - back, 1)
+
+    def drop_before(self, index: int) -> None:
+        base = self.log.drop_before(index)
+        assert base == self.log.base == self.base_of(base.index)
+        assert self.base_index <= base.index < max(index, self.base_index + 1)
+        self.base_index = base.index
+        starts = [name for name in self.disk.list(DIRECTORY) if name.endswith(".log")]
+        assert int(starts[0].removesuffix(".log")) == base.position
+
+    def base_of(self, index: int) -> LogBase:
+        position = sum(HEADER_BYTES + len(e.payload) for e in self.model[:index])
+        return LogBase(position, index, self.model[index - 1].term if index else 0)
+
+    @rule(step=st.integers(0, 25), back=st.integers(0, 10))
+    def lose_power_while_dropping(self, step: int, back: int) -> None:
+        index = self.droppable(back)
+        self.lose_power_during(step, self.log.synced_index, lambda: self.drop_before(index))
+
+    @rule(ahead=st.integers(-5, 5), step=st.none() | st.integers(0, 25))
+    def restart_behind_another_base(self, ahead: int, step: int | None) -> None:
+        """The log of somebody else, up to a base, is taken for what it holds; what is here goes."""
+        before = (list(self.model), self.applied, self.base_index, self.installed, self.log.synced_index)
+        index = max(len(self.model) + ahead, self.base_index, self.applied, 1)
+        del self.model[index:]
+        while len(self.model) < index:
+            self.term += 1
+            self.model.append(Expected(self.term, KIND_ENTRY, self.random.randbytes(self.random.randrange(900))))
+        base = self.base_of(index)
+        self.base_index, self.applied, self.installed = index, index + 3, index + 3
+        if step is None:
+            self.log.restart_at(base, self.installed)
+            return
+        self.disk.lose_power_at(self.disk.operations + step)
+        try:
+            self.log.restart_at(base, self.installed)
+        except PowerLost:
+            pass
+        else:
+            self.disk.on_operation = None
+            self.disk.lose_power()
+        # Whoever restarts a log makes the state that goes with it last, so it still has the one or the other.
+        self.log = (
+            CommitLog.open(
+                self.disk, DIRECTORY, segment_bytes=SEGMENT_BYTES, cache_bytes=CACHE_BYTES, applied_index=before[2]
+            )
+            if not self.has_restarted(base)
+            else self.opened()
+        )
+        if self.log.base != base:
+            self.model, self.applied, self.base_index, self.installed, synced = before
+            assert synced <= self.log.last_index <= len(self.model)
+            del self.model[self.log.last_index :]
+            self.term += 1
+        else:
+            assert self.log.last_index == index
+
+    def has_restarted(self, base: LogBase) -> bool:
+        return read_base(self.disk, DIRECTORY).base == base
+
     # Stopping and starting
 
     @rule()
@@ -155,7 +228,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(step=st.integers(0, 25), back=st.integers(1, 25))
     def lose_power_while_truncating(self, step: int, back: int) -> None:
-        index = max(len(self.model) + 1 - back, self.applied + 1, 2)
+        index = self.index_from_end(back)
         self.lose_power_during(step, min(self.log.synced_index, index - 1), lambda: self.truncate_from(index))
 
     @rule(step=st.integers(0, 25))
@@ -211,13 +284,14 @@ class CommitLogMachine(RuleBasedStateMachine):
     @rule()
     def apply(self) -> None:
         """The state machine applies what is durable; it is never truncated afterwards."""
-        self.applied = self.random.randint(self.applied, self.log.synced_index)
+        self.applied = max(self.applied, self.random.randint(self.base_index, self.log.synced_index))
 
     # Reading
 
+    @precondition(lambda self: len(self.model) > self.base_index)
     @rule(max_bytes=st.integers(0, 9000))
     def read_ranges(self, max_bytes: int) -> None:
-        first = self.random.randint(1, len(self.model))
+        first = self.random.randint(self.base_index + 1, len(self.model))
         last = self.random.randint(first, len(self.model))
         fitting = self.fitting(first, last, max_bytes)
         entries = self.log.entries(first, max_bytes, last)
@@ -243,6 +317,13 @@ class CommitLogMachine(RuleBasedStateMachine):
     def read_everything(self) -> None:
         position = 0
         for index, expected in enumerate(self.model, 1):
+            if index <= self.base_index:
+                with pytest.raises(LogTruncated):
+                    self.log.entry(index)
+                with pytest.raises(LogTruncated):
+                    self.log.index_at(position)
+                position += HEADER_BYTES + len(expected.payload)
+                continue
             entry = self.log.entry(index)
             assert (entry.index, entry.position) == (index, position)
             assert Expected(entry.term, entry.kind, entry.payload) == expected
@@ -257,12 +338,15 @@ class CommitLogMachine(RuleBasedStateMachine):
     def ends_agree(self) -> None:
         if not hasattr(self, "log"):
             return
-        assert self.log.first_index == 1
+        assert self.log.base == self.base_of(self.base_index)
         assert self.log.last_index == len(self.model)
         assert self.log.last_term == self.model[-1].term
         assert self.log.end_position == sum(HEADER_BYTES + len(e.payload) for e in self.model)
-        assert self.log.entry(len(self.model)).payload == self.model[-1].payload
-        assert self.applied <= self.log.synced_index <= self.log.last_index
+        assert self.log.term_at(len(self.model)) == self.model[-1].term
+        if len(self.model) > self.base_index:
+            assert self.log.entry(len(self.model)).payload == self.model[-1].payload
+        assert self.base_index <= self.log.synced_index <= self.log.last_index
+        assert self.applied <= max(self.log.synced_index, self.installed)
 
     def teardown(self) -> None:
         if hasattr(self, "log"):
