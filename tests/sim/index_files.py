@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Protocol
 from unittest import mock
 
+from rocksdict import Options
+
 import store.index
 from store.index import Index
 
@@ -29,7 +31,6 @@ class StillIndex(Index):
     def open(cls, path: str) -> "StillIndex":
         index = super().open(path)
         assert isinstance(index, StillIndex)
-        index._database.set_options({"disable_auto_compactions": "true"})
         return index
 
     def flush(self, wait: bool = True) -> None:
@@ -37,6 +38,16 @@ class StillIndex(Index):
         self._flushes += 1
         if self._flushes % FLUSHES_PER_COMPACTION == 0:  # every read looks into every file
             self._database.compact_range(None, None)
+
+
+_options = store.index._options
+
+
+def _still_options() -> Options:
+    """From the start: a compaction that begins while a database is opened would run into a copy of its files."""
+    options = _options()
+    options.set_disable_auto_compactions(True)
+    return options
 
 
 class IndexFiles(Protocol):
@@ -57,7 +68,8 @@ class RocksFiles:
     @contextmanager
     def installed(self) -> Iterator[None]:
         parent = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="keelmq-sim-", dir=parent) as directory:
+        still = mock.patch.object(store.index, "_options", _still_options)
+        with tempfile.TemporaryDirectory(prefix="keelmq-sim-", dir=parent) as directory, still:
             self._directory = Path(directory)
             yield
 
@@ -163,9 +175,6 @@ class MemoryDatabase:
 
     def compact_range(self, begin: None, end: None) -> None:
         """Nothing to gain here."""
-
-    def set_options(self, options: dict[str, str]) -> None:
-        """Nothing happens in the background here."""
 
     def close(self) -> None:
         """The index flushes first."""

@@ -164,6 +164,17 @@ def test_a_sync_covers_what_was_written_before_it_began() -> None:
     assert b"during" not in segment
 
 
+def test_an_index_is_never_open_with_compactions_of_its_own() -> None:
+    """Seed 410443 copied the files of a dead node's index while a compaction that opening had begun replaced them."""
+    rocks = RocksFiles()
+    with rocks.installed():
+        index = rocks.open("one")
+        kept = [path.read_text() for path in (rocks._directory / "one").glob("OPTIONS-*")]  # one per change of options
+        index.close()
+    assert kept
+    assert all("disable_auto_compactions=true" in text for text in kept)
+
+
 def test_a_seed_is_the_same_with_rocksdb_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the place of RocksDB keeps and loses the same, or the runs would part at the first restart."""
     for seed in (1, 2):
