@@ -162,8 +162,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
     if problem is None:
         problem = _foreign_problem(error)
     if problem is None:
-        logger.error("%s %s failed", request.method, request.path, exc_info=error)
-        problem = Problem("internal", "a bug of the broker; its log has the trace")
+        problem = _bug(error, request)
     response = problem.response()
     if problem.code in ("request_too_large", "request_timeout"):
         # What is still on its way is not a request: this connection cannot go on.
@@ -171,6 +170,18 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
     if isinstance(error, web.HTTPMethodNotAllowed):
         response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
     return response
+
+
+def problem_of_part(error: Exception, request: web.Request) -> Problem:
+    """The problem of one of the things that a request asks for, while the others go on."""
+    if isinstance(error, NotLeader):
+        return Problem("no_leader", "this node does not lead any more; send again, to the leader")
+    return problem_of(error) or _foreign_problem(error) or _bug(error, request)
+
+
+def _bug(error: Exception, request: web.Request) -> Problem:
+    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    return Problem("internal", "a bug of the broker; its log has the trace")
 
 
 def _foreign_problem(error: Exception) -> Problem | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from cluster.config import NodeConfig, Peer
 from cluster.long_poll import AppliedWaiters
@@ -62,19 +62,57 @@ class Core:
         Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full. UnknownOutcome also when it
         takes longer than request_timeout_ms; it may still be committed then.
         """
-        if self.disk_is_low:
-            self.require_leader()
-            raise Problem(
-                "disk_full", f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room"
-            )
+        self._require_disk()
         begun_s = time.perf_counter()
         try:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
                 applied = await self.raft.propose(Proposal(command, tuple(blocks)))
         except TimeoutError:
-            raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
+            raise self._late() from None
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         return applied
+
+    async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
+        """The outcome of each, in order: what `propose` returns or raises for it. None of them waits for another one.
+
+        Raises what concerns all of them, with nothing changed: NotLeader, NoLeader, Problem disk_full.
+        """
+        self._require_disk()
+        self.require_leader()
+        begun_s = time.perf_counter()
+        futures: list[asyncio.Future[Applied]] = []
+        refused: dict[int, Exception] = {}
+        for ordinal, proposal in enumerate(proposals):
+            try:
+                futures.append(self.raft.propose(proposal))
+            except Exception as error:
+                refused[ordinal] = error
+        try:
+            if futures:
+                await asyncio.wait(futures, timeout=self.config.request_timeout_ms / 1000)
+        finally:
+            for future in futures:  # of what is not in the log yet, nobody waits any more
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # looked at: the caller may be gone
+        outcomes = map(self._outcome, futures)
+        self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
+        return [refused.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+
+    def _outcome(self, future: "asyncio.Future[Applied]") -> Applied | Exception:
+        if future.cancelled():
+            return self._late()
+        error = future.exception()
+        return future.result() if error is None else cast("Exception", error)
+
+    def _late(self) -> UnknownOutcome:
+        return UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms")
+
+    def _require_disk(self) -> None:
+        if self.disk_is_low:
+            self.require_leader()
+            raise Problem(
+                "disk_full", f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room"
+            )
 
     def is_leader(self) -> bool:
         """Leads, and has applied everything that was committed before its term: what it reads here is current."""

@@ -12,7 +12,7 @@ class KeyHashes:
     """Counts over all batches of one request: each key is hashed here, and a write of its own on every replica."""
 
     def __init__(self) -> None:
-        self._left = REQUEST_KEYS_MAX
+        self.counted = 0
 
     def of(self, messages: Sequence[BlockMessage]) -> tuple[bytes, ...] | None:
         """By ordinal; None when no message has a key. Problem `batch_too_large` before too many are hashed."""
@@ -21,7 +21,11 @@ class KeyHashes:
                 break
         else:
             return None
-        self._left -= sum(len(message.keys) for message in messages)
-        if self._left < 0:
-            raise Problem("batch_too_large", f"keys: the messages of a request have at most {REQUEST_KEYS_MAX}")
+        self.counted += sum(len(message.keys) for message in messages)
+        if self.counted > REQUEST_KEYS_MAX:
+            raise self.too_many()
         return tuple(b"".join(map(key_hash, dict.fromkeys(message.keys))) for message in messages)
+
+    @staticmethod
+    def too_many() -> Problem:
+        return Problem("batch_too_large", f"keys: the messages of a request have at most {REQUEST_KEYS_MAX}")

@@ -28,6 +28,8 @@ GROUP_LENGTH_MAX: Final = 255
 CLIENT_ID_LENGTH_MAX: Final = 255
 BATCHES_MAX: Final = 1_000
 """Batches in one request: one per queue of a large topic is far below it."""
+TRANSACTIONS_MAX: Final = 256
+"""Transactions that one request prepares or decides: as many commands of the log."""
 RETENTION_MS_MAX: Final = 3650 * 86_400_000
 WAIT_MS_MAX: Final = 30_000
 PULL_MESSAGES_DEFAULT: Final = 32

@@ -324,34 +324,37 @@ def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct
     return decoded
 
 
-class _CountedMessage(msgspec.Struct):
+class MessageCounter(msgspec.Struct):
     """An object of which nothing is looked at: decoding stops with the first one too many."""
 
     seen: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _CountedMessage.seen += 1
-        if _CountedMessage.seen > REQUEST_MESSAGES_MAX:
+        MessageCounter.seen += 1
+        if MessageCounter.seen > REQUEST_MESSAGES_MAX:
             raise ValueError
 
 
 class _CountedRequest(msgspec.Struct):
-    messages: list[_CountedMessage] = []
+    messages: list[MessageCounter] = []
 
 
 _counting_decoder: Final = msgspec.json.Decoder(_CountedRequest)
 
 
-def parse_json_messages(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct:
+def parse_json_messages(
+    decoder: "msgspec.json.Decoder[_Struct]", body: bytes, counting: "msgspec.json.Decoder[Any]" = _counting_decoder
+) -> _Struct:
     """Like parse_json, of a request with `messages`; Problem batch_too_large before they are decoded in vain.
 
-    msgspec looks at the length of a JSON array only after it has decoded all of it.
+    msgspec looks at the length of a JSON array only after it has decoded all of it. `counting` finds a MessageCounter
+    where the request has a message.
     """
     if body.count(b"{") > REQUEST_MESSAGES_MAX:  # only then are so many messages possible
-        _CountedMessage.seen = 0
+        MessageCounter.seen = 0
         with contextlib.suppress(ValueError, RecursionError):
-            _counting_decoder.decode(body)
-        if _CountedMessage.seen > REQUEST_MESSAGES_MAX:
+            counting.decode(body)
+        if MessageCounter.seen > REQUEST_MESSAGES_MAX:
             raise too_many_messages()
     return parse_json(decoder, body)
 

@@ -25,6 +25,7 @@ from cluster.settings_api import SettingsApi
 from cluster.timer_service import TimerService
 from cluster.topic_api import TopicApi
 from cluster.transaction_api import TransactionApi
+from cluster.transaction_batches import TransactionBatchApi
 from cluster.webhooks import Webhooks
 
 HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -61,6 +62,7 @@ class Services:
             *MessageApi(self.core).routes(),
             *ScheduledApi(self.core).routes(),
             *TransactionApi(self.core, chooser).routes(),
+            *TransactionBatchApi(self.core, chooser).routes(),
             *self._checks.routes(),
             *self._groups.routes(),
             *RetryApi(self.core).routes(),

@@ -8,39 +8,34 @@ from msgspec import UNSET
 
 from cluster.api import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.core import Core, receipt_of
+from cluster.halves import Halves, decide_command
 from cluster.key_hashes import KeyHashes
 from cluster.limits import ID_REGEX
 from cluster.problems import Problem
-from cluster.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
+from cluster.produce import QueueChooser
 from cluster.requests import (
     BlockHalf,
     DecisionRequest,
     JsonHalf,
-    JsonHalfMessage,
     ResumeRequest,
     TransactionsQuery,
-    check_group,
     parse_json_messages,
     parse_msgpack,
     parse_query,
 )
 from cluster.responses import (
     DecidedView,
-    HalfMessagesView,
-    PositionView,
     PreparedView,
     ResumedView,
-    TimelineEventView,
     TransactionDetail,
-    TransactionSummary,
     TransactionsView,
     as_view,
-    or_unset,
 )
 from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route, json_of
-from store.command import Decide, Decision, Prepare, ResumeTransaction
+from cluster.transaction_views import event_view, position_views, summary_of
+from store.command import Decision, ResumeTransaction
 from store.errors import TRANSACTION_NOT_FOUND, Refused
-from store.results import Decided, Position, Prepared, TimelineEvent, TransactionView
+from store.results import Decided, Prepared
 
 _json_decoder: Final = msgspec.json.Decoder(JsonHalf)
 _msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockHalf)
@@ -53,7 +48,7 @@ class TransactionApi:
 
     def __init__(self, core: Core, chooser: QueueChooser) -> None:
         self._core = core
-        self._chooser = chooser
+        self._halves = Halves(core, chooser)
 
     def routes(self) -> list[Route]:
         one = "/v1/transactions/{transaction_id}"
@@ -145,26 +140,10 @@ class TransactionApi:
         core.require_leader()
         kind = media_type(request, (JSON, MSGPACK))
         body = await read_body(request, core)
-        half: BlockHalf | JsonHalf
-        if kind == MSGPACK:
-            half = parse_msgpack(_msgpack_decoder, body)
-            batches = self._block_batches(half)
-        else:
-            half = parse_json_messages(_json_decoder, body)
-            batches = []
-        check_group(half.producer_group)
+        half = parse_msgpack(_msgpack_decoder, body) if kind == MSGPACK else parse_json_messages(_json_decoder, body)
         transaction_id = core.new_id() if half.transaction_id is None else half.transaction_id
-        if isinstance(half, JsonHalf):
-            batches = self._json_batches(half, transaction_id)
-        check_after_ms = core.config.check_immunity_ms if half.check_after_ms is None else half.check_after_ms
-        command = Prepare(
-            transaction_id,
-            half.producer_group,
-            half.client_id,
-            check_after_ms,
-            tuple(batch.header for batch in batches),
-        )
-        applied = await core.propose(command, [batch.block for batch in batches])
+        proposal = self._halves.proposal(half, transaction_id, KeyHashes())
+        applied = await core.propose(proposal.command, proposal.blocks)
         prepared: Prepared = applied.result
         if not prepared.duplicate:
             core.metrics.prepared.inc()
@@ -200,7 +179,7 @@ class TransactionApi:
         if view is None:
             detail = f"transaction {transaction_id} does not exist"
             raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
-        timeline = tuple(_event_view(event) for event in self._core.state.timeline(transaction_id))
+        timeline = tuple(event_view(event) for event in self._core.state.timeline(transaction_id))
         detail_view = TransactionDetail(**msgspec.structs.asdict(summary_of(view)), timeline=timeline)
         return json_response(detail_view)
 
@@ -219,99 +198,14 @@ class TransactionApi:
         core.require_leader()
         transaction_id = _path_id(request)
         body = await read_json(request, core, _decision_decoder, optional=True)
-        if body.producer_group is not None:
-            check_group(body.producer_group)
-        command = Decide(
-            transaction_id,
-            decision,
-            body.source,
-            body.client_id,
-            body.producer_group,
-            force=body.force,
-            reason=body.reason,
-            operator=body.operator,
-        )
-        applied = await core.propose(command)
+        applied = await core.propose(decide_command(transaction_id, decision, body))
         decided: Decided = applied.result
         if decision != "unknown":
             core.metrics.decided[decided.state].inc()
-        positions = _position_views(decided.positions) if decided.state == "committed" else UNSET
+        positions = position_views(decided.positions) if decided.state == "committed" else UNSET
         return json_response(
             DecidedView(transaction_id=decided.transaction_id, state=decided.state, positions=positions)
         )
-
-    def _block_batches(self, half: BlockHalf) -> list[Batch]:
-        blocks = unpacked_blocks(self._core, half.batches)
-        number, hashes = self._chooser.next_request(half.transaction_id), KeyHashes()
-        return [
-            checked_batch(writable_topic(self._core, batch.topic), batch, block, number, hashes, f"batches[{ordinal}]")
-            for ordinal, (batch, block) in enumerate(zip(half.batches, blocks, strict=True))
-        ]
-
-    def _json_batches(self, half: JsonHalf, transaction_id: str) -> list[Batch]:
-        """One batch per topic and queue; a repeated call with the same id makes the same batches."""
-        by_topic: dict[str, list[tuple[int, JsonHalfMessage]]] = {}
-        for ordinal, message in enumerate(half.messages):
-            by_topic.setdefault(message.topic, []).append((ordinal, message))
-        number, hashes = self._chooser.next_request(half.transaction_id), KeyHashes()
-        batches: list[Batch] = []
-        for topic, messages in by_topic.items():
-            of_topic = writable_topic(self._core, topic)
-            made = json_batches(of_topic, messages, transaction_id, len(batches), number, hashes)
-            batches.extend(each.batch for each in made)
-        return batches
-
-
-def summary_of(view: TransactionView) -> TransactionSummary:
-    return TransactionSummary(
-        transaction_id=view.transaction_id,
-        state=view.state,
-        producer_group=view.producer_group,
-        client_id=view.client_id,
-        prepared_at_ms=view.prepared_at_ms,
-        decided_at_ms=view.decided_at_ms,
-        check_times=view.check_times,
-        next_check_at_ms=view.next_check_at_ms,
-        messages=tuple(
-            HalfMessagesView(
-                topic=batch.topic,
-                queue=batch.queue,
-                count=batch.count,
-                batch_id=batch.batch_id,
-                position=batch.position,
-            )
-            for batch in view.batches
-        ),
-        positions=_position_views(view.positions),
-    )
-
-
-def _position_views(positions: tuple[Position, ...]) -> tuple[PositionView, ...]:
-    return tuple(
-        PositionView(
-            topic=each.topic,
-            queue=each.queue,
-            offset=or_unset(each.offset),
-            deliver_at_ms=or_unset(each.deliver_at_ms),
-            count=each.count,
-        )
-        for each in positions
-    )
-
-
-def _event_view(event: TimelineEvent) -> TimelineEventView:
-    return TimelineEventView(
-        at_ms=event.at_ms,
-        event=event.event,
-        raft_index=event.raft_index,
-        client_id=UNSET if event.client_id is None else event.client_id,
-        via=UNSET if event.via is None else event.via,
-        answer=UNSET if event.answer is None else event.answer,
-        source=UNSET if event.source is None else event.source,
-        operator=UNSET if event.operator is None else event.operator,
-        reason=UNSET if event.reason is None else event.reason,
-        forced=event.forced or UNSET,
-    )
 
 
 def _path_id(request: web.Request) -> str:

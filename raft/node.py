@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -175,7 +175,7 @@ class RaftNode:
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
-    def propose(self, proposal: Proposal) -> Awaitable[Applied]:
+    def propose(self, proposal: Proposal) -> "asyncio.Future[Applied]":
         """Resolves when the command is fsynced on a majority and applied here.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped. The awaitable raises

@@ -9,7 +9,8 @@ from urllib.parse import quote
 from keelmq import wire
 from keelmq.causation import processing
 from keelmq.connection import Connection
-from keelmq.decision import CheckHandler, Decision, Transaction, tell_decision
+from keelmq.decision import CheckHandler, Decision, Transaction
+from keelmq.decision_teller import DecisionTeller
 from keelmq.errors import Closed, KeelMQError, TransactionConflict
 from keelmq.message import Message
 from keelmq.retry import Backoff, Deadline
@@ -37,6 +38,7 @@ class CheckLoop:
         group: str,
         client_id: str,
         handler: CheckHandler,
+        teller: DecisionTeller,
         *,
         concurrency: int,
         handler_timeout_ms: int,
@@ -46,6 +48,7 @@ class CheckLoop:
         self._group = group
         self._client_id = client_id
         self._handler = handler
+        self._teller = teller
         self._concurrency = concurrency
         self._handler_timeout_s = handler_timeout_ms / 1000
         self._answer_timeout_ms = answer_timeout_ms
@@ -107,15 +110,7 @@ class CheckLoop:
     async def _answer(self, check: wire.Check) -> None:
         try:
             decision = await self._decide(check)
-            await tell_decision(
-                self._connection,
-                check.transaction_id,
-                decision,
-                source="check",
-                producer_group=self._group,
-                client_id=self._client_id,
-                timeout_ms=self._answer_timeout_ms,
-            )
+            await self._teller.tell(check.transaction_id, decision, source="check", timeout_ms=self._answer_timeout_ms)
         except TransactionConflict as exc:
             log.warning("transaction %s: the check's answer came too late: %s", check.transaction_id, exc)
         except KeelMQError as exc:

@@ -15,7 +15,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -58,6 +58,17 @@ def parse_servers(servers: str | Sequence[str]) -> list[Origin]:
     if not origins:
         raise InvalidRequest("invalid_request", "servers: at least one URL is needed")
     return list(dict.fromkeys(origins))
+
+
+class Unfinished(NamedTuple):
+    """What an answer left to be done, by another request with `body`, and the first reason why it is."""
+
+    error: KeelMQError
+    body: bytes
+
+
+IsUnfinished = Callable[[HttpResponse, bool], Unfinished | None]
+"""Is told of a 2xx response, and whether an earlier try may have taken effect; None when it is complete."""
 
 
 class _NotTheLeader(Exception):
@@ -112,6 +123,7 @@ class Connection:
         leader_only: bool = False,
         follower_ok: bool = False,
         waits_ms: int = 0,
+        unfinished: IsUnfinished | None = None,
     ) -> HttpResponse:
         """The 2xx response of the cluster; of its leader if there is one, so that reads see what was written before.
 
@@ -123,6 +135,9 @@ class Connection:
         problem; NoLeader when nobody could be asked; UnknownOutcome or SendTimeout when an earlier try may have taken
         effect and no later one found out. A problem that ends the call after such a try is raised as it is, with
         `outcome_unknown` set.
+
+        A response that is complete only in parts is the end of a try too: what `unfinished` says is left of it is tried
+        again, as if its error had been the answer.
         """
         headers = f"Accept: {accept}\r\n"
         if body:
@@ -130,12 +145,12 @@ class Connection:
         request = Request(method, target, headers, body, anywhere, leader_only, follower_ok, waits_ms)
         call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng)
         try:
-            return await self._until_answered(call)
+            return await self._until_answered(call, unfinished)
         except KeelMQError as exc:
             exc.outcome_unknown = exc.outcome_unknown or call.stored_perhaps
             raise
 
-    async def _until_answered(self, call: Call) -> HttpResponse:
+    async def _until_answered(self, call: Call, unfinished: IsUnfinished | None) -> HttpResponse:
         while True:
             if self._closed:
                 raise Closed("closed", "this connection was closed")
@@ -156,8 +171,13 @@ class Connection:
             else:
                 if response.status < 300:
                     self._took(node, call)
-                    return response
-                pause_s = self._not_yet(node, response, call)
+                    rest = None if unfinished is None else unfinished(response, call.stored_perhaps)
+                    if rest is None:
+                        return response
+                    call.request = call.request._replace(body=rest.body)
+                    pause_s = self._refused(node, rest.error, response, call)
+                else:
+                    pause_s = self._not_yet(node, response, call)
             if call.over():
                 raise call.final_error()
             if pause_s:
@@ -256,7 +276,10 @@ class Connection:
         """What a redirect or a problem means for the call: the pause before the next try, or a raised error."""
         if response.status in (307, 308):
             return self._follow(node, response, call)
-        error = error_from_problem(response.status, _problem(response))
+        return self._refused(node, error_from_problem(response.status, _problem(response)), response, call)
+
+    def _refused(self, node: Origin, error: KeelMQError, response: HttpResponse, call: Call) -> float | None:
+        """The pause before the next try after an error that the node answered with; raises one that is final."""
         if isinstance(error, NoLeader):
             call.last_error = error
             return self._give_up_on(node, call)

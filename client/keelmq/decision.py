@@ -1,14 +1,11 @@
-"""What is decided about a transaction, and how the broker is told."""
+"""What is decided about a transaction."""
 
 import enum
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from keelmq import wire
-from keelmq.connection import Connection
 from keelmq.message import Message
-from keelmq.retry import Deadline
 
 
 class Decision(enum.StrEnum):
@@ -49,31 +46,3 @@ class Position(msgspec.Struct, frozen=True):
 
 CheckHandler = Callable[[Transaction], Awaitable[Decision]]
 """Answers what became of a transaction, from the application's own durable state."""
-
-_PATHS = {Decision.COMMIT: "commit", Decision.ROLLBACK: "rollback", Decision.UNKNOWN: "unknown"}
-
-
-async def tell_decision(
-    connection: Connection,
-    transaction_id: str,
-    decision: Decision,
-    *,
-    source: str,
-    producer_group: str | None,
-    client_id: str | None,
-    timeout_ms: float,
-) -> tuple[Position, ...]:
-    """Tell the broker; on return the decision is durable. The positions of the messages when it was a commit.
-
-    Telling the same again is harmless. Raises TransactionConflict when another decision was recorded first,
-    TransactionNotFound, and what Connection.call raises.
-    """
-    request = wire.DecisionRequest(source, producer_group, client_id)
-    response = await connection.call_for(
-        wire.DecisionResponse,
-        "POST",
-        f"/v1/transactions/{transaction_id}/{_PATHS[decision]}",
-        body=request,
-        deadline=Deadline(timeout_ms),
-    )
-    return tuple(Position(p.topic, p.queue, p.offset, p.count, p.deliver_at_ms) for p in response.positions)

@@ -12,6 +12,8 @@ BATCH_MESSAGES_MAX: Final = 10_000
 REQUEST_MESSAGES_MAX: Final = 10_000
 """Over all batches of a request."""
 REQUEST_BATCHES_MAX: Final = 1_000
+TRANSACTIONS_MAX: Final = 256
+"""That one request prepares or decides."""
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of the request as it is sent, and of its blocks as they unpack."""
 PROPERTIES_BYTES_MAX: Final = 32_767

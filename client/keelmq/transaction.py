@@ -22,7 +22,8 @@ from keelmq.batch import encode_messages
 from keelmq.causation import transaction_with_cause
 from keelmq.check_loop import CheckLoop
 from keelmq.connection import Connection
-from keelmq.decision import CheckHandler, Decision, Position, RollbackTransaction, Transaction, tell_decision
+from keelmq.decision import CheckHandler, Decision, Position, RollbackTransaction, Transaction
+from keelmq.decision_teller import DecisionTeller
 from keelmq.delay import Delay, delay_of
 from keelmq.errors import (
     BrokerFault,
@@ -33,6 +34,7 @@ from keelmq.errors import (
     TransactionConflict,
     TransactionNotFound,
 )
+from keelmq.half_sender import Half, HalfSender
 from keelmq.limits import (
     REQUEST_BATCHES_MAX,
     REQUEST_BYTES_MAX,
@@ -124,16 +126,18 @@ class TransactionProducer:
         self._connection = connection or Connection(servers)
         self._owns_connection = connection is None
         self._send_timeout_ms = send_timeout_ms
-        self._tries = 1 + retries
         self._decision_timeout_ms = decision_timeout_ms
         self._compress = compress
         self._queue_counts = QueueCounts(self._connection)
         self._started = False
+        self._halves = HalfSender(self._connection, 1 + retries)
+        self._decisions = DecisionTeller(self._connection, group, self.client_id)
         self._checks = CheckLoop(
             self._connection,
             group,
             self.client_id,
             check,
+            self._decisions,
             concurrency=check_concurrency,
             handler_timeout_ms=check_handler_timeout_ms,
             answer_timeout_ms=decision_timeout_ms,
@@ -242,18 +246,15 @@ class TransactionProducer:
         )
         if len(body) > REQUEST_BYTES_MAX:
             raise LimitExceeded("request_too_large", f"{len(body)} bytes, {REQUEST_BYTES_MAX} are allowed")
-        response = await self._connection.call(
-            "POST",
-            "/v1/transactions",
-            body=body,
-            content_type=wire.MSGPACK,
-            accept=wire.MSGPACK,
-            deadline=deadline,
-            tries=self._tries,
+        half = Half(
+            transaction_id,
+            body,
+            len(batches),
+            len(given),
+            sum(len(message.keys) for message in given),
+            sum(batch.uncompressed_bytes or len(batch.block) for batch in batches),
         )
-        prepared = wire.decode(wire.HalfResponse, response.body, response.headers.get("content-type", ""))
-        if prepared.transaction_id != transaction_id:
-            raise Corrupt("invalid_response", "the broker's answer is about another transaction")
+        prepared = await self._halves.send(half, deadline)
         return Transaction(id=transaction_id, producer_group=self.group, messages=given), prepared
 
     async def _batches(
@@ -318,15 +319,7 @@ class TransactionProducer:
             log.debug("transaction %s: unknown not delivered: %s", transaction_id, exc)
 
     async def _tell(self, transaction_id: str, decision: Decision, timeout_ms: int) -> tuple[Position, ...]:
-        return await tell_decision(
-            self._connection,
-            transaction_id,
-            decision,
-            source="producer",
-            producer_group=self.group,
-            client_id=self.client_id,
-            timeout_ms=timeout_ms,
-        )
+        return await self._decisions.tell(transaction_id, decision, source="producer", timeout_ms=timeout_ms)
 
 
 def _batch_id(transaction_id: str, ordinal: int) -> str:

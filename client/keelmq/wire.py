@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 BlockEncoding = Literal["none", "zstd"]
 
+NO_RECEIPT: Final = Receipt(0, 0, 0, ())
+
 
 def _require_place(offset: int | None, deliver_at_ms: int | None) -> None:
     if offset is None and deliver_at_ms is None:
@@ -89,17 +91,51 @@ class HalfRequest(msgspec.Struct, omit_defaults=True):
     check_after_ms: int | None = None
 
 
-class HalfResponse(msgspec.Struct):
+class HalvesRequest(msgspec.Struct):
+    """`transactions` are HalfRequests, each as it would be sent by itself."""
+
+    transactions: list[msgspec.Raw]
+
+
+class PartResult(msgspec.Struct, kw_only=True):
+    """One of several results of a request: `problem` when it has none."""
+
     transaction_id: str
-    state: str
-    receipt: Receipt
+    problem: dict[str, Any] | None = None
+
+
+class HalfResponse(PartResult, kw_only=True):
+    """`state` and `receipt` are there unless there is a problem."""
+
+    state: str = ""
+    receipt: Receipt = NO_RECEIPT
     duplicate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.problem is None and not (self.state and self.receipt.term):
+            raise ValueError("neither `state` and `receipt` nor `problem` are given")
+
+
+class HalvesResponse(msgspec.Struct):
+    results: list[HalfResponse]
 
 
 class DecisionRequest(msgspec.Struct, omit_defaults=True):
     source: str
     producer_group: str | None = None
     client_id: str | None = None
+
+
+class DecisionOfOne(msgspec.Struct, omit_defaults=True):
+    transaction_id: str
+    decision: str
+    source: str
+    producer_group: str | None = None
+    client_id: str | None = None
+
+
+class DecisionsRequest(msgspec.Struct):
+    decisions: list[DecisionOfOne]
 
 
 class Position(msgspec.Struct):
@@ -113,10 +149,19 @@ class Position(msgspec.Struct):
         _require_place(self.offset, self.deliver_at_ms)
 
 
-class DecisionResponse(msgspec.Struct):
-    transaction_id: str
-    state: str
+class DecisionResponse(PartResult, kw_only=True):
+    """`state` is there unless there is a problem."""
+
+    state: str = ""
     positions: list[Position] = []
+
+    def __post_init__(self) -> None:
+        if self.problem is None and not self.state:
+            raise ValueError("neither `state` nor `problem` is given")
+
+
+class DecisionsResponse(msgspec.Struct):
+    results: list[DecisionResponse]
 
 
 class CheckMessage(msgspec.Struct):

@@ -40,7 +40,9 @@ MESSAGES, QUEUE = f"{ORDERS}/messages", f"{ORDERS}/queues/0"
 ONE = {"messages": [{"body": "x"}]}
 WHO = {"operator": "ann", "reason": "shop is back"}
 FORCE = {**WHO, "source": "operator", "force": True}
-HALF = {"producer_group": "shop", "messages": [{"topic": "orders", "body": "x"}]}
+HALF: dict[str, Any] = {"producer_group": "shop", "messages": [{"topic": "orders", "body": "x"}]}
+BATCH, DECISIONS = "/v1/transactions/batch", "/v1/transactions/decisions"
+COMMIT = {"transaction_id": "open", "decision": "commit"}
 
 
 def message(**fields: Any) -> Any:
@@ -86,6 +88,12 @@ CASES = [
     Case("invalid_request", 400, "POST", "/v1/transactions", {**HALF, "transaction_id": "a b"}),
     Case("invalid_request", 400, "POST", "/v1/transactions", {**HALF, "check_after_ms": -1}),
     Case("invalid_request", 400, "POST", "/v1/transactions/a%20b/commit"),
+    Case("invalid_request", 400, "POST", BATCH, {"transactions": []}),
+    Case("invalid_request", 400, "POST", BATCH, {"transactions": [HALF] * 257}),
+    Case("invalid_request", 400, "POST", BATCH, {"transactions": [HALF, {**HALF, "transaction_id": "a b"}]}),
+    Case("invalid_request", 400, "POST", BATCH, b"\xc1", media=MSGPACK),
+    Case("invalid_request", 400, "POST", DECISIONS, {"decisions": [COMMIT] * 257}),
+    Case("invalid_request", 400, "POST", DECISIONS, {"decisions": [COMMIT, {**COMMIT, "decision": "maybe"}]}),
     Case("invalid_request", 400, "POST", "/v1/transactions/open/commit", {**FORCE, "reason": ""}),
     Case("invalid_request", 400, "POST", "/v1/transactions/open/commit", {**FORCE, "source": "producer"}),
     Case("invalid_request", 400, "POST", "/v1/transactions/open/unknown", FORCE),
@@ -185,8 +193,10 @@ CASES = [
     Case("message_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x" * (4 * MIB + 1)]])), media=MSGPACK),
     Case("batch_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x"]] * 10_001)), media=MSGPACK),
     Case("batch_too_large", 413, "POST", MESSAGES, block_request(TOO_MANY_KEYS), media=MSGPACK),
+    Case("batch_too_large", 413, "POST", BATCH, {"transactions": [{**HALF, "messages": HALF["messages"] * 5_001}] * 2}),
     Case("batch_too_large", 413, "POST", MESSAGES, block_request(pack([[b"x" * 4_000_000]] * 3)), media=MSGPACK),
     Case("request_too_large", 413, "POST", MESSAGES, b"x" * (16 * MIB + 1)),
+    Case("request_too_large", 413, "POST", BATCH, b"x" * (16 * MIB + 1)),
     Case("offset_out_of_range", 416, "GET", f"{QUEUE}/messages?offset=1000", extra={"max_offset": 3}),
     Case(
         "offset_out_of_range", 416, "PUT", f"{GROUP}/offsets", offsets(1000, member_id="m", generation=1),
@@ -257,6 +267,47 @@ def test_bad_input_is_refused_and_changes_nothing(node: NodeProcess, case: Case)
     assert problem["detail"]
     assert problem["title"]
     assert {name: problem.get(name) for name in case.extra} == case.extra
+    assert visible(node) == before
+
+
+BAD_HALVES: list[tuple[str, Any]] = [
+    ("topic_not_found", {**HALF, "messages": [{"topic": "none", "body": "x"}]}),
+    ("topic_type_mismatch", {**HALF, "messages": [{"topic": "plain", "body": "x"}]}),
+    ("system_topic", {**HALF, "messages": [{"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "body": "x"}]}),
+    ("queue_not_found", {**HALF, "messages": [{"topic": "orders", "body": "x", "queue": 1}]}),
+    ("empty_body", {**HALF, "messages": [{"topic": "orders", "body": ""}]}),
+    ("invalid_topic", {**HALF, "messages": [{"topic": "a b", "body": "x"}]}),
+    ("invalid_group", {**HALF, "producer_group": "a b"}),
+    (
+        "idempotency_conflict",
+        {**HALF, "transaction_id": "open", "messages": [{"topic": "orders", "body": "other"}]},
+    ),
+]
+BAD_DECISIONS: list[tuple[str, Any]] = [
+    ("transaction_not_found", {**COMMIT, "transaction_id": "none"}),
+    ("transaction_conflict", {**COMMIT, "transaction_id": "rolled-back"}),
+    ("producer_group_mismatch", {**COMMIT, "producer_group": "bank"}),
+    ("invalid_group", {**COMMIT, "producer_group": "a b"}),
+    ("invalid_request", {**COMMIT, "force": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "good", "bad"),
+    [
+        (BATCH, "transactions", {**HALF, "transaction_id": "open"}, BAD_HALVES),
+        (DECISIONS, "decisions", {**COMMIT, "transaction_id": "committed"}, BAD_DECISIONS),
+    ],
+)
+def test_one_of_many_is_refused_as_if_it_were_alone(
+    node: NodeProcess, path: str, name: str, good: Any, bad: list[tuple[str, Any]]
+) -> None:
+    before = visible(node)
+    results = ok(node.request("POST", path, payload={name: [good, *(each for _, each in bad), good]}))["results"]
+    problems = [result.get("problem") for result in results]
+    assert [problem and problem["code"] for problem in problems] == [None, *(code for code, _ in bad), None]
+    assert all(problem is None or problem["status"] == KINDS[problem["code"]].status for problem in problems)
+    assert results[0]["state"] == results[-1]["state"]
     assert visible(node) == before
 
 

@@ -33,11 +33,16 @@ CALL_TIMEOUT_MS = 40
 BLOCK = msgspec.msgpack.encode([[b"body"], [b"other", "tag", ["k"], {"a": "b"}, None, "id-1", 5]])
 NESTED = b"\x91" * 5000 + b"\x00"
 RECEIPT = Receipt(1, 2, 3, (1, 2))
+HALF = wire.HalfResponse(transaction_id="t-1", state="prepared", receipt=RECEIPT)
+DECIDED = wire.DecisionResponse(transaction_id="t-1", state="committed", positions=[wire.Position("orders", 0, 5)])
+PROBLEM = {"type": "about:blank", "title": "t", "status": 404, "code": "topic_not_found", "detail": "d"}
 ANSWERS: list[Any] = [
     wire.ProduceResponse([wire.ProducedBatch(batch_id="b-1", queue=0, offset=5, count=1)], RECEIPT),
     wire.ProduceResponse([wire.ProducedBatch(batch_id="b-1", queue=0, deliver_at_ms=9, count=1)], RECEIPT),
-    wire.HalfResponse("t-1", "prepared", RECEIPT),
-    wire.DecisionResponse("t-1", "committed", [wire.Position("orders", 0, 5)]),
+    HALF,
+    DECIDED,
+    wire.HalvesResponse([HALF, wire.HalfResponse(transaction_id="t-2", problem=PROBLEM)]),
+    wire.DecisionsResponse([DECIDED, wire.DecisionResponse(transaction_id="t-2", problem=PROBLEM)]),
     wire.ChecksResponse([wire.Check("t-1", "g", 1, 2, [wire.CheckMessage("eA==", "base64")])]),
     wire.PullResponse([wire.PulledBatch(0, 2, "b-1", 1, crc32c(BLOCK), BLOCK)], 2, 2),
     wire.PullResponse([wire.PulledBatch(0, 2, "b-1", 1, crc32c(BLOCK), BLOCK, filtered=[1])], 5, 5),

@@ -16,6 +16,7 @@ from keelmq.compression import unpack
 from keelmq.connection import Connection
 from keelmq.consumer import Consumer
 from keelmq.decision import Decision, Transaction
+from keelmq.decision_teller import DecisionTeller
 from keelmq.errors import InvalidRequest
 from keelmq.limits import PROPERTIES_BYTES_MAX
 from keelmq.message import Message, Origin, ReceivedMessage
@@ -191,7 +192,10 @@ async def test_a_check_handler_is_in_nobodys_name() -> None:
 
     connection = Connection(SERVERS, transport=ScriptedTransport(HalfBroker()), rng=lambda: 0.0)
     with processing([received()], "g"):
-        loop = CheckLoop(connection, "g", "c", handler, concurrency=1, handler_timeout_ms=60_000, answer_timeout_ms=1)
+        teller = DecisionTeller(connection, "g", "c")
+        loop = CheckLoop(
+            connection, "g", "c", handler, teller, concurrency=1, handler_timeout_ms=60_000, answer_timeout_ms=1
+        )
         check = msgspec.convert(
             {"transaction_id": "t", "producer_group": "g", "check_times": 1, "prepared_at_ms": 1, "messages": []},
             type=wire.Check,

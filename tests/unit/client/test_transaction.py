@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from keelmq.connection import Connection
@@ -34,6 +35,7 @@ class Broker:
         self.half_error: HttpResponse | None = None
         self.decision_error: Callable[[], HttpResponse] | None = None
         self.decisions: list[tuple[str, str, str]] = []
+        self.late: set[str] = set()
         self.checks: asyncio.Queue[list[dict[str, Any]]] = asyncio.Queue()
         self.answered = asyncio.Event()
 
@@ -48,10 +50,24 @@ class Broker:
             return json_answer({"checks": await self.checks.get()})
         if request.method == "GET":
             return json_answer({"topic": "t", "queues": 4, "type": "any", "retention_ms": 1})
+        if request.target == "/v1/transactions/decisions":
+            told = request.msgpack()["decisions"]
+            return msgpack_answer({"results": [self._part(each) for each in told]})
         _, _, _, transaction_id, decision = request.target.split("/")
+        return self._decide(transaction_id, decision, request.json()["source"])
+
+    def _part(self, told: dict[str, str]) -> dict[str, Any]:
+        """What one decision of several is answered."""
+        answer = self._decide(told["transaction_id"], told["decision"], told["source"])
+        body: dict[str, Any] = msgspec.json.decode(answer.body)
+        return body if answer.status == 200 else {"transaction_id": told["transaction_id"], "problem": body}
+
+    def _decide(self, transaction_id: str, decision: str, source: str) -> HttpResponse:
+        if transaction_id in self.late:
+            return problem(409, "transaction_conflict", state="discarded")
         if self.decision_error is not None and decision != "unknown":
             return self.decision_error()
-        self.decisions.append((transaction_id, decision, request.json()["source"]))
+        self.decisions.append((transaction_id, decision, source))
         self.answered.set()
         positions = [{"topic": "orders", "queue": 1, "offset": 5, "count": 1}] if decision == "commit" else []
         return json_answer({"transaction_id": transaction_id, "state": decision, "positions": positions})
@@ -315,6 +331,7 @@ async def test_a_check_handler_that_fails_answers_unknown(fault: str) -> None:
 async def test_the_check_loop_survives_errors_and_conflicts() -> None:
     """A poll that fails, an answer that comes too late, and then a check that works."""
     broker = Broker()
+    broker.late.add("tx-late")
     polls = 0
 
     async def script(request: Request) -> HttpResponse:
@@ -323,8 +340,6 @@ async def test_the_check_loop_survives_errors_and_conflicts() -> None:
             polls += 1
             if polls == 1:
                 return problem(500, "internal")
-        if "/tx-late/" in request.target:
-            return problem(409, "transaction_conflict", state="discarded")
         return await broker(request)
 
     async def check(transaction: Transaction) -> Decision:

@@ -81,6 +81,8 @@ async def test_real_answers_follow_the_schema(node: Node, schema: Schema) -> Non
     group, transaction = "/v1/groups/{group}", "/v1/transactions/{transaction_id}"
     message = {"body": "x", "tag": "A", "keys": ["k"], "properties": {"p": "v"}, "queue": 0}
     half = {"transaction_id": "t1", "producer_group": "g", "messages": [{"topic": "a", "body": "h"}]}
+    other = {"transaction_id": "t3", "producer_group": "g", "messages": [{"topic": "none", "body": "h"}]}
+    together, decisions, told = "/v1/transactions/batch", "/v1/transactions/decisions", {"decision": "commit"}
     calls: list[Call] = [
         ("PUT", topic, "/v1/topics/a", {"queues": 1}, 201),
         ("PUT", topic, "/v1/topics/a", {}, 200),
@@ -102,6 +104,10 @@ async def test_real_answers_follow_the_schema(node: Node, schema: Schema) -> Non
         ("POST", f"{transaction}/commit", "/v1/transactions/t1/commit", {"client_id": "c"}, 200),
         ("POST", f"{transaction}/rollback", "/v1/transactions/t1/rollback", None, 409),
         ("GET", transaction, "/v1/transactions/t1", None, 200),
+        ("POST", together, together, {"transactions": [{**half, "transaction_id": "t2"}, other]}, 200),
+        ("POST", together, together, {"transactions": []}, 400),
+        ("POST", decisions, decisions, {"decisions": [{**told, "transaction_id": each} for each in ("t2", "t3")]}, 200),
+        ("POST", decisions, decisions, {"decisions": []}, 400),
         ("GET", "/v1/transactions", "/v1/transactions?limit=1", None, 200),
         ("PUT", "/v1/producer-groups/{group}", "/v1/producer-groups/g", {"check_url": None}, 200),
         ("GET", "/v1/producer-groups/{group}/checks", "/v1/producer-groups/g/checks", None, 200),
