@@ -35,7 +35,7 @@ def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
             transaction.batch_ids,
             prepared=transaction.prepared,
             asked=transaction.asked,
-            outcomes=transaction.outcomes,
+            outcomes=transaction.final,
             places=by_id,
         )
     check_offsets_kept(machine, GROUP, ledger.offsets)

@@ -21,9 +21,9 @@ RETRIED = frozenset({408, 429, 503, 507})
 class Answer:
     """What the cluster said at last: no redirect, nothing that asks to try again."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.node_id, self.status = reply.node_id, reply.status
-        self.body: Any = decode_body(reply)
+    def __init__(self, node_id: int, status: int, body: Any) -> None:
+        self.node_id, self.status = node_id, status
+        self.body: Any = body
 
     @property
     def ok(self) -> bool:
@@ -145,7 +145,7 @@ class Clients:
             self._retry_later(call, attempt)
         else:
             self._leader_hint = node_id
-            self._close(call, Answer(reply))
+            self._close(call, Answer(reply.node_id, reply.status, decode_body(reply)))
 
     def _on_timeout(self, call: _Call, attempt: int) -> None:
         if not call.closed and call.attempts == attempt:

@@ -10,8 +10,6 @@ from store.results import (
     GroupPut,
     MessagesGivenBack,
     Result,
-    Resumed,
-    SettingsPut,
     TopicDeleted,
 )
 
@@ -25,7 +23,7 @@ UNREACHABLE = {
     RecoveryCase.OUT_OF_SEQUENCE,  # an intact record in the wrong place: no damage makes one, so unit tests do
 }
 UNASKED = {  # by the clients of the simulation; by the unit tests they are
-    *(TopicDeleted, Resumed, SettingsPut, Cancelled),
+    *(TopicDeleted, Cancelled),
     *(MessagesGivenBack, GroupPut, DeadLettersReplayed),
 }
 EXPECTED: Mapping[str, tuple[str, ...]] = {
@@ -47,7 +45,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
         *("fdatasync synced in recovery", "sync_directory log in recovery", "read_bytes hard_state in recovery"),
     ),
     "applied": (*(kind.__name__ for kind in get_args(Result) if kind not in UNASKED), "duplicate recognised"),
-    "refused": ("transaction_conflict", "stale_generation", "offset_moves_back", "transaction_not_found"),
+    "refused": (
+        *("transaction_conflict", "stale_generation", "offset_moves_back", "transaction_not_found"),
+        "transactions_rejected",
+    ),
 }
 RARE = {
     "recovery: zero_filled_tail",

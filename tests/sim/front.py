@@ -24,7 +24,9 @@ from store.command import (
     LeaveGroup,
     Prepare,
     Produce,
+    Proposal,
     RecordChecks,
+    ResumeTransaction,
 )
 
 from .checkers.majority_durable import check_entry_holds
@@ -46,11 +48,23 @@ class ObservedCore(Core):
                 command, self.replica.node_id, self.raft.term, asyncio.get_running_loop().time(), self.state.group
             )
         applied = await super().propose(command, blocks)
+        self._promise(command, applied)
+        return applied
+
+    async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
+        outcomes = await super().propose_all(proposals)
+        for proposal, outcome in zip(proposals, outcomes, strict=True):
+            if isinstance(outcome, Applied):
+                self._promise(proposal.command, outcome)
+        return outcomes
+
+    def _promise(self, command: Command, applied: Applied) -> None:
+        """Its outcome is about to be told to a client."""
+        observer = self.replica.observer
         observer.on_acknowledged(self.replica, applied, _named(command))
         with observer.finding():
             _, payload = observer.safety.machine.entries[applied.index]
             check_entry_holds(command, applied.index, payload)
-        return applied
 
 
 class SimWebhooks:
@@ -147,7 +161,7 @@ def _named(command: Command) -> str:
         return f"transaction {command.transaction_id} of {batches}"
     name = type(command).__name__
     match command:
-        case Decide(transaction_id=transaction_id):
+        case Decide(transaction_id=transaction_id) | ResumeTransaction(transaction_id=transaction_id):
             return f"{name} of transaction {transaction_id}"
         case RecordChecks(transaction_ids=transaction_ids) | Discard(transaction_ids=transaction_ids):
             return f"{name} of {', '.join(f'transaction {each}' for each in transaction_ids)}"

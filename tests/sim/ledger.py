@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .checkers.transactions import check_one_outcome
+
 BatchKey = tuple[str, str]
 """Topic and batch id: the same id on another topic is another batch."""
 
@@ -31,7 +33,19 @@ class SentTransaction:
     check_after_ms: int
     prepared: bool = False  # acknowledged
     asked: set[str] = field(default_factory=set)  # decisions that some client has sent
-    outcomes: set[str] = field(default_factory=set)  # states that answers named
+    outcomes: set[str] = field(default_factory=set)  # final states that answers named
+    operated: bool = False  # an operator may have got it out of `discarded`
+
+    def told(self, transaction_id: str, state: str) -> None:
+        """An answer to somebody names its state."""
+        if state != "prepared":
+            self.outcomes.add(state)
+        check_one_outcome(transaction_id, self.final)
+
+    @property
+    def final(self) -> set[str]:
+        """What answers said that it can never be anything else than."""
+        return self.outcomes - {"discarded"} if self.operated else self.outcomes
 
     @property
     def batch_ids(self) -> list[str]:

@@ -11,11 +11,12 @@ from cluster.webhooks import WebhookReply
 from .batches import Batches
 from .checkers import Violation
 from .checkers.transaction_model import TransactionModel
-from .checkers.transactions import check_one_outcome
 from .clients import Answer, Clients, decode_body, json_request, msgpack_request
 from .ledger import Ledger, SentTransaction
+from .operators import Operators
 from .service_settings import ServiceSettings
-from .wire import Reply
+from .together import Item, Together
+from .wire import Reply, Request
 from .world import World
 
 CLIENTS_PER_GROUP = 2
@@ -76,6 +77,15 @@ class Producers:
         self._stories: dict[str, _Story] = {}
         self._running = True
         self._groups = {"pay": "poll", "stock": "webhook"} if settings.checks else {"pay": "nobody"}
+        self._halves = Together(
+            world,
+            clients,
+            "/v1/transactions/batch",
+            "transactions",
+            lambda half: msgpack_request("POST", "/v1/transactions", half),
+        )
+        self._decisions = Together(world, clients, "/v1/transactions/decisions", "decisions", _decision_request)
+        self.operators = Operators(world, clients, ledger, model, self._decisions)
         self.healed = False
         clients.network.webhook = self._on_webhook
         clients.network.on_webhook_answered = lambda body: self._on_check_left(msgspec.json.decode(body))
@@ -87,12 +97,20 @@ class Producers:
                 self._switch_later(group, to_webhook=False)
             for number in range(_POLLERS[way]):
                 self._poll_later(_Client(group, f"{group}-{number}"))
+        self.operators.start()
+
+    def heal(self) -> None:
+        """From now on everything that is asked is answered, and nobody steps in."""
+        self.healed = True
+        self.operators.heal()
 
     def stop(self) -> None:
         self._running = False
 
     def unsettled(self) -> str:
         """Where checks are answered, or given up in the end, no transaction stays undecided."""
+        if self._halves.waits or self._decisions.waits:
+            return "requests are about to be sent"
         undecided = self._model.undecided if self._settings.checks else ()
         return f"{', '.join(undecided)} stay undecided" if undecided else ""
 
@@ -126,12 +144,14 @@ class Producers:
 
         def on_prepared(answer: Answer | None) -> None:
             if answer is not None and not answer.ok:
+                if answer.code == "transactions_rejected" and self.operators.switched:
+                    return
                 raise Violation("refused", f"preparing {transaction_id} was refused: {answer}")
             sent.prepared = answer is not None
             self._ledger.acknowledged += sent.prepared
             self._go_on(transaction_id, story)
 
-        self._clients.call(msgpack_request("POST", "/v1/transactions", body), on_prepared)
+        self._halves.call(body, on_prepared)
 
     def _go_on(self, transaction_id: str, story: _Story) -> None:
         decide = {COMMITS: ("commit",), ROLLS_BACK: ("rollback",), DIES: (), LIES: ("unknown",), FORGETS: ()}
@@ -171,18 +191,17 @@ class Producers:
             if answer.ok and stranger:
                 raise Violation("first_decision_wins", f"a stranger decides {transaction_id}: {answer}")
             if answer.ok or answer.code == "transaction_conflict":
-                if answer.body["state"] != "prepared":
-                    sent.outcomes.add(answer.body["state"])
+                sent.told(transaction_id, answer.body["state"])
             elif answer.code == "transaction_not_found":
                 if sent.prepared:
                     raise Violation("acknowledged_lost", f"{transaction_id} was prepared: {answer}")
             elif answer.code != "producer_group_mismatch" or not stranger:
                 raise Violation("refused", f"{decision} of {transaction_id} was refused: {answer}")
-            check_one_outcome(transaction_id, sent.outcomes)
 
         group = "strangers" if stranger else sent.producer_group
-        body = {"producer_group": group, "client_id": story.client_id, "source": source}
-        self._clients.call(json_request("POST", f"/v1/transactions/{transaction_id}/{decision}", body), on_decided)
+        told = {"transaction_id": transaction_id, "decision": decision}
+        who = {"producer_group": group, "client_id": story.client_id, "source": source}
+        self._decisions.call({**told, **who}, on_decided)
 
     # --- checks ----------------------------------------------------------------------------------------------
 
@@ -218,7 +237,7 @@ class Producers:
         transaction_id = check["transaction_id"]
         self._model.left[transaction_id] += 1
         sent, known = self._ledger.transactions[transaction_id], self._model.known[transaction_id]
-        if check["check_times"] > known.check_times + 1:
+        if check["check_times"] > known.checks + 1:
             raise Violation("checks_counted", f"{check['check_times']} checks of {transaction_id}, by the log {known}")
         self._batches.check_asked(check, sent.batches)
         age_ms = (self._world.now_us - sent.sent_us) // 1000
@@ -270,3 +289,8 @@ class Producers:
             return WebhookReply(200, b"I have seen it")
         story.sent.asked.add(decision)
         return WebhookReply(200, msgspec.json.encode({"decision": decision}))
+
+
+def _decision_request(item: Item) -> Request:
+    how = {name: value for name, value in item.items() if name not in ("transaction_id", "decision")}
+    return json_request("POST", f"/v1/transactions/{item['transaction_id']}/{item['decision']}", how)

@@ -15,12 +15,20 @@ from store.command import (
     LeaveGroup,
     Prepare,
     PutGroup,
+    PutSettings,
     QueueOffset,
     RecordChecks,
     ReplayDeadLetters,
     ResetOffsets,
+    ResumeTransaction,
 )
-from store.errors import MEMBER_NOT_FOUND, STALE_GENERATION, TRANSACTION_CONFLICT, Refused
+from store.errors import (
+    MEMBER_NOT_FOUND,
+    STALE_GENERATION,
+    TRANSACTION_CONFLICT,
+    TRANSACTIONS_REJECTED,
+    Refused,
+)
 from store.results import (
     AssignedQueue,
     ChecksRecorded,
@@ -38,6 +46,9 @@ from store.results import (
     OffsetsCommitted,
     OffsetsReset,
     Prepared,
+    Resumed,
+    Settings,
+    SettingsPut,
 )
 
 from .checkers import Violation
@@ -115,6 +126,82 @@ def test_nothing_is_discarded_before_it_was_asked_often_enough() -> None:
     assert not model.undecided
     broken("first_decision_wins", lambda: decided(model, "commit", Decided("t", "committed")))
     broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+
+
+def discarded(model: TransactionModel) -> None:
+    model.check_max = 0
+    prepared(model)
+    model.discard(Discard(("t",)), Discarded(("t",)))
+
+
+def forced(model: TransactionModel, decision: str, result: object, *, by: str = "ann", force: bool = True) -> None:
+    why = "by phone" if by else ""
+    command = Decide("t", decision, "operator", "", None, force=force, reason=why, operator=by)  # type: ignore[arg-type]
+    model.decide(command, result)
+
+
+def resumed(model: TransactionModel, result: object, *, by: str = "ann") -> None:
+    model.resume(ResumeTransaction("t", by, "by phone", 50), result, 2_000)
+
+
+def refused(state: str) -> Refused:
+    return Refused(TRANSACTION_CONFLICT, "", {"state": state})
+
+
+def test_what_is_discarded_is_decided_by_force_alone() -> None:
+    model = TransactionModel()
+    discarded(model)
+    decided(model, "commit", refused("discarded"))
+    forced(model, "commit", refused("discarded"), force=False)
+    broken("first_decision_wins", lambda: forced(model, "commit", Decided("t", "committed"), force=False))
+    broken("first_decision_wins", lambda: forced(model, "commit", refused("discarded")))
+    broken("audit", lambda: forced(model, "commit", Decided("t", "committed"), by=""))
+    forced(model, "commit", Decided("t", "committed"))
+    assert model.known["t"].audit == [("committed", "ann", "by phone", True)]
+    forced(model, "commit", Decided("t", "committed"))
+    forced(model, "rollback", refused("committed"))
+    assert len(model.known["t"].audit) == 1
+    broken("first_decision_wins", lambda: forced(model, "rollback", Decided("t", "rolled_back")))
+
+
+def test_what_is_discarded_is_resumed_and_asked_about_anew() -> None:
+    model = TransactionModel()
+    discarded(model)
+    broken("resumed", lambda: resumed(model, refused("discarded")))
+    broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_049)))
+    broken("audit", lambda: resumed(model, Resumed("t", "prepared", 2_050), by=""))
+    resumed(model, Resumed("t", "prepared", 2_050))
+    resumed(model, Resumed("t", "prepared", 2_050))  # the same again
+    resumed(model, refused("prepared"), by="bob")
+    broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_050), by="bob"))
+    assert list(model.undecided) == ["t"]
+    model.check_max = 1
+    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+    checked(model)
+    model.discard(Discard(("t",)), Discarded(("t",)))
+    resumed(model, Resumed("t", "prepared", 2_050), by="bob")
+    decided(model, "rollback", Decided("t", "rolled_back"))
+    resumed(model, refused("rolled_back"))
+    broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_050), by="bob"))
+    known = model.known["t"]
+    assert (known.discards, known.checks, known.check_times) == (2, 1, 0)
+    assert [entry[:2] for entry in known.audit] == [("resumed", "ann"), ("resumed", "bob")]
+
+
+def test_only_new_transactions_are_rejected_and_only_while_they_are_switched_off() -> None:
+    model = TransactionModel()
+    rejected = Refused(TRANSACTIONS_REJECTED, "", {})
+    command = Prepare("u", "pay", "c", 100, ())
+    prepared(model)
+    broken("settings", lambda: model.prepare(command, rejected, 1_000))
+    broken("settings", lambda: model.put_settings(PutSettings(True), SettingsPut(Settings(False))))
+    model.put_settings(PutSettings(True), SettingsPut(Settings(True)))
+    model.prepare(command, rejected, 1_000)
+    prepared(model, again=True)
+    broken("settings", lambda: model.prepare(command, Prepared("u", "prepared", False, 1_000), 1_000))
+    broken("settings", lambda: model.prepare(Prepare("t", "pay", "c", 100, ()), rejected, 1_000))
+    model.put_settings(PutSettings(False), SettingsPut(Settings(False)))
+    model.prepare(command, Prepared("u", "prepared", False, 1_000), 1_000)
 
 
 # --- groups

@@ -67,7 +67,8 @@ class Workload:
         """The cluster is healthy: clients do nothing new, and bring to an end what they have begun."""
         self.running = False
         self._clients.network.heal()
-        self.producers.healed = self.members.healed = True
+        self.producers.heal()
+        self.members.healed = True
         self._produce_for_certain()
 
     def settled(self) -> bool:

@@ -13,10 +13,12 @@ from store.command import (
     LeaveGroup,
     Prepare,
     PutGroup,
+    PutSettings,
     PutTopic,
     RecordChecks,
     ReplayDeadLetters,
     ResetOffsets,
+    ResumeTransaction,
     decode_entry,
 )
 from store.errors import Refused
@@ -49,6 +51,8 @@ class History:
             Decide: lambda command, result, _: transactions.decide(command, result),
             RecordChecks: transactions.record,
             Discard: lambda command, result, _: transactions.discard(command, result),
+            ResumeTransaction: transactions.resume,
+            PutSettings: lambda command, result, _: transactions.put_settings(command, result),
             PutTopic: self._on_topic,
             JoinGroup: lambda command, result, _: groups.join(command, result),
             LeaveGroup: lambda command, result, _: groups.leave(command, result),

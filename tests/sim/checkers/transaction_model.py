@@ -1,20 +1,25 @@
 """What transactions must come to, by rules of its own: fed with every applied command and its result, once per index.
 
 The first decision wins; checks are counted as they are recorded, not before the immunity is over, and not more of them
-than left a node; nothing is discarded before it was asked as often as configured.
+than left a node; nothing is discarded before it was asked as often as configured. Only an operator, by name and with a
+reason, gets a transaction out of `discarded`; the timeline tells of it. No new transaction while they are switched off.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from store.command import Decide, Discard, Prepare, RecordChecks
-from store.errors import Refused
-from store.results import ChecksRecorded, Decided, Discarded, Prepared
+from store.command import Decide, Discard, Prepare, PutSettings, RecordChecks, ResumeTransaction
+from store.errors import TRANSACTIONS_REJECTED, Refused
+from store.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed, SettingsPut
 from store.state_machine import StateMachine
 
 from .violation import Violation
 
 _STATE_OF = {"commit": "committed", "rollback": "rolled_back"}
+
+
+Audit = tuple[str, str | None, str | None, bool]
+"""Event, operator, reason, and whether it was forced."""
 
 
 @dataclass
@@ -26,6 +31,14 @@ class Known:
     check_due_ms: int
     state: str = "prepared"
     check_times: int = 0
+    """Since it was prepared, or resumed last."""
+    checks: int = 0
+    """In all."""
+    discards: int = 0
+    resumed_by: tuple[str, str] | None = None
+    """The operator and the reason of the last time."""
+    audit: list[Audit] = field(default_factory=list)
+    """What operators did, in order."""
 
 
 class TransactionModel:
@@ -36,12 +49,24 @@ class TransactionModel:
         """In the order they were prepared."""
         self.left: Counter[str] = Counter()
         """Checks that left a node, or that a webhook answered, by transaction."""
+        self.rejecting = False
+
+    def put_settings(self, command: PutSettings, result: object) -> None:
+        if command.reject_transactions is not None:
+            self.rejecting = command.reject_transactions
+        if not isinstance(result, SettingsPut) or result.settings.reject_transactions != self.rejecting:
+            raise Violation("settings", f"transactions are rejected: {self.rejecting}, by the log; it gives {result}")
 
     def prepare(self, command: Prepare, result: object, clock_ms: int) -> None:
-        if not isinstance(result, Prepared):
-            return
         transaction_id = command.transaction_id
         known = self.known.get(transaction_id)
+        rejected = isinstance(result, Refused) and result.code == TRANSACTIONS_REJECTED
+        if rejected != (self.rejecting and known is None):
+            _fail(
+                "settings", transaction_id, f"known: {known}; switched off: {self.rejecting}; preparing gives {result}"
+            )
+        if not isinstance(result, Prepared):
+            return
         if known is None:
             assert command.check_after_ms is not None, "the API fills it in"
             due_ms = clock_ms + command.check_after_ms
@@ -65,14 +90,39 @@ class TransactionModel:
             if not isinstance(result, Refused):
                 _fail("first_decision_wins", transaction_id, f"was decided by a stranger, {command.producer_group}")
             return
+        audited = command.source == "operator" and command.operator and command.reason
+        if command.force and not audited and not isinstance(result, Refused):
+            _fail("audit", transaction_id, f"was forced by nobody, or for no reason: {command}")
         wanted = _STATE_OF.get(command.decision, known.state)
-        if known.state not in ("prepared", wanted):
+        decidable = ("prepared", "discarded") if command.force else ("prepared",)
+        if known.state not in (*decidable, wanted):
             if not isinstance(result, Refused) or result.extra.get("state") != known.state:
                 _fail("first_decision_wins", transaction_id, f"is {known.state}, {command.decision} gives {result}")
             return
         if not isinstance(result, Decided) or result.state != wanted:
             _fail("first_decision_wins", transaction_id, f"is {known.state}, {command.decision} gives {result}")
+        if known.state in decidable and known.state != wanted and command.source == "operator":
+            known.audit.append((wanted, command.operator or None, command.reason or None, command.force))
         self._settle(transaction_id, wanted)
+
+    def resume(self, command: ResumeTransaction, result: object, clock_ms: int) -> None:
+        transaction_id, by = command.transaction_id, (command.operator, command.reason)
+        known = self.known.get(transaction_id)
+        if known is None or not all(by):
+            if not isinstance(result, Refused):
+                _fail("audit", transaction_id, f"is {known}, and resumed by {by}: {result}")
+            return
+        if known.state != "discarded":
+            again = known.state == "prepared" and known.resumed_by == by
+            if isinstance(result, Resumed) != again:
+                _fail("resumed", transaction_id, f"is {known}, resumed by {by}: {result}")
+            return
+        due_ms = clock_ms + command.next_check_after_ms
+        if not isinstance(result, Resumed) or (result.state, result.next_check_at_ms) != ("prepared", due_ms):
+            _fail("resumed", transaction_id, f"was discarded; resumed by {by}, due at {due_ms}: {result}")
+        known.state, known.check_times, known.resumed_by = "prepared", 0, by
+        known.audit.append(("resumed", *by, False))
+        self.undecided[transaction_id] = None
 
     def record(self, command: RecordChecks, result: object, clock_ms: int) -> None:
         prepared = [each for each in dict.fromkeys(command.transaction_ids) if each in self.undecided]
@@ -81,13 +131,14 @@ class TransactionModel:
         for transaction_id in prepared:
             known = self.known[transaction_id]
             known.check_times += 1
+            known.checks += 1
             if clock_ms < known.check_due_ms:
                 _fail("immunity", transaction_id, f"is asked about at {clock_ms}, due at {known.check_due_ms}")
-            if known.check_times > self.left[transaction_id]:
+            if known.checks > self.left[transaction_id]:
                 _fail(
                     "checks_counted",
                     transaction_id,
-                    f"has {known.check_times} checks recorded, {self.left[transaction_id]} left any node",
+                    f"has {known.checks} checks recorded, {self.left[transaction_id]} left any node",
                 )
 
     def discard(self, command: Discard, result: object) -> None:
@@ -98,6 +149,7 @@ class TransactionModel:
             known = self.known[transaction_id]
             if known.check_times < self.check_max:
                 _fail("discarded", transaction_id, f"after {known.check_times} checks, not {self.check_max}")
+            known.discards += 1
             self._settle(transaction_id, "discarded")
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
@@ -109,8 +161,17 @@ class TransactionModel:
                 _fail("checks_counted", transaction_id, f"is {known} by the log; node {node_id} has {found}")
             timeline = machine.timeline(transaction_id) or []
             checks = sum(event.event == "check" for event in timeline)
-            if checks != known.check_times:
-                _fail("checks_counted", transaction_id, f"was asked about {known.check_times} times, not {timeline}")
+            if checks != known.checks:
+                _fail("checks_counted", transaction_id, f"was asked about {known.checks} times, not {timeline}")
+            audit = [
+                (event.event, event.operator, event.reason, event.forced)
+                for event in timeline
+                if event.source == "operator" and event.event != "answer"
+            ]
+            if audit != known.audit:
+                _fail("audit", transaction_id, f"was stepped into as {known.audit}; node {node_id} has {timeline}")
+            if sum(event.event == "discarded" for event in timeline) != known.discards:
+                _fail("audit", transaction_id, f"was discarded {known.discards} times; node {node_id} has {timeline}")
 
     def _settle(self, transaction_id: str, state: str) -> None:
         self.known[transaction_id].state = state

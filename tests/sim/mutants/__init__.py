@@ -10,6 +10,7 @@ from . import (
     election,
     groups,
     log_files,
+    operators,
     recovery,
     replication,
     services,
@@ -19,6 +20,6 @@ from . import (
 
 AREAS = (
     *(election, replication, durability, log_files, recovery),
-    *(applying, dedupe, transactions, timers, groups, services),
+    *(applying, dedupe, transactions, operators, timers, groups, services),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}
