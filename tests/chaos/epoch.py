@@ -27,6 +27,7 @@ from tests.chaos.verdict import Verdict
 from tests.chaos.violations import Kind, Violations
 from tests.chaos.workloads.consume import Group, Readers
 from tests.chaos.workloads.delayed import Delayed
+from tests.chaos.workloads.operators import Operators
 from tests.chaos.workloads.produce import Batches, Idempotent, Keyed, Singles
 from tests.chaos.workloads.raw_http import RawHttp
 from tests.chaos.workloads.returns import Returns
@@ -113,6 +114,7 @@ class Epoch:
         scheduler = Scheduler(cluster, self._book, self._kinds, self.plan.seed, self._display.event)
         group, returns = Group(field, MEMBERS), Returns(field, RETURNS_MEMBERS)
         transactional = [Transactions(field, 0.1), Transactions(field, 1.0, abandoned=True)]
+        operators = Operators(field, transactional[1].database, 0.5)
         verdict = Verdict(field, cluster, observer, [each.database for each in transactional])
         self._show(observer, scheduler, group)
         self._display.event("step", f"starting {self.plan.nodes} nodes")
@@ -129,10 +131,10 @@ class Epoch:
         consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming)))
         begun_s = time.monotonic()
         try:
-            await self._trouble(field, scheduler, transactional, consumers)
+            await self._trouble(field, scheduler, [*transactional, operators], consumers)
             ended_s, disk_bytes = time.monotonic(), cluster.disk_bytes()
             if not self._found_guilty():
-                await self._settle(cluster, verdict, group, transactional)
+                await self._settle(cluster, verdict, group, transactional, operators)
                 consuming.set()
                 await self._end([consumers], "consumers")
                 last_index = await verdict.come_to_rest()
@@ -141,6 +143,7 @@ class Epoch:
         if not self._found_guilty():
             await verdict.judge_queues(lambda text: self._display.event("step", text))
             await verdict.judge_returns(returns.processed)
+            await verdict.judge_audit(operators.steps)
             await verdict.judge_logs(last_index, lambda text: self._display.event("step", text))
         return Figures.of(
             scheduler,
@@ -159,7 +162,7 @@ class Epoch:
         return self.plan.broken is not None and bool(self.violations)
 
     async def _trouble(
-        self, field: Field, scheduler: Scheduler, transactional: list[Transactions], consumers: asyncio.Task[None]
+        self, field: Field, scheduler: Scheduler, transactional: Sequence[Workload], consumers: asyncio.Task[None]
     ) -> None:
         """Load and faults until the time is over, then the load ends; all faults are healed on return."""
         stop = asyncio.Event()
@@ -202,13 +205,19 @@ class Epoch:
             await asyncio.sleep(GUILT_POLL_S)
 
     async def _settle(
-        self, cluster: ChaosCluster, verdict: Verdict, group: Group, transactional: list[Transactions]
+        self,
+        cluster: ChaosCluster,
+        verdict: Verdict,
+        group: Group,
+        transactional: list[Transactions],
+        operators: Operators,
     ) -> None:
         cluster.start()
         try:
             await cluster.wait_ready()
         except TimeoutError as error:
             self.violations.add(Kind.NO_PROGRESS, str(error))
+        await operators.finish()
         self._display.event("step", "the checks finish what dead producers left behind")
         answering = [asyncio.create_task(each.answer_checks()) for each in transactional]
         try:

@@ -9,6 +9,7 @@ from store.command import BatchHeader, Produce, Proposal, encode_entry
 from store.commit_log import CommitLog
 from store.disk import PosixDisk
 from store.record import KIND_ENTRY
+from tests.chaos.checkers.audit import judge_audit
 from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, LogContent, compare_logs
@@ -19,6 +20,7 @@ from tests.chaos.message import body_of, number_in, number_of
 from tests.chaos.progress import GroupProgress
 from tests.chaos.reads import QueueReads
 from tests.chaos.violations import Kind, Violations
+from tests.chaos.workloads.operators import Step
 from tests.chaos.workloads.returns import is_doomed
 from tests.chaos.workloads.transactions import Database, Decided, Told
 
@@ -174,6 +176,17 @@ class TestTransactions:
         judge_transactions(database, states, violations)
         assert violations.counts == ({} if kind is None else {kind: 1})
         assert unresolved(database, states) == (state == "prepared")
+
+    def test_what_operators_did_is_recorded_and_nothing_else(self, violations: Violations) -> None:
+        done = Step("t", "committed", "ann", "case 0", acknowledged=True)
+        forced = {"event": "committed", "operator": "ann", "reason": "case 0", "forced": True}
+        judge_audit([done], {"t": [{"event": "prepared"}, forced]}, violations)
+        judge_audit([Step("t", "resumed", "ann", "case 1")], {"t": [{"event": "prepared"}]}, violations)
+        assert not violations
+        judge_audit([done], {"t": [{"event": "prepared"}]}, violations)  # lost
+        judge_audit([done], {"t": [{**forced, "forced": False}]}, violations)
+        judge_audit([done], {"t": [forced, {**forced, "event": "resumed"}]}, violations)  # made up
+        assert violations.counts == {Kind.TRANSACTION: 3}
 
     def test_a_committed_transaction_is_delivered_whole_and_once(self, book: Book, violations: Violations) -> None:
         ledger = book.worker("w", transactional=True)

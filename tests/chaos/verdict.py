@@ -13,6 +13,7 @@ import msgspec
 from cluster.exit_codes import ExitCode
 from keelmq.batch import decode_block
 from keelmq.wire import MSGPACK, PullResponse, decode
+from tests.chaos.checkers.audit import judge_audit
 from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, compare_logs
@@ -24,6 +25,7 @@ from tests.chaos.observer import Observer
 from tests.chaos.progress import GroupProgress
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.consume import GROUP
+from tests.chaos.workloads.operators import Step
 from tests.chaos.workloads.returns import RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
 from tests.chaos.workloads.transactions import Database
 from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
@@ -232,6 +234,16 @@ class Verdict:
                     for queue in topic["queue_offsets"]
                 }
         return {}
+
+    async def judge_audit(self, steps: Sequence[Step]) -> None:
+        """Of every transaction that an operator stepped into, its timeline on a node."""
+        timelines: dict[str, list[dict[str, Any]]] = {}
+        for transaction_id in dict.fromkeys(step.transaction_id for step in steps):
+            path = f"/v1/transactions/{transaction_id}"
+            timeline = await self._from_leader(path, lambda answer: answer["timeline"])
+            if timeline is not None:
+                timelines[transaction_id] = timeline
+        judge_audit(steps, timelines, self._field.violations)
 
     async def _from_leader(self, path: str, take: Callable[[Any], T]) -> T | None:
         """From the leader, or the first node that answers; None when none does."""
