@@ -96,6 +96,7 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"max=1..{limits.CHECKS_MAX}",
         f"at most {limits.BATCHES_MAX:,} batches, {limits.REQUEST_MESSAGES_MAX:,} messages and "
         f"{limits.REQUEST_KEYS_MAX:,} keys",
+        f"at most {limits.TRANSACTIONS_MAX} transactions",
         f"at most {limits.MESSAGES_OF_ID_MAX} messages (`MESSAGES_OF_ID_MAX`)",
         f"sought in bodies up to {limits.DUPLICATES_SOUGHT_BYTES_MAX >> 10} KiB",
         f"at most {limits.QUEUES_MAX:,} queues",
