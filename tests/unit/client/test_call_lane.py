@@ -264,7 +264,7 @@ async def test_a_problem_that_says_nothing_fails_its_own_transaction_only() -> N
 
 async def test_decisions_that_cannot_be_told_are_pending() -> None:
     broker = Broker(decision=lambda transaction_id: problem(503, "unknown_outcome") if transaction_id == "1" else None)
-    results, _ = await execute(broker, range(3), decision_timeout_ms=50)
+    results, _ = await execute(broker, range(3), decision_timeout_ms=1_000)
     assert isinstance(results[1], TransactionResult)
     assert results[1].outcome is Outcome.COMMIT_PENDING
     assert committed(results[0], 0)
@@ -297,7 +297,6 @@ async def test_who_waits_behind_requests_that_hang_is_told_in_time_that_nothing_
         ended = await asyncio.gather(*under_way, return_exceptions=True)
         assert all(isinstance(each, UnknownOutcome) for each in ended)
         broker.held.set()
-        assert committed(await start("3"), 3)
     assert not any(b"\xa19" in request.body for request in posts(transport))  # given up before it was sent
 
 
