@@ -8,7 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from cluster.blocks import BlockMessage, body_text, read_block
 from cluster.core import Core
+from cluster.problems import Problem
 from cluster.responses import AttemptView, MessageView, as_view, origin_view
+from store.log_errors import LogTruncated
 from store.results import HalfBatchView, Redelivery, Row
 from store.topics import DLQ_PREFIX
 
@@ -28,7 +30,10 @@ class BlockReader:
         if isinstance(place, Row) and place.inline is not None:
             return place.inline
         if place.position != self._position:
-            self._payload = self._core.read_payload(place.position)
+            try:
+                self._payload = self._core.read_payload(place.position)
+            except LogTruncated:
+                raise Problem("overloaded", "what was found is just being removed; try again") from None
             self._position = place.position
         block = self._payload[place.block_offset : place.block_offset + place.block_length]
         if crc32c(block) != place.crc32c:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,9 +31,10 @@ from raft.config import PeerAddress, RaftConfig, TlsConfig
 from raft.node import RaftNode
 from store.commit_log import CommitLog
 from store.disk import Disk
-from store.errors import IndexDamaged
+from store.errors import IndexDamaged, IndexOutdated
 from store.hard_state import HardState
 from store.index import Index
+from store.log_base import read_base
 from store.log_errors import DiskError, LogError
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class Broker:
         self._metrics = Metrics()
         disk = MeasuredDisk(self._metrics)
         waiters = AppliedWaiters()
-        self._index = Index.open(str(path / "index"))
+        self._index = _open_index(path, disk)
         self._state = WakingStateMachine(self._index, waiters)
         try:
             self._log, hard_state = _open_log(config, path, disk, self._state.applied_index)
@@ -166,6 +168,20 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
         incarnation=incarnation,
         tls=tls,
     )
+
+
+def _open_index(path: Path, disk: Disk) -> Index:
+    """One that an earlier version made is removed: everything in it comes again from the log, which is complete."""
+    directory = path / "index"
+    try:
+        return Index.open(str(directory))
+    except IndexOutdated as outdated:
+        log_directory = path / "log"
+        if log_directory.is_dir() and read_base(disk, str(log_directory)).base.index:
+            raise IndexDamaged(f"{outdated}, and the log does not go back to its beginning any more") from None
+        logger.warning("%s: making the index anew from the log, which takes a while", outdated)
+        shutil.rmtree(directory)
+        return Index.open(str(directory))
 
 
 def _open_log(config: NodeConfig, path: Path, disk: Disk, applied_index: int) -> tuple[CommitLog, HardState]:

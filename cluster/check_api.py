@@ -13,8 +13,8 @@ from cluster.block_reader import BlockReader
 from cluster.check_service import COMMAND_ERRORS, CheckService
 from cluster.core import Core
 from cluster.problems import Problem
-from cluster.requests import ChecksQuery, CheckUrl, check_group, parse_query
-from cluster.responses import ChecksView, CheckView, ProducerGroupView, WebhookAnswer, json_body
+from cluster.requests import ChecksQuery, CheckUrl, WebhookAnswer, check_group, parse_query
+from cluster.responses import ChecksView, CheckView, ProducerGroupView, json_body
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.webhooks import WebhookFailed, Webhooks
 from store.command import Decide, SetCheckUrl

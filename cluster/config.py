@@ -115,6 +115,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             description="Size of a commit log segment file, preallocated; 64 KiB to 2 GiB.",
         ),
     ] = 128 << 20
+    retention_check_ms: Annotated[
+        PositiveMs, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
+    ] = 10_000
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
     ] = 32 << 20

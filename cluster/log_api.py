@@ -32,7 +32,7 @@ class LogApi:
                 "Committed log records as they are on disk; waits up to wait_ms for the first",
                 {200: {OCTET_STREAM: None}},
                 query=LogQuery,
-                errors=("offset_out_of_range", "overloaded"),
+                errors=("log_range_removed", "overloaded"),
             ),
             Route(
                 "GET",
@@ -55,7 +55,7 @@ class LogApi:
         records, next_index = b"", query.from_index
         if query.from_index < core.log.first_index:
             extra = {"first_index": core.log.first_index}
-            raise Problem("offset_out_of_range", f"the log begins at index {core.log.first_index}", extra)
+            raise Problem("log_range_removed", self._why_removed(query.from_index), extra)
         if query.from_index <= committed:
             records, next_index = core.read_records(query.from_index, committed, query.max_bytes)
         headers = {

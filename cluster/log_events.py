@@ -14,13 +14,16 @@ from crc32c import crc32c
 from cluster.blocks import BlockMessage, encode_block, read_block
 from cluster.core import Core
 from cluster.pages import Pace
+from cluster.problems import Problem
 from store.command import BatchHeader, Prepare, Produce, batches_of, decode_entry
+from store.log_errors import LogTruncated
 from store.outcomes import Event, EventType, MessagesOf, Outcome
 
 OUTCOMES_PER_READ: Final = 64
 ORIGINS_BYTES_MAX: Final = 16 * 1024 * 1024
 """Payloads of records with message blocks that one request keeps at a time; the last one it needs always."""
 
+_BLOCK_REMOVED: Final = "the messages that this entry is about came in an older one, which is removed"
 _FRAME: Final = struct.Struct("<II")
 
 
@@ -141,8 +144,14 @@ class EventsPage:
         first_row = sum(event.rows for event in outcome.events[: self.next_event])
         complete = True
         for event in outcome.events[self.next_event :]:
-            encoded = _encode(self._view(event))
             is_first = not taken and not self.frames
+            try:
+                encoded = _encode(self._view(event))
+            except LogTruncated:
+                if is_first:
+                    raise Problem("log_range_removed", _BLOCK_REMOVED, {"first_index": self.next_index + 1}) from None
+                complete = False
+                break
             if not is_first and (self._size_bytes + len(encoded) > self._max_bytes or pace.is_over):
                 complete = False
                 break

@@ -10,6 +10,7 @@ from typing import Final
 from store.commit_log import Entry
 from store.errors import Refused
 from store.index import Index
+from store.log_references import LOG_RANGE_BYTES
 from store.results import (
     DeadLettersReplayed,
     Decided,
@@ -141,8 +142,15 @@ class AppliedWaiters:
 class WakingStateMachine(StateMachine):
     """The state machine; tells long polls which queues an applied command made longer."""
 
-    def __init__(self, index: Index, waiters: AppliedWaiters, *, flush_entries: int = FLUSH_ENTRIES) -> None:
-        super().__init__(index, flush_entries=flush_entries)
+    def __init__(
+        self,
+        index: Index,
+        waiters: AppliedWaiters,
+        *,
+        flush_entries: int = FLUSH_ENTRIES,
+        log_range_bytes: int = LOG_RANGE_BYTES,
+    ) -> None:
+        super().__init__(index, flush_entries=flush_entries, log_range_bytes=log_range_bytes)
         self._waiters = waiters
 
     def apply(self, entries: Sequence[Entry]) -> list[list[Result | Refused]]:

@@ -47,6 +47,9 @@ class Metrics:
         self.given_back = {outcome: given_back.labels(outcome) for outcome in ("scheduled", "dead_lettered")}
         self.replayed = self._counter("keelmq_dead_letters_replayed", "Dead letters given to their group once more")
         self.expired_members = self._counter("keelmq_group_members_expired", "Members whose session ended silently")
+        self.expired_messages = self._counter(
+            "keelmq_messages_expired", "Messages removed through this node because their retention was over"
+        )
         self.timers_fired = self._counter("keelmq_timers_fired", "Timers whose messages became visible")
         self.timer_lateness_seconds = Histogram(
             "keelmq_timer_lateness_seconds",

@@ -6,6 +6,7 @@ Whole batches go to the SDK as they were stored (msgpack), JSON consumers get me
 import asyncio
 from typing import Final
 
+import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
@@ -82,17 +83,26 @@ class PullApi:
         queue = check_queue(request.match_info["queue"])
         query = parse_query(PullQuery, request.query)
         selects = selection_of(query)
+        query = self._from_start(topic, queue, query)
+        min_offset = self._core.state.min_offset(topic, queue)
         if not wants_msgpack(request):
             messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
             max_offset = await self._fill(messages, topic, queue, query)
-            view = PullView(messages=messages.messages, next_offset=messages.next_offset, max_offset=max_offset)
+            view = PullView(
+                messages=messages.messages,
+                next_offset=messages.next_offset,
+                max_offset=max_offset,
+                min_offset=min_offset,
+            )
             return json_response(view)
         if selects is None:
             return await self._pull_blocks(topic, queue, query)
         blocks = BlockPage(query, selects)
         max_offset = await self._fill(blocks, topic, queue, query)
         return msgpack_response(
-            BlockPullView(batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset)
+            BlockPullView(
+                batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
+            )
         )
 
     async def offset(self, request: web.Request) -> web.Response:
@@ -125,7 +135,20 @@ class PullApi:
             size += len(batches[-1].block)
         self._count(sum(batch.count for batch in batches), size)
         max_offset = self._core.state.max_offset(topic, queue)
-        return msgpack_response(BlockPullView(batches=batches, next_offset=next_offset, max_offset=max_offset))
+        return msgpack_response(
+            BlockPullView(
+                batches=batches,
+                next_offset=next_offset,
+                max_offset=max_offset,
+                min_offset=self._core.state.min_offset(topic, queue),
+            )
+        )
+
+    def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
+        """What was before the start of the queue is gone: who asks for it goes on at the start, and is told which it is
+        (`min_offset`)."""
+        start = self._core.state.min_offset(topic, queue)
+        return msgspec.structs.replace(query, offset=start) if query.offset < start else query
 
     async def _fill(self, page: Page, topic: str, queue: int, query: PullQuery) -> int:
         """Look for what the page wants, and wait for more while there is nothing; the end of the queue then."""

@@ -52,7 +52,7 @@ from cluster.limits import (
     WAIT_MS_MAX,
 )
 from cluster.problems import Problem
-from store.command import BlockEncoding, DecisionSource, TopicType
+from store.command import BlockEncoding, Decision, DecisionSource, TopicType
 from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX
 from store.topics import DLQ_PREFIX, RETRY_PREFIX
 
@@ -74,9 +74,15 @@ class Request(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     """Base of everything that clients send."""
 
 
+class WebhookAnswer(msgspec.Struct, frozen=True):
+    """What a producer's webhook answers. Further members are left alone: the answer is foreign code's."""
+
+    decision: Decision
+
+
 class TopicSettings(Request, kw_only=True, frozen=True):
     queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
-    retention_ms: Annotated[int, Meta(ge=1, le=RETENTION_MS_MAX)] | None = None
+    retention_ms: Annotated[int, Meta(ge=-1, le=RETENTION_MS_MAX)] | None = None
     type: TopicType | None = None
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from store.command import BlockEncoding, Decision, QueueOffset, TopicType
+from store.command import BlockEncoding, QueueOffset, TopicType
 from store.results import GiveBackOutcome, Redelivery, TimelineEventName, TransactionState
 
 Role = Literal["leader", "follower", "candidate"]
@@ -220,10 +220,14 @@ class DeadLettersView(Response, kw_only=True, frozen=True):
     max_offset: int
 
 
-class PullView(Response, kw_only=True, frozen=True):
-    messages: list[MessageView]
+class PulledRange(Response, kw_only=True, frozen=True):
     next_offset: int
     max_offset: int
+    min_offset: int
+
+
+class PullView(PulledRange, kw_only=True, frozen=True):
+    messages: list[MessageView]
 
 
 class PulledBatch(Response, kw_only=True, frozen=True):
@@ -245,10 +249,8 @@ class PulledBatch(Response, kw_only=True, frozen=True):
     uncompressed_bytes: int | UnsetType = UNSET
 
 
-class BlockPullView(Response, kw_only=True, frozen=True):
+class BlockPullView(PulledRange, kw_only=True, frozen=True):
     batches: list[PulledBatch]
-    next_offset: int
-    max_offset: int
 
 
 class OffsetView(Response, kw_only=True, frozen=True):
@@ -400,12 +402,6 @@ class ClusterView(Response, kw_only=True, frozen=True):
 
 class HealthView(Response, kw_only=True, frozen=True):
     status: Literal["ok"]
-
-
-class WebhookAnswer(msgspec.Struct, frozen=True):
-    """What a producer's webhook answers. Further members are left alone: the answer is foreign code's."""
-
-    decision: Decision
 
 
 class ProblemDocument(Response, kw_only=True, frozen=True):

@@ -18,6 +18,7 @@ from cluster.message_api import MessageApi
 from cluster.openapi import OpenApi
 from cluster.produce import ProduceApi, QueueChooser
 from cluster.pull import PullApi
+from cluster.retention_service import RetentionService
 from cluster.retry_api import RetryApi
 from cluster.routes import Route
 from cluster.scheduled_api import ScheduledApi
@@ -41,6 +42,7 @@ class Services:
         self._checks = CheckApi(core, webhooks)
         self._groups = GroupCoordinator(core)
         self._timers = TimerService(core)
+        self._retention = RetentionService(core)
         self.application = make_application(core, self._routes())
 
     @property
@@ -87,9 +89,11 @@ class Services:
         self._checks.start()
         self._groups.start()
         self._timers.start()
+        self._retention.start()
 
     async def leave(self) -> None:
         """Hand leadership over, then answer everybody who waits."""
+        await self._retention.stop()
         await self._timers.stop()
         await self._groups.stop()
         await self.core.raft.stop()

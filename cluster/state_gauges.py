@@ -19,6 +19,10 @@ SERIES_MAX: Final = 1_000
 
 def state_gauges(core: Core) -> Iterator[GaugeMetricFamily]:
     state = core.state
+    base, floor = core.log.base, state.log_floor
+    yield gauge("keelmq_log_base_index", "Last entry that was removed from the front of the log", base.index)
+    yield gauge("keelmq_log_bytes", "Bytes of log that are kept", core.log.end_position - base.position)
+    yield gauge("keelmq_log_floor_index", "First entry that any message, timer or transaction points at", floor)
     yield gauge("keelmq_timers_pending", "Timers, one for each batch that waits", state.timers_pending)
     yield gauge("keelmq_messages_scheduled", "Messages that wait for their time", state.messages_scheduled)
     yield gauge("keelmq_transactions_undecided", "Half transactions that are prepared", state.transactions_undecided)

@@ -119,6 +119,11 @@ class RaftNode:
     def durable_index(self) -> int:
         return self._log.synced_index
 
+    def needed_from(self) -> int:
+        """The first entry that must stay in this node's log for others: a node may come with an empty disk, and gets
+        everything."""
+        return self._log.first_index
+
     @property
     def in_flight_bytes(self) -> int:
         return self._proposals.in_flight_bytes

@@ -238,6 +238,20 @@ class CloneOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="comm
     topic: str | None = None
 
 
+class ExpireMessages(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=21):
+    """Remove what is older than its retention by the clock of this entry, at most `limit` rows: of deleted topics, of
+    these queues from their starts on, and transactions that were decided long ago."""
+
+    queues: tuple[tuple[str, int], ...]
+    limit: int
+
+
+class SweepIndex(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=22):
+    """Look at the next `limit` keys of what is kept for those who search, and remove what is about nothing any more."""
+
+    limit: int
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -259,6 +273,8 @@ Command = (
     | PutGroup
     | ReplayDeadLetters
     | CloneOffsets
+    | ExpireMessages
+    | SweepIndex
 )
 
 

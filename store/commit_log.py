@@ -232,6 +232,11 @@ class CommitLog:
         except DiskError as error:
             self._fail(error)
 
+    def can_drop_before(self, index: int) -> bool:
+        """Whether a whole segment but for the last one lies before record `index`."""
+        segments = self._segments.segments
+        return len(segments) > 1 and segments[1].first_index <= index
+
     def drop_before(self, index: int) -> LogBase:
         """Removes the segments that lie wholly before record `index`, but for the last one; returns the base then.
 
@@ -255,8 +260,7 @@ class CommitLog:
         return base
 
     def restart_at(self, base: LogBase, installed_index: int = 0) -> None:
-        """Throws all records away; the log goes on behind `base`. Durable on return; a crash leaves the old log or the
-        new one.
+        """Throws all records away and goes on behind `base`. Durable on return; a crash leaves the old log or the new.
 
         `installed_index` is what the state machine has applied without this log: that it did does not mean that the log
         once held it. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
@@ -303,10 +307,8 @@ class CommitLog:
     # Reading
 
     def entry(self, index: int) -> Entry:
-        """Record `index`, its CRC verified.
-
-        Raises `IndexError` outside the log, `LogTruncated`, which is one, before its first record, `LogCorruption` when
-        the record is damaged.
+        """Record `index`, its CRC verified. Raises `IndexError` outside the log, `LogTruncated`, which is one, before
+        it, `LogCorruption` when the record is damaged.
         """
         self._check_bounds(index)
         return self._reader.entry(index)
@@ -339,9 +341,7 @@ class CommitLog:
         return self._reader.position_of(index)
 
     def index_at(self, position: int) -> int:
-        """The index of the record that begins at `position`. Raises `LookupError` if none does, `LogTruncated`, which
-        is one, before the first.
-        """
+        """Of the record that begins at `position`. Raises `LookupError` if none does, `LogTruncated` before the log."""
         if 0 <= position < self.base.position:
             raise LogTruncated(f"position {position}", self.first_index)
         index = self._reader.index_at(position) if 0 <= position < self.end_position else None

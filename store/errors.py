@@ -2,6 +2,7 @@
 
     Refused         a command that cannot be carried out: deterministic, the same on every replica, changed nothing.
                     It is a *result* of apply, not a failure: the client is answered with `code`.
+    IndexOutdated   an earlier version wrote the index, and it has to be made anew from the log.
     IndexDamaged    the RocksDB index cannot be opened or was written by another version: the node stops.
 
 Everything else that is raised while applying is a bug and stops the node: a replica that skipped an entry would
@@ -52,3 +53,7 @@ class Refused(Exception):
 
 class IndexDamaged(Exception):
     """The index cannot be opened or has another format. Deleting it costs a replay of the whole log."""
+
+
+class IndexOutdated(Exception):
+    """The index is of an earlier version, which lacks what this one needs. It can be made anew from a complete log."""

@@ -68,6 +68,18 @@ class GivenBackMarks:
             self._index.delete(key)
         self._count(place, -len(gone))
 
+    def expire(self, topic_id: int, queue: int, before: int) -> None:
+        """The messages before an offset are gone: nobody gives them back again."""
+        for place in [place for place in self._counts if place[1:] == (topic_id, queue)]:
+            self.forget(*place, before)
+
+    def forget_replayed(self, group_id: int, topic_id: int, before: int) -> None:
+        """Dead letters before an offset are gone."""
+        for key, _ in list(
+            self._index.scan(keys.given_back(group_id, topic_id, 0, 0), keys.given_back(group_id, topic_id, 0, before))
+        ):
+            self._index.delete(key)
+
     def forget_topic(self, topic_id: int) -> None:
         for place in [place for place in self._counts if place[1] == topic_id]:
             self.forget(*place)

@@ -314,8 +314,8 @@ class Groups:
         for (topic_id, queue), offset in group.offsets.items():
             of_topic = self._topics.by_id(topic_id)
             if of_topic is not None and (topic is None or of_topic.name == topic):
-                end = of_topic.ends[queue]
-                found.append(GroupOffset(of_topic.name, queue, offset, end, end - offset))
+                start, end = of_topic.starts[queue], of_topic.ends[queue]
+                found.append(GroupOffset(of_topic.name, queue, offset, end, end - max(offset, start)))
         return sorted(found, key=lambda item: (item.topic, item.queue))
 
     def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:

@@ -26,9 +26,11 @@ from rocksdict import (
 )
 
 from store import keys
-from store.errors import IndexDamaged
+from store.errors import IndexDamaged, IndexOutdated
 
-FORMAT: Final = b"1"
+FORMAT: Final = b"2"
+OUTDATED_FORMATS: Final = (b"1",)
+"""Of earlier versions, which did not count what points at the log: such an index is made anew from the log."""
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BUFFERS_MAX: Final = 3
@@ -52,7 +54,8 @@ class Index:
 
     @classmethod
     def open(cls, path: str) -> "Index":
-        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read."""
+        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read, or
+        IndexOutdated if an earlier version made it."""
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
             # Bloom filters and the size of the cache.
@@ -63,6 +66,9 @@ class Index:
         if found is None and next(index.scan(b"", b"\xff"), None) is None:
             index.put(keys.META_FORMAT, FORMAT)
             index.commit()
+        elif found in OUTDATED_FORMATS:
+            index._database.close()
+            raise IndexOutdated(f"{path} has format {found!r}, this version writes {FORMAT!r}")
         elif found != FORMAT:
             index._database.close()
             raise IndexDamaged(

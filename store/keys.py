@@ -30,6 +30,14 @@ SETTINGS: Final = b"z"
 OUTCOME: Final = b"j"
 MESSAGE_INDEX: Final = b"k"
 GROUP_HISTORY: Final = b"n"
+LOG_REFERENCES: Final = b"l"
+RETENTION: Final = b"a"
+
+# What a key under RETENTION is about.
+QUEUE_STARTS: Final = RETENTION + b"\x00"
+DROPPED_TOPICS: Final = RETENTION + b"\x01"
+DECIDED: Final = RETENTION + b"\x02"
+SWEEP_CURSOR: Final = RETENTION + b"\x03"
 
 # What a key under TOPIC_TIMER and a topic id is about.
 _BY_TIME: Final = b"\x00"
@@ -65,6 +73,8 @@ _ENDED_ID_PLACE: Final = struct.Struct(">2xHQ")  # the end of an id and ID_PLACE
 _KIND_PLACE: Final = struct.Struct(">2sIHQ")
 _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
+_KIND_QUEUE: Final = struct.Struct(">2sIH")
+_KIND_U64: Final = struct.Struct(">2sQ")
 _GROUP_PASS: Final = struct.Struct(">cIIHI")
 _GROUP_COMMIT: Final = struct.Struct(">cIIHIQ")
 
@@ -75,6 +85,11 @@ def u64(value: int) -> bytes:
 
 def read_u64(data: bytes) -> int:
     (value,) = _U64.unpack(data)
+    return int(value)
+
+
+def read_u32(data: bytes) -> int:
+    (value,) = _U32.unpack(data)
     return int(value)
 
 
@@ -314,3 +329,40 @@ def group_pass_number(key: bytes) -> int:
     """Which pass over the queue a commit belongs to."""
     (number,) = _U32.unpack(key[11:15])
     return int(number)
+
+
+def group_commit_parts(key: bytes) -> tuple[int, int, int]:
+    """Topic id, queue and offset."""
+    _, _, topic_id, queue, _, offset = _GROUP_COMMIT.unpack(key)
+    return int(topic_id), int(queue), int(offset)
+
+
+def place_event_parts(key: bytes) -> tuple[int, int, int]:
+    """Topic id, queue and offset of what happened to a message."""
+    _, topic_id, queue, offset = _KIND_PLACE.unpack(key[: _KIND_PLACE.size])
+    return int(topic_id), int(queue), int(offset)
+
+
+def log_references(number: int) -> bytes:
+    return _TABLE_U64.pack(LOG_REFERENCES, number)
+
+
+def queue_start(topic_id: int, queue: int) -> bytes:
+    return _KIND_QUEUE.pack(QUEUE_STARTS, topic_id, queue)
+
+
+def queue_starts(topic_id: int) -> bytes:
+    return _KIND_TOPIC.pack(QUEUE_STARTS, topic_id)
+
+
+def dropped_topic(topic_id: int) -> bytes:
+    return _KIND_TOPIC.pack(DROPPED_TOPICS, topic_id)
+
+
+def decided(decided_at_ms: int, transaction_id: str) -> bytes:
+    return _KIND_U64.pack(DECIDED, decided_at_ms) + transaction_id.encode()
+
+
+def decided_parts(key: bytes) -> tuple[int, str]:
+    """`decided_at_ms` and transaction id."""
+    return read_u64(key[2:10]), key[10:].decode()

@@ -8,6 +8,21 @@ from typing import Final
 
 DEFAULT_QUEUES: Final = 4
 DEFAULT_RETENTION_MS: Final = 259_200_000
+RETENTION_FOREVER_MS: Final = -1
+"""A topic with this retention keeps its messages for ever."""
+
+TRANSACTION_RETENTION_MS: Final = DEFAULT_RETENTION_MS
+"""A transaction is known for so long after it was decided or discarded."""
+
+EXPIRED_ROWS_MAX: Final = 1_000
+"""Rows, and transactions, that one ExpireMessages removes at most."""
+
+EXPIRED_QUEUES_MAX: Final = 1_000
+"""Queues that one ExpireMessages is about at most."""
+
+SWEPT_KEYS_MAX: Final = 4_000
+"""Keys that one SweepIndex looks at at most."""
+
 QUEUES_MAX: Final = 1_024
 """Queues of one topic. Queue numbers are 16 bits wide in the index."""
 

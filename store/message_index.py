@@ -116,6 +116,10 @@ class MessageIndex:
         """A batch became visible."""
         self._index.put(keys.place_of_batch(topic_id, batch_id, queue, offset), b"")
 
+    def forget_batch(self, topic_id: int, queue: int, offset: int, batch_id: str) -> None:
+        """A batch is gone; what else is known of it is swept out later (store/sweep.py)."""
+        self._index.delete(keys.place_of_batch(topic_id, batch_id, queue, offset))
+
     def add_ids(
         self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
     ) -> None:

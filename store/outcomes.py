@@ -2,7 +2,8 @@
 
 The log says what was asked for. Where a batch was placed, which of its messages were known before, from where an offset
 moved, and what a timer brought is decided by apply, so apply keeps it: one row per entry that did something, written
-with the effects themselves. A row is a function of the entries before it, the same on every replica, never changed.
+with the effects themselves. A row is a function of the entries before it, the same on every replica, never changed;
+rows of entries that the log need not keep are removed.
 
 A row refers to message blocks and does not copy them; their ids, and who produced them, are in the record that has
 them.
@@ -115,6 +116,10 @@ class Outcomes:
             outcome = Outcome(term, clock_ms, tuple(self._events))
             self._index.put(keys.outcome(raft_index), _encode(outcome))
             self._events.clear()
+
+    def remove(self, first: int, before: int) -> None:
+        """Forget the rows of the entries first <= index < before."""
+        self._index.delete_range(keys.outcome(first), keys.outcome(before))
 
     def scan(self, first: int, last: int) -> Iterator[OutcomeOf]:
         """Of the entries first <= index <= last that did something, in order."""

@@ -7,6 +7,7 @@ from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
 from store.index import Index
+from store.limits import TRANSACTION_RETENTION_MS
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.outcomes import OutcomeOf, Outcomes
@@ -89,6 +90,35 @@ class Queries:
         """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) without
         one. It is the first offset of a batch: the messages of a batch are stored at one time."""
         return self._queues.offset_at(self._queue_of(topic, queue), queue, timestamp_ms)
+
+    # Retention.
+
+    def expired_queues(self, clock_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Topics and queues that have something expired at that time, at most `limit`."""
+        found: list[tuple[str, int]] = []
+        for topic in self._topics.all():
+            until_ms = topic.expires_until_ms(clock_ms)
+            if until_ms is None:
+                continue
+            for queue in range(len(topic.ends)):
+                stored_at_ms = self._queues.first_stored_at_ms(topic, queue)
+                if stored_at_ms is not None and stored_at_ms <= until_ms:
+                    found.append((topic.name, queue))
+                    if len(found) == limit:
+                        return found
+        return found
+
+    def has_expired_others(self, clock_ms: int) -> bool:
+        """Whether rows of deleted topics are left, or transactions whose time is over."""
+        decided_at_ms = self._table.first_decided_at_ms()
+        return bool(self._topics.dropped) or (
+            decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
+        )
+
+    @property
+    def sweep_is_under_way(self) -> bool:
+        """A walk over what is kept for those who search has begun and not come to its end."""
+        return self._index.get(keys.SWEEP_CURSOR) is not None
 
     # Messages.
 

@@ -4,11 +4,14 @@ A row says where in the commit log the batch's message block is; the block itsel
 falls within a queue (it is the replicated clock), so an offset is found by time with a binary search over offsets.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from store import keys
 from store.command import BatchHeader, BlockEncoding
 from store.index import Index
+from store.log_references import LogReferences
 from store.results import QueueRange, Redelivery, Row
 from store.topics import Topic, Topics
 
@@ -68,10 +71,21 @@ _decode = msgspec.msgpack.Decoder(_Value).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class RemovedRow(NamedTuple):
+    """Of a row that was removed from the front of a queue."""
+
+    base_offset: int
+    messages: int
+    batch_id: str
+
+
 class Queues:
-    def __init__(self, index: Index, topics: Topics) -> None:
+    def __init__(self, index: Index, topics: Topics, references: LogReferences) -> None:
         self._index = index
         self._topics = topics
+        self._references = references
+        self._first_stored_at_ms: dict[tuple[int, int], int] = {}
+        """By topic id and queue, of the first rows, once they were looked for."""
 
     def append(
         self,
@@ -90,9 +104,55 @@ class Queues:
         base_offset = self._topics.advance(topic, queue, count)
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
+        self._references.add(block)
         return base_offset
 
+    def expire(self, topic: Topic, queue: int, until_ms: int, limit: int) -> list[RemovedRow]:
+        """Remove the first rows of the queue that were stored until then, at most `limit`; its start moves on."""
+        removed: list[RemovedRow] = []
+        for key, data in self._index.scan(*self._kept(topic, queue)):
+            value = _decode(data)
+            if value.stored_at_ms > until_ms or len(removed) >= limit:
+                break
+            removed.append(RemovedRow(keys.row_base_offset(key), value.count, value.block.batch_id))
+            self._remove(key, value)
+        if removed:
+            self._topics.set_start(topic, queue, removed[-1].base_offset + removed[-1].messages)
+            self._first_stored_at_ms.pop((topic.id, queue), None)
+        return removed
+
+    def remove_dropped(self, topic_id: int, limit: int) -> int:
+        """Remove rows of a deleted topic, at most `limit`; how many there were."""
+        removed = 0
+        prefix = keys.rows(topic_id)
+        for key, data in self._index.scan(prefix, keys.after(prefix)):
+            if removed >= limit:
+                break
+            self._remove(key, _decode(data))
+            removed += 1
+        return removed
+
+    def first_stored_at_ms(self, topic: Topic, queue: int) -> int | None:
+        """When the first message that is kept was stored; None without one. Mostly known, at worst an index seek."""
+        if topic.starts[queue] == topic.ends[queue]:
+            return None
+        place = (topic.id, queue)
+        known = self._first_stored_at_ms.get(place)
+        if known is None:
+            _, data = next(self._index.scan(*self._kept(topic, queue)))
+            self._first_stored_at_ms[place] = known = _decode(data).stored_at_ms
+        return known
+
+    def _kept(self, topic: Topic, queue: int) -> tuple[bytes, bytes]:
+        """The keys of the rows that are there: what was removed before them would have to be passed by."""
+        return keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
+
+    def _remove(self, key: bytes, value: "_Value") -> None:
+        self._index.delete(key)
+        self._references.remove(value.block)
+
     def rows(self, topic: Topic, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
+        offset = max(offset, topic.starts[queue])
         if offset >= topic.ends[queue]:
             return []
         holding = self.row_at(topic, queue, offset)
@@ -108,10 +168,7 @@ class Queues:
         return rows
 
     def range(self, topic: Topic, queue: int) -> QueueRange:
-        end = topic.ends[queue]
-        begin = keys.row(topic.id, queue, 0)
-        first = next(self._index.scan(begin, keys.row(topic.id, queue, end)), None)
-        return QueueRange(queue, keys.row_base_offset(first[0]) if first is not None else end, end)
+        return QueueRange(queue, topic.starts[queue], topic.ends[queue])
 
     def offset_at(self, topic: Topic, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
         """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (end, None) without one."""
@@ -127,8 +184,11 @@ class Queues:
         return low, stored_at_ms
 
     def row_at(self, topic: Topic, queue: int, offset: int) -> Row | None:
-        """The last row that begins at or before `offset`."""
-        found = self._index.last(keys.row(topic.id, queue, 0), keys.row(topic.id, queue, offset + 1))
+        """The last row that begins at or before `offset`; None before the start of the queue."""
+        start = topic.starts[queue]
+        if offset < start:
+            return None
+        found = self._index.last(keys.row(topic.id, queue, start), keys.row(topic.id, queue, offset + 1))
         return _row(*found) if found is not None else None
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from store.command import BlockEncoding, QueueOffset, TopicFilter, TopicType
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
+from store.retention_results import Expired, Swept
 
 TransactionState = Literal["prepared", "committed", "rolled_back", "discarded"]
 
@@ -419,4 +420,6 @@ Result = (
     | MessagesGivenBack
     | GroupPut
     | DeadLettersReplayed
+    | Expired
+    | Swept
 )

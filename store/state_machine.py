@@ -26,6 +26,7 @@ from store.command import (
     DecodedEntry,
     DeleteTopic,
     Discard,
+    ExpireMessages,
     FireTimers,
     GiveBack,
     JoinGroup,
@@ -40,16 +41,19 @@ from store.command import (
     ResetOffsets,
     ResumeTransaction,
     SetCheckUrl,
+    SweepIndex,
     decode_entry,
 )
 from store.dedupe import DedupeCounters, DedupeWindow
 from store.delivery import Delivery
 from store.errors import Refused
+from store.expiry import OUTCOMES_REMOVED_MIN, Expiry
 from store.given_back import GivenBackMarks
 from store.group_history import GroupHistory
 from store.groups import Groups
 from store.index import Index
 from store.limits import DEDUPE_MIN_ENTRIES
+from store.log_references import LOG_RANGE_BYTES, LogReferences
 from store.message_index import MessageIndex
 from store.message_search import MessageSearch
 from store.outcomes import Outcomes
@@ -105,6 +109,7 @@ class StateMachine(Queries):
         flush_log_bytes: int = FLUSH_LOG_BYTES,
         flush_entries: int = FLUSH_ENTRIES,
         dedupe_min_entries: int = DEDUPE_MIN_ENTRIES,
+        log_range_bytes: int = LOG_RANGE_BYTES,
     ) -> None:
         """Load what the index holds; a new index gets the system topics."""
         stored = index.get(keys.META_APPLIED)
@@ -114,19 +119,23 @@ class StateMachine(Queries):
         self._index = index
         outcomes = Outcomes(index)
         topics = Topics(index, applied.next_topic_id)
-        queues = Queues(index, topics)
+        self._references = references = LogReferences(index, log_range_bytes)
+        queues = Queues(index, topics, references)
         self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
-        timers = Timers(index, applied.timers)
+        timers = Timers(index, applied.timers, references)
         self._messages = messages = MessageIndex(index)
         self._placement = Placement(topics, queues, self._dedupe, timers, messages, outcomes)
         settings = ClusterSettings(index)
-        transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes)
+        transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes, references)
         marks = GivenBackMarks(index)
         groups = Groups(index, topics, marks, GroupHistory(index), applied.next_group_id, outcomes)
         search = MessageSearch(index, topics, queues, transactions.table, groups, messages)
         super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes, search)
         delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
         redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
+        expiry = Expiry(
+            index, topics, queues, transactions.table, groups, marks, messages, references, self._forget_outcomes
+        )
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
         self._flush_entries = flush_entries
@@ -153,6 +162,8 @@ class StateMachine(Queries):
             ReplayDeadLetters: lambda command, at, _: redeliveries.replay(command, at),
             ResumeTransaction: lambda command, at, _: transactions.resume(command, at),
             PutSettings: lambda command, _at, _: settings.put(command),
+            ExpireMessages: lambda command, at, _: expiry.expire(command, at),
+            SweepIndex: lambda command, at, _: expiry.sweep_index(command, at),
         }
         if stored is None:
             topics.create_system_topics()
@@ -203,8 +214,10 @@ class StateMachine(Queries):
             decoded = decode_entry(entry.payload)
             header = memoryview(entry.payload)[: decoded.header_bytes]
             applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
+            self._references.begin_entry(entry.index)
             results = self._carry_out(decoded, At(entry.index, entry.term, entry.position, applied.clock_ms))
             self._dedupe.end_entry(applied.clock_ms)
+            self._references.end_entry()
             self._outcomes.store(entry.index, entry.term, applied.clock_ms)
         applied.index = entry.index
         applied.term = entry.term
@@ -244,6 +257,21 @@ class StateMachine(Queries):
             self._index.flush(wait=False)
             self._flushed_position = last.position
             self._unflushed_entries = 0
+
+    @property
+    def log_floor(self) -> int:
+        """Nothing in this state points at a log entry before this one."""
+        return self._references.floor(self._applied.index)
+
+    def flush(self) -> int:
+        """Bring the index to disk; what it has applied then is durable, and returned."""
+        self._index.flush(wait=True)
+        return self._applied.index
+
+    def _forget_outcomes(self, before: int) -> None:
+        if before - self._applied.first_outcome >= OUTCOMES_REMOVED_MIN:
+            self._outcomes.remove(self._applied.first_outcome, before)
+            self._applied.first_outcome = before
 
     def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:
         known = self._topics.get(command.topic)

@@ -20,6 +20,7 @@ from store.dedupe import KnownMessage, SeenBatch
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import DELAY_MAX_MS
+from store.log_references import LogReferences
 from store.queues import BlockLocation
 from store.results import Redelivery, ScheduledMessage, ScheduledPage
 
@@ -113,8 +114,9 @@ _decode_key = msgspec.msgpack.Decoder(TimerKey).decode
 
 
 class Timers:
-    def __init__(self, index: Index, counters: TimerCounters) -> None:
+    def __init__(self, index: Index, counters: TimerCounters, references: LogReferences) -> None:
         self._index = index
+        self._references = references
         self.counters = counters
         self._first = keys.TIMER
         """No timer is before this key. Where timers were deleted, RocksDB has to look at what they left, every time."""
@@ -138,6 +140,7 @@ class Timers:
         self._index.put(keys.topic_timer(topic_id, *key), b"")
         stored = keys.timer(*key)
         self._index.put(stored, _encode(timer))
+        self._references.add(timer.block)
         if stored < self._first:
             self._first, self._first_is_timer = stored, True
         return key
@@ -156,6 +159,7 @@ class Timers:
         self._index.delete(keys.topic_timer(topic_id, *key))
         stored = keys.timer(*key)
         self._index.delete(stored)
+        self._references.remove(timer.block)
         if stored == self._first:
             self._first_is_timer = False
 

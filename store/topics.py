@@ -21,7 +21,7 @@ from store.errors import (
     Refused,
 )
 from store.index import Index
-from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX
+from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX, RETENTION_FOREVER_MS
 from store.results import TopicInfo
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -54,9 +54,9 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Topic:
-    """A topic and the next offset of each of its queues."""
+    """A topic, and of each of its queues the first offset that is kept and the next one."""
 
-    __slots__ = ("created_at_ms", "ends", "id", "name", "retention_ms", "system", "type")
+    __slots__ = ("created_at_ms", "ends", "id", "name", "retention_ms", "starts", "system", "type")
 
     def __init__(self, name: str, record: _Record) -> None:
         self.name = name
@@ -66,6 +66,11 @@ class Topic:
         self.system = record.id < FIRST_TOPIC_ID or is_of_group(name)
         self.created_at_ms = record.created_at_ms
         self.ends = [0] * record.queues
+        self.starts = [0] * record.queues
+
+    def expires_until_ms(self, clock_ms: int) -> int | None:
+        """What was stored at this time or before is expired at `clock_ms`; None when nothing ever is."""
+        return None if self.retention_ms == RETENTION_FOREVER_MS else clock_ms - self.retention_ms
 
     def info(self) -> TopicInfo:
         return TopicInfo(self.name, len(self.ends), self.type, self.retention_ms, self.system, self.created_at_ms)
@@ -93,6 +98,10 @@ class Topics:
                 end = index.get(keys.queue_end(topic.id, queue))
                 topic.ends[queue] = keys.read_u64(end) if end is not None else 0
             self._add(topic)
+        for key, value in index.scan(keys.QUEUE_STARTS, keys.after(keys.QUEUE_STARTS)):
+            self._by_id[keys.read_u32(key[2:6])].starts[int.from_bytes(key[6:8])] = keys.read_u64(value)
+        self.dropped = [keys.read_u32(key[2:6]) for key, _ in index.scan(keys.DROPPED_TOPICS, keys.DECIDED)]
+        """Ids of deleted topics that still have rows, in order."""
 
     def create_system_topics(self) -> None:
         """Put the system topics into a new index."""
@@ -128,6 +137,7 @@ class Topics:
             self.next_id += 1
             self._add(topic)
         elif command.queues is not None:
+            topic.starts.extend([0] * (command.queues - len(topic.ends)))
             topic.ends.extend([0] * (command.queues - len(topic.ends)))
         if command.retention_ms is not None:
             topic.retention_ms = command.retention_ms
@@ -147,12 +157,16 @@ class Topics:
         return topic
 
     def delete(self, command: DeleteTopic) -> Topic:
-        """Remove the topic with its rows; what the dedupe window holds of it, and its timers, go with time."""
+        """Remove the topic; its rows, what the dedupe window holds of it, and its timers, go with time."""
         topic = self.require(command.topic)
         _refuse_system_topic(topic)
         self._index.delete(keys.topic(topic.name))
-        for prefix in (keys.queue_ends(topic.id), keys.rows(topic.id), keys.topic_timers(topic.id)):
+        for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id), keys.topic_timers(topic.id)):
             self._index.delete_range(prefix, keys.after(prefix))
+        if any(topic.ends):
+            self.dropped.append(topic.id)
+            self.dropped.sort()
+            self._index.put(keys.dropped_topic(topic.id), b"")
         del self._topics[topic.name]
         del self._by_id[topic.id]
         return topic
@@ -164,6 +178,16 @@ class Topics:
         self._index.put(keys.queue_end(topic.id, queue), keys.u64(end))
         return base_offset
 
+    def set_start(self, topic: Topic, queue: int, start: int) -> None:
+        """What lies before is gone."""
+        topic.starts[queue] = start
+        self._index.put(keys.queue_start(topic.id, queue), keys.u64(start))
+
+    def forget_dropped(self, topic_id: int) -> None:
+        """The deleted topic has no row any more."""
+        self.dropped.remove(topic_id)
+        self._index.delete(keys.dropped_topic(topic_id))
+
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._by_id[topic.id] = topic
@@ -171,8 +195,9 @@ class Topics:
     def _check(self, command: PutTopic) -> None:
         if command.queues is not None and not 1 <= command.queues <= QUEUES_MAX:
             raise Refused(INVALID_REQUEST, f"queues must be 1 to {QUEUES_MAX}, not {command.queues}")
-        if command.retention_ms is not None and command.retention_ms < 1:
-            raise Refused(INVALID_REQUEST, f"retention_ms must be at least 1, not {command.retention_ms}")
+        retention_ms = command.retention_ms
+        if retention_ms is not None and retention_ms < 1 and retention_ms != RETENTION_FOREVER_MS:
+            raise Refused(INVALID_REQUEST, f"retention_ms must be at least 1, or -1 for ever, not {retention_ms}")
         topic = self._topics.get(command.topic)
         if topic is None:
             if is_of_group(command.topic):

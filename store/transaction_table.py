@@ -5,6 +5,7 @@ operator undid are events of their own. A decided transaction's timeline is clos
 """
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +16,7 @@ from store.command import BatchHeader
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import TIMELINE_EVENTS_MAX
+from store.log_references import LogReferences
 from store.queues import BlockLocation
 from store.results import (
     DueCheck,
@@ -93,9 +95,10 @@ _decode_keys = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 
 class TransactionTable:
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, references: LogReferences) -> None:
         """Count the undecided ones, by their keys."""
         self._index = index
+        self._references = references
         prepared = index.scan(keys.transaction_state(PREPARED, 0, ""), keys.transaction_state(PREPARED + 1, 0, ""))
         self.undecided = sum(1 for _ in prepared)
 
@@ -113,6 +116,8 @@ class TransactionTable:
                 self._index.put(keys.transaction_ids(transaction_id, number), _encode(header.message_ids))
             if header.keys is not None:
                 self._index.put(keys.transaction_keys(transaction_id, number), _encode(header.keys))
+        for batch in record.batches:
+            self._references.add(batch.block)
         self._index.put(keys.transaction(transaction_id), _encode(record))
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
         self.undecided += 1
@@ -146,13 +151,42 @@ class TransactionTable:
         self.undecided -= record.state == PREPARED
         record.state = state
         self._index.put(keys.transaction_state(state, record.prepared_at_ms, transaction_id), b"")
+        if record.decided_at_ms is not None:
+            self._index.put(keys.decided(record.decided_at_ms, transaction_id), b"")
         self.update(transaction_id, record)
 
+    def expire(self, until_ms: int, limit: int) -> int:
+        """Forget transactions that were decided or discarded until then, with their timelines: at most `limit`."""
+        found = self._index.scan(keys.DECIDED, keys.decided(max(until_ms + 1, 0), ""))
+        decided = [key for key, _ in itertools.islice(found, limit)]
+        for key in decided:
+            self._index.delete(key)
+            decided_at_ms, transaction_id = keys.decided_parts(key)
+            record = self.get(transaction_id)
+            if record is not None and record.decided_at_ms == decided_at_ms:  # else it was resumed, or decided again
+                self._forget(transaction_id, record)
+        return len(decided)
+
+    def first_decided_at_ms(self) -> int | None:
+        """The earliest decision that is kept; an earlier one that was undone may count."""
+        found = next(self._index.scan(keys.DECIDED, keys.after(keys.DECIDED)), None)
+        return None if found is None else keys.decided_parts(found[0])[0]
+
+    def _forget(self, transaction_id: str, record: TransactionRecord) -> None:
+        self.forget_message_ids(transaction_id, record)
+        prefix = keys.transaction_events(transaction_id)
+        for key, _ in list(self._index.scan(prefix, keys.after(prefix))):
+            self._index.delete(key)
+        self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
+        self._index.delete(keys.transaction(transaction_id))
+        for batch in record.batches:
+            self._references.remove(batch.block)
+
     def set_position(self, transaction_id: str, number: int, position: Position) -> None:
-        """Note where a committed batch is, now that its time has come."""
+        """Note where a committed batch is, now that its time has come, unless the transaction is forgotten by then."""
         record = self.get(transaction_id)
         if record is None:
-            raise AssertionError(f"transaction {transaction_id} is referred to and does not exist")
+            return
         positions = record.positions
         record.positions = (*positions[:number], position, *positions[number + 1 :])
         self.update(transaction_id, record)

@@ -25,6 +25,7 @@ from store.errors import (
 )
 from store.index import Index
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX
+from store.log_references import LogReferences
 from store.message_index import MessageIndex
 from store.op_messages import append_decision
 from store.outcomes import Event, EventType, Outcomes, message_events, messages_of
@@ -55,6 +56,7 @@ class Transactions:
         messages: MessageIndex,
         settings: ClusterSettings,
         outcomes: Outcomes,
+        references: LogReferences,
     ) -> None:
         self._topics = topics
         self._queues = queues
@@ -62,7 +64,7 @@ class Transactions:
         self._messages = messages
         self._settings = settings
         self._outcomes = outcomes
-        self.table = TransactionTable(index)
+        self.table = TransactionTable(index, references)
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
         transaction_id = command.transaction_id

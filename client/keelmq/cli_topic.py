@@ -17,7 +17,7 @@ TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 def create(
     topic: NewTopic,
     queues: Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; it can only grow.")] = None,
-    retention_ms: Annotated[int | None, typer.Option(min=1, help="How long messages are kept.")] = None,
+    retention_ms: Annotated[int | None, typer.Option(min=-1, help="How long messages are kept; -1: for ever.")] = None,
     type: Annotated[TopicType | None, typer.Option(help="What may be sent to it.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
@@ -46,7 +46,7 @@ def list_topics(
     if as_json:
         print_json({"topics": topics})
         return
-    rows = [(t["topic"], t["type"], t["queues"], _messages(t), duration(t["retention_ms"])) for t in topics]
+    rows = [(t["topic"], t["type"], t["queues"], _messages(t), _kept(t)) for t in topics]
     print_table(None, ["topic", "type", "queues", "messages", "retention"], rows)
 
 
@@ -77,6 +77,10 @@ def delete(
         print(f"topic {topic} is deleted")
 
 
+def _kept(topic: dict[str, Any]) -> str:
+    return "for ever" if topic["retention_ms"] == -1 else f"for {duration(topic['retention_ms'])}"
+
+
 def _messages(topic: dict[str, Any]) -> int:
     return sum(int(each["max_offset"]) - int(each["min_offset"]) for each in topic["queue_offsets"])
 
@@ -86,7 +90,7 @@ def _print_topic(topic: dict[str, Any], as_json: bool) -> None:
         print_json(topic)
         return
     created = when(topic["created_at_ms"])
-    print(f"{topic['topic']}: {topic['type']}, kept for {duration(topic['retention_ms'])}, created {created} UTC")
+    print(f"{topic['topic']}: {topic['type']}, kept {_kept(topic)}, created {created} UTC")
     rows = [
         (
             q["queue"],

@@ -371,6 +371,7 @@ class Consumer:
             self._selections.get(place[0], EVERYTHING),  # the group's own retries are read as a whole
             None if self._handover is not None else self._give_back,
             self._faults.timed_out,
+            self._faults.expired,
             self._queues.holds(place),
         )
 

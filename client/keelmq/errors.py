@@ -26,6 +26,7 @@
     ├── Corrupt                     the broker's answer fails its checksum or does not follow the contract
     ├── BrokerFault                 code `internal`: a bug in the broker
     ├── ConsumeTimeout              a handler took longer than consume_timeout_ms and was cancelled
+    ├── MessagesExpired             a group was too late for messages, whose retention was over: see .skipped
     ├── QueueLost                   a handler's queue is, or may be, another member's by now
     └── Closed                      the client was closed
 
@@ -174,6 +175,15 @@ class BrokerFault(KeelMQError): ...
 
 
 class ConsumeTimeout(KeelMQError): ...
+
+
+class MessagesExpired(KeelMQError):
+    """What a consumer skips because it is gone. Nothing is wrong with its member; its group is too slow or was away."""
+
+    @property
+    def skipped(self) -> int:
+        """How many offsets."""
+        return int(self.extra["skipped"])
 
 
 class QueueLost(KeelMQError): ...

@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from keelmq.errors import ConsumeTimeout, QueueLost
+from keelmq.errors import ConsumeTimeout, MessagesExpired, QueueLost
 from keelmq.message import ReceivedMessage
 
 log = logging.getLogger("keelmq")
 
-Fault = ConsumeTimeout | QueueLost
+Fault = ConsumeTimeout | MessagesExpired | QueueLost
 OnFault = Callable[[Fault, Sequence[ReceivedMessage]], object]
-"""Called with what happened and the messages of the handler call; what it raises is logged."""
+"""Called with what happened and the messages of the handler call; none for MessagesExpired.
+What it raises is logged."""
 
 
 class Faults:
@@ -21,6 +22,13 @@ class Faults:
         first = messages[0]
         log.error("%s/%d: offset %d: %s", first.topic, first.queue, first.offset, error)
         self._tell(error, messages)
+
+    def expired(self, topic: str, queue: int, first: int, start: int) -> None:
+        """The group was to read on at `first`, and what is kept begins at `start`."""
+        detail = f"{topic}/{queue}: {start - first} messages from offset {first} on expired before they were consumed"
+        log.error("%s; going on at offset %d", detail, start)
+        extra = {"topic": topic, "queue": queue, "offset": first, "skipped": start - first}
+        self._tell(MessagesExpired("messages_expired", detail, extra=extra), ())
 
     def fenced(self, calls: Sequence[Sequence[ReceivedMessage]], why: str) -> None:
         """`calls` run for a queue that is, or may be, another member's: what they do may be done there again."""

@@ -168,10 +168,12 @@ async def first_offset(connection: Connection, place: TopicQueue, at: str | int)
 
 
 class Pulled(NamedTuple):
-    """`next_offset` is where to go on; it moves past what was not asked for."""
+    """`next_offset` is where to go on; it moves past what was not asked for, and to `min_offset`: what is before that
+    has expired."""
 
     messages: list[ReceivedMessage]
     next_offset: int
+    min_offset: int = 0
 
 
 async def pull(
@@ -227,13 +229,14 @@ async def pull(
         )
         expected = batch.base_offset + batch.count
     if not gaps:
-        return Pulled(messages, messages[-1].offset + 1 if messages else offset)
+        first = max(offset, pulled.min_offset)
+        return Pulled(messages, messages[-1].offset + 1 if messages else first, pulled.min_offset)
     if not max(offset, expected or 0) <= pulled.next_offset <= pulled.max_offset:
         raise Corrupt(
             "invalid_response",
             f"{topic}/{queue}: what was asked for from offset {offset} on goes on at {pulled.next_offset}",
         )
-    return Pulled(messages, pulled.next_offset)
+    return Pulled(messages, pulled.next_offset, pulled.min_offset)
 
 
 def _continues(expected: int | None, base_offset: int, gaps: bool) -> bool:

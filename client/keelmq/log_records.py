@@ -37,6 +37,8 @@ COMMAND_NAMES: Final = {
     18: "put-group",
     19: "replay-dead-letters",
     20: "clone-offsets",
+    21: "expire-messages",
+    22: "sweep-index",
 }
 
 

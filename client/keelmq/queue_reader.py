@@ -32,6 +32,8 @@ Hold = Literal["paused", "session"]
 """Why a queue is not read on: the application paused it, or this member's session may be over."""
 
 OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
+OnExpired = Callable[[str, int, int, int], None]
+"""Told of topic, queue, where to read on, and where what is kept begins."""
 GiveBack = Callable[[Sequence[ReceivedMessage], Exception], Awaitable[None]]
 """Returns when the broker has the messages, for later; raises KeelMQError."""
 
@@ -73,6 +75,7 @@ class QueueReader:
         selection: Selection = EVERYTHING,
         give_back: GiveBack | None = None,
         on_timeout: OnTimeout | None = None,
+        on_expired: OnExpired | None = None,
         holds: Iterable[Hold] = (),
     ) -> None:
         self.place = place
@@ -86,6 +89,7 @@ class QueueReader:
         self._selection = selection
         self._give_back = give_back
         self._on_timeout = on_timeout
+        self._on_expired = on_expired
         self._holds: set[Hold] = set(holds)
         self.begin = position
         self._progress = QueueProgress(position)
@@ -195,8 +199,8 @@ class QueueReader:
 
     def _accept(self, pulled: Pulled) -> None:
         messages = pulled.messages
-        if self._selection.is_everything and messages and messages[0].offset > self._fetch_offset:
-            log.warning("%s/%d: offsets %d to %d have expired", *self.place, self._fetch_offset, messages[0].offset - 1)
+        if pulled.min_offset > self._fetch_offset and self._on_expired is not None:
+            self._on_expired(*self.place, self._fetch_offset, pulled.min_offset)
         for message in messages:
             self._progress.add(message.offset, len(message.body))
         self._ready.extend(messages)

@@ -211,6 +211,7 @@ class PullResponse(msgspec.Struct):
     batches: list[PulledBatch]
     next_offset: int
     max_offset: int
+    min_offset: int = 0
 
 
 class Assigned(msgspec.Struct, frozen=True):

@@ -19,9 +19,9 @@ def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
         topic = machine.topic(name)
         if topic is not None:
             for queue in range(topic.queues):
-                rows = read_queue(replica.node_id, machine, replica.log, name, queue, 0)
+                rows = read_queue(replica.node_id, machine, replica.log, name, queue, machine.min_offset(name, queue))
                 check_same_for_all(replica.node_id, name, queue, rows, ledger)
-                contents[name, queue] = rows
+                contents[name, queue] = [*history.retention.gone.get((name, queue), ()), *rows]
     places = places_of(contents)
     check_delivered_once(places, {key: (batch.topic, batch.placed) for key, batch in ledger.batches.items()})
     for key, batch in ledger.batches.items():
@@ -40,3 +40,9 @@ def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
         )
     check_offsets_kept(machine, GROUP, ledger.offsets)
     history.check_replica(replica.node_id, machine)
+    floor = machine.log_floor
+    log = replica.log
+    position = log.end_position
+    if floor <= log.last_index:
+        position = log.position_of(floor) if floor >= log.first_index else 0
+    history.retention.check_replica(replica.node_id, machine, replica.index, position)

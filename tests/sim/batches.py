@@ -107,7 +107,7 @@ class Batches:
 
     def check_pulled(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
         """The msgpack answer of a pull from `offset` on; returns where it ends."""
-        expected = offset
+        expected: int = max(offset, body["min_offset"])
         for ordinal, batch in enumerate(body["batches"]):
             where = f"node {node_id}, {topic} {queue}: batch {batch['batch_id']} at {batch['base_offset']}"
             begins = batch["base_offset"]
@@ -131,7 +131,7 @@ class Batches:
 
     def check_pulled_json(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
         """The same of a JSON answer."""
-        expected = offset
+        expected: int = max(offset, body["min_offset"])
         for message in body["messages"]:
             where = f"node {node_id}, {topic} {queue}: message {message['message_id']} at {message['offset']}"
             if message["offset"] != expected:

@@ -31,6 +31,7 @@ REREAD_PROBABILITY = 0.08
 GIVE_BACK_PROBABILITY, GIVE_BACK_AGAIN_PROBABILITY = 0.15, 0.5
 STALE_PROBABILITY = 0.08
 FENCES = ("stale_generation", "member_not_found", "not_assigned", "offset_moves_back")
+GONE = "offset_out_of_range"
 
 
 class Fleet(Protocol):
@@ -230,7 +231,8 @@ class Member:
                     raise Violation("given_back", f"{member_id} gives back {message}: {answer}")
                 processed()
                 return
-            if answer is not None and answer.code not in FENCES:
+            has_expired = answer is not None and answer.code == GONE and self._fleet.settings.retention_ms is not None
+            if answer is not None and answer.code not in FENCES and not has_expired:
                 raise Violation("refused", f"{member_id} gives back {message} in {generation}: {answer}")
             self._look_up()
             self._work_later()

@@ -29,7 +29,7 @@ from .raft_safety import Safety
 from .world import World
 
 if TYPE_CHECKING:
-    from .replica import Replica
+    from .replica import Replica, Settings
 
 REPLACED_PROBABILITY = 0.7
 _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
@@ -42,9 +42,10 @@ class ObservedMachine(WakingStateMachine):
     """The real state machine; the checkers see each entry that is applied, and what it left."""
 
     def __init__(
-        self, observer: "Observer", node_id: int, index: Index, waiters: AppliedWaiters, flush_entries: int
+        self, observer: "Observer", node_id: int, index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
-        super().__init__(index, waiters, flush_entries=flush_entries)
+        log_range_bytes = settings.services.log_range_bytes
+        super().__init__(index, waiters, flush_entries=settings.flush_entries, log_range_bytes=log_range_bytes)
         self._observer = observer
         self._node_id = node_id
 
@@ -102,9 +103,9 @@ class Observer:
     # --- what replicas report ----------------------------------------------------------------------------------
 
     def make_machine(
-        self, replica: "Replica", index: Index, waiters: AppliedWaiters, flush_entries: int
+        self, replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> StateMachine:
-        return ObservedMachine(self, replica.node_id, index, waiters, flush_entries)
+        return ObservedMachine(self, replica.node_id, index, waiters, settings)
 
     def is_recovering(self, node_id: int) -> bool:
         """Down, or started and not done with its recovery."""

@@ -180,7 +180,7 @@ class Replica:
         settings = self.settings
         self.index = self._index_files.open(self._index_name(self.life))
         waiters = AppliedWaiters()
-        self.machine = self.observer.make_machine(self, self.index, waiters, settings.flush_entries)
+        self.machine = self.observer.make_machine(self, self.index, waiters, settings)
         hard_state = HardState(self.disk, HARD_STATE)
         self.log = CommitLog.open(
             self.disk,
@@ -226,6 +226,7 @@ class Replica:
             check_interval_ms=services.check_interval_ms,
             check_max=services.check_max,
             check_webhook_timeout_ms=services.webhook_timeout_ms,
+            retention_check_ms=services.retention_check_ms,
         )
 
     def crash(self, *, power_loss: bool) -> None:

@@ -9,6 +9,8 @@ from unittest import mock
 import cluster.check_api
 import cluster.check_service
 import cluster.group_coordinator
+import cluster.retention_service
+import store.state_machine
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class ServiceSettings:
     request_timeout_ms: int = 2_000
     session_timeout_ms: int = 1_000
     pace: "Pace | None" = None
+    retention_ms: int | None = None
+    """Of the clients' topics; the default is never over in a run."""
+    retention_check_ms: int = 10_000
+    log_range_bytes: int = 4 * 1024
 
     def installed(self) -> AbstractContextManager[None]:
         return self.pace.installed() if self.pace is not None else nullcontext()
@@ -42,6 +48,10 @@ class Pace:
     webhook_retry_ms: int
     webhooks_at_once: int
     expiry_interval_s: float
+    rows_per_expiry: int = 16
+    keys_per_sweep: int = 50
+    sweep_interval_s: float = 0.5
+    outcomes_removed: int = 8
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -54,6 +64,10 @@ class Pace:
                 (cluster.check_api, "WEBHOOK_RETRY_MS", self.webhook_retry_ms),
                 (cluster.check_api, "WEBHOOKS_AT_ONCE_MAX", self.webhooks_at_once),
                 (cluster.group_coordinator, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
+                (cluster.retention_service, "ROWS_PER_COMMAND", self.rows_per_expiry),
+                (cluster.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
+                (cluster.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),
+                (store.state_machine, "OUTCOMES_REMOVED_MIN", self.outcomes_removed),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield
@@ -79,4 +93,7 @@ def draw_service_settings(random: Random) -> ServiceSettings:
             webhooks_at_once=random.choice((1, 4)),
             expiry_interval_s=random.choice((0.05, 0.3)),
         ),
+        retention_ms=random.choice((None, None, 800, 2_500)),
+        retention_check_ms=random.choice((30, 200)),
+        log_range_bytes=random.choice((64, 512, 4 * 1024)),
     )

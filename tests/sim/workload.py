@@ -46,6 +46,7 @@ class Workload:
         self._world, self._clients, self._pause_us = world, clients, pause_us
         self._random = world.random_of("workload")
         self._topics_made: set[str] = set()
+        self._retention_ms = services.retention_ms
         self.wrote_for_certain = False
         """A write of after the load is acknowledged."""
         self.queues = dict(TOPICS)
@@ -94,7 +95,10 @@ class Workload:
             else:
                 self._make_topic(topic, queues)
 
-        self._clients.call(json_request("PUT", f"/v1/topics/{topic}", {"queues": queues, "type": "any"}), on_answer)
+        settings: dict[str, object] = {"queues": queues, "type": "any"}
+        if self._retention_ms is not None:
+            settings["retention_ms"] = self._retention_ms
+        self._clients.call(json_request("PUT", f"/v1/topics/{topic}", settings), on_answer)
 
     def _grow_topic(self) -> None:
         topic = self._random.choice(list(self.queues))

@@ -8,6 +8,7 @@ from store.command import (
     CommitOffsets,
     Decide,
     Discard,
+    ExpireMessages,
     GiveBack,
     JoinGroup,
     LeaveGroup,
@@ -29,6 +30,7 @@ from store.topics import RETRY_PREFIX
 
 from .group_model import GroupModel
 from .redelivery_model import RedeliveryModel
+from .retention import Retention
 from .sessions import SessionChecker
 from .transaction_model import TransactionModel
 
@@ -43,6 +45,7 @@ class History:
         self.groups = GroupModel()
         self.redeliveries = RedeliveryModel(self.groups)
         self.sessions = SessionChecker()
+        self.retention = Retention()
         self._index = 0
         self._queues: dict[str, int] = {}
         groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
@@ -60,6 +63,7 @@ class History:
             CommitOffsets: self._on_commit,
             ResetOffsets: self._on_reset,
             GiveBack: lambda command, result, _: redeliveries.give_back(command, result),
+            ExpireMessages: self.retention.expire,
             ReplayDeadLetters: lambda command, result, _: redeliveries.replay(command, result),
         }
 
@@ -75,6 +79,7 @@ class History:
             handler = self._handlers.get(type(command))
             if handler is not None:
                 handler(command, result, machine.clock_ms)
+        self.retention.on_applied(machine)
         if any(isinstance(command, _GROUPS_CHANGE) for command in commands):
             for view in machine.groups():
                 names = (*view.topics, RETRY_PREFIX + view.group)
@@ -88,6 +93,8 @@ class History:
         self.redeliveries.check_replica(node_id, machine)
 
     def _on_topic(self, command: PutTopic, result: Result | Refused, clock_ms: int) -> None:
+        if isinstance(result, TopicPut):
+            self.retention.put_topic(result)
         if isinstance(result, TopicPut) and result.topic.queues != self._queues.get(result.topic.topic):
             self._queues[result.topic.topic] = result.topic.queues
             self.groups.topic_grown(result.topic.topic)

@@ -13,6 +13,7 @@ from . import (
     operators,
     recovery,
     replication,
+    retention,
     services,
     timers,
     transactions,
@@ -20,6 +21,6 @@ from . import (
 
 AREAS = (
     *(election, replication, durability, log_files, recovery),
-    *(applying, dedupe, transactions, operators, timers, groups, services),
+    *(applying, dedupe, transactions, operators, timers, groups, services, retention),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

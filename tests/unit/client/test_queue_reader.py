@@ -6,6 +6,8 @@ from typing import Literal
 
 from keelmq.batch import encode_messages
 from keelmq.connection import Connection
+from keelmq.errors import MessagesExpired
+from keelmq.faults import Faults
 from keelmq.http1 import HttpResponse
 from keelmq.message import Message, ReceivedMessage
 from keelmq.queue_reader import QueueReader, ReaderOptions
@@ -63,3 +65,37 @@ async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it
         await reader.stop(grace_ms=5_000)
     assert handled == []
     assert reader.position == 0
+
+
+async def test_what_expired_is_skipped_and_told() -> None:
+    """Everything is gone that the group was to read next: the reader goes on where what is kept begins."""
+    answers = [msgpack_answer({"batches": [], "next_offset": 7, "max_offset": 7, "min_offset": 7})]
+    asked: list[str] = []
+
+    async def script(request: Request) -> HttpResponse:
+        asked.append(request.target)
+        return answers.pop() if answers else await asyncio.get_running_loop().create_future()
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> None:
+        raise AssertionError("there is nothing to handle")
+
+    told: list[tuple[str, str, int, int]] = []
+
+    def on_fault(error: object, messages: Sequence[ReceivedMessage]) -> None:
+        assert isinstance(error, MessagesExpired)
+        assert not messages
+        told.append((error.code, error.extra["topic"], error.extra["offset"], error.skipped))
+
+    moved = asyncio.Event()
+    connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
+    reader = QueueReader(
+        connection, ("t", 0), 2, 2, handle, Slots(), OPTIONS, moved.set, on_expired=Faults(on_fault).expired
+    )
+    async with asyncio.timeout(60):
+        await moved.wait()
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+        await reader.stop(grace_ms=5_000)
+    assert told == [("messages_expired", "t", 2, 5)]
+    assert reader.position == 7
+    assert "offset=7" in asked[1]

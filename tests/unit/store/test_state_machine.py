@@ -5,11 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from store.command import BatchHeader, DeleteTopic, Produce, Proposal, PutTopic, SetCheckUrl, TopicType
+from store.command import (
+    BatchHeader,
+    DeleteTopic,
+    ExpireMessages,
+    Produce,
+    Proposal,
+    PutTopic,
+    SetCheckUrl,
+    TopicType,
+)
 from store.errors import Refused
 from store.limits import QUEUES_MAX
 from store.record import KIND_ENTRY, Entry
 from store.results import BatchPlaced, CheckUrlSet, Produced, QueueRange, TopicDeleted, TopicInfo, TopicPut
+from store.retention_results import Expired
 from store.topics import SYSTEM_TOPICS
 from tests.unit.store.replica import HEADER_BYTES, Replica, header, prepare, produce
 
@@ -197,6 +207,8 @@ def test_deleting_a_topic_leaves_nothing_but_what_expires(replica: Replica) -> N
     replica.one(PutTopic("orders", 1))
     placed(replica, header(batch_id="b1"))
     assert replica.one(DeleteTopic("orders")) == TopicDeleted("orders")
+    assert replica.one(ExpireMessages((), 1)) == Expired((), 1, 0)
+    assert replica.one(ExpireMessages((), 1)) == Expired((), 0, 0)
     left = replica.dump(effects_only=True)
     assert {key[:1] for key in left.keys() - before.keys()} == {b"b", b"e", b"j"}
     assert replica.refusal(DeleteTopic("orders")).code == "topic_not_found"

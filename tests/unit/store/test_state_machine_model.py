@@ -31,12 +31,14 @@ from store.command import (
 from store.errors import Refused
 from store.index import Index
 from store.limits import DEDUPE_WINDOW_MS
+from store.log_references import LOG_RANGE_BYTES
 from store.message_index import KeyedMessage, key_hash
 from store.message_search import MessagePlace
 from store.record import KIND_ENTRY
 from store.state_machine import StateMachine
 from store.topics import OP_HALF_TOPIC
 from tests.unit.store.broker_model import Model, identity, message_id_of
+from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce
 
 STATE_AFTER = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
@@ -310,6 +312,10 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert sorted(due) == sorted(key for key, state in states.items() if state == "prepared")
         committed = {(item.topic, item.queue): item.offset for item in machine.offsets("g") or []}
         assert committed == self.model.committed
+
+    @invariant()
+    def what_points_at_the_log_is_counted(self) -> None:
+        assert_references_hold(self.replica.index, LOG_RANGE_BYTES)
 
     def found(self, topic: str, message_id: str, state: str) -> list[MessagePlace]:
         """What is found by an id, and has it: by the batch that was sent, as the block would tell."""

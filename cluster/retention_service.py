@@ -1,0 +1,155 @@
+"""Retention: the leader proposes what is to expire, and every node removes segments of its log that nobody needs.
+
+What expires, and from where on the log is needed, is decided by apply, the same on every replica. Nothing is kept here
+that a failover could lose. Expiry goes in portions, with a pause after each that is as long as it took: producers and
+consumers get their share of the loop meanwhile.
+"""
+
+import asyncio
+import logging
+import math
+from typing import Final
+
+from cluster.core import Core
+from cluster.problems import Problem
+from raft.errors import RaftError
+from raft.proposals import Applied
+from store.command import ExpireMessages, SweepIndex
+from store.errors import Refused
+from store.limits import EXPIRED_QUEUES_MAX
+from store.log_errors import DiskFull, LogError
+from store.retention_results import Expired
+
+logger = logging.getLogger(__name__)
+
+ROWS_PER_COMMAND: Final = 256
+"""Removing so many takes some milliseconds, in which the loop does nothing else."""
+
+SWEPT_KEYS_PER_COMMAND: Final = 1_000
+SWEEP_INTERVAL_S: Final = 3_600.0
+"""What is kept for those who search is walked through so often, if anything expired since."""
+
+OUTCOMES_BEHIND_MAX: Final = 10_000
+"""Also when no message expires: what entries did is forgotten when the log has got so far ahead of it."""
+
+PAUSE_S_MAX: Final = 0.5
+PROGRESS_INTERVAL_S: Final = 10.0
+BEHIND_ENTRIES_MIN: Final = 10_000
+"""A node that has to apply more than this says how far it is."""
+
+COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
+
+
+class RetentionService:
+    """Loop-only. `start` once the Raft node runs."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._interval_s = core.config.retention_check_ms / 1000
+        self._task: asyncio.Task[None] | None = None
+        self._failing = False
+        self._expired_since_sweep = False
+        self._sweep_due_s = -math.inf
+        self._progress_due_s = -math.inf
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="retention-service")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                self._report_progress()
+                await self._expire_all()
+                await self._sweep_some()
+                self._drop_segments()
+                self._failing = False
+            except COMMAND_ERRORS as error:
+                if not self._failing:
+                    logger.warning("what is older than its retention cannot be removed yet: %s", error)
+                self._failing = True
+            except Exception:
+                logger.exception("removing what is older than its retention failed")
+
+    # --- the leader: what expires ------------------------------------------------------------------------------
+
+    async def _expire_all(self) -> None:
+        """Portion by portion until nothing is left that has expired."""
+        core, state = self._core, self._core.state
+        rows = messages = transactions = 0
+        while core.is_leader():
+            now_ms = core.now_ms()
+            queues = state.expired_queues(now_ms, EXPIRED_QUEUES_MAX)
+            behind = state.log_floor - state.first_outcome
+            if not queues and not state.has_expired_others(now_ms) and behind < OUTCOMES_BEHIND_MAX:
+                break
+            begun_ms = core.steady_ms()
+            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND))
+            expired: Expired = applied.result
+            rows += expired.rows
+            messages += self._note(applied)
+            transactions += expired.transactions
+            if not expired.rows and not expired.transactions:
+                break  # by the clock of the entry nothing was due yet
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+        if rows or transactions:
+            self._expired_since_sweep = True
+            logger.info("removed %d messages and %d transactions whose retention is over", messages, transactions)
+
+    def _note(self, applied: Applied) -> int:
+        expired: Expired = applied.result
+        messages = sum(each.messages for each in expired.queues)
+        self._core.metrics.expired_messages.inc(messages)
+        return messages
+
+    async def _sweep_some(self) -> None:
+        """Walk through what is kept for those who search, once in a while; one that was begun is brought to its end."""
+        core = self._core
+        now_s = core.steady_ms() / 1000
+        if not core.is_leader() or not (
+            core.state.sweep_is_under_way or (self._expired_since_sweep and now_s >= self._sweep_due_s)
+        ):
+            return
+        self._expired_since_sweep = False
+        self._sweep_due_s = now_s + SWEEP_INTERVAL_S
+        while core.is_leader():
+            begun_ms = core.steady_ms()
+            await core.propose(SweepIndex(SWEPT_KEYS_PER_COMMAND))
+            if not core.state.sweep_is_under_way:
+                return
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+
+    # --- every node: the log -----------------------------------------------------------------------------------
+
+    def _drop_segments(self) -> None:
+        """Remove what neither the state nor any node needs, as far as this node's index is on disk without it."""
+        core = self._core
+        needed = min(core.state.log_floor, core.raft.needed_from(), core.state.applied_index + 1)
+        needed = min(needed, core.log.synced_index + 1)  # of a log that is behind the state, what is there
+        if not core.log.can_drop_before(needed):
+            return
+        needed = min(needed, core.state.flush() + 1)
+        before = core.log.base.index
+        try:
+            base = core.log.drop_before(needed)
+        except DiskFull as error:
+            logger.warning("the log cannot be shortened yet: %s", error)
+            return
+        except LogError as error:
+            core.fatal(str(error))
+        if base.index > before:
+            logger.info("removed entries %d to %d of the log: nothing needs them any more", before + 1, base.index)
+
+    def _report_progress(self) -> None:
+        """Of a node that applies what others applied long ago: its index is made anew, or it was away."""
+        core = self._core
+        applied, last = core.state.applied_index, core.log.last_index
+        now_s = core.steady_ms() / 1000
+        if last - applied >= BEHIND_ENTRIES_MIN and now_s >= self._progress_due_s:
+            self._progress_due_s = now_s + PROGRESS_INTERVAL_S
+            logger.info("applied entry %d of %d", applied, last)

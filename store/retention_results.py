@@ -1,0 +1,24 @@
+"""What applying ExpireMessages and SweepIndex answers."""
+
+import msgspec
+
+
+class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True):
+    """`messages` were removed; offsets from `start` on are kept."""
+
+    topic: str
+    queue: int
+    start: int
+    messages: int
+
+
+class Expired(msgspec.Struct, frozen=True, array_like=True):
+    """What ExpireMessages removed. `rows` counts those of deleted topics too."""
+
+    queues: tuple[ExpiredQueue, ...]
+    rows: int
+    transactions: int
+
+
+class Swept(msgspec.Struct, frozen=True, array_like=True):
+    """SweepIndex was carried out. What it found is not part of the state, and need not be the same everywhere."""

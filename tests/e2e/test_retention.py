@@ -1,0 +1,56 @@
+"""Messages whose retention is over, on real nodes, one of which dies meanwhile."""
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+
+pytestmark = pytest.mark.process
+
+OPTIONS = ("--retention-check-ms", "50", "--segment-bytes", str(1 << 16))
+BATCHES, BATCH_MESSAGES = 40, 25
+
+
+def queue_of(node: NodeProcess) -> tuple[int, int]:
+    """The first offset that is kept, and the next one."""
+    (queue,) = node.request("GET", "/v1/topics/short").json()["queue_offsets"]
+    return int(queue["min_offset"]), int(queue["max_offset"])
+
+
+def send(node: NodeProcess, key: str) -> None:
+    messages = [{"body": "x" * 500, "queue": 0} for _ in range(BATCH_MESSAGES)]
+
+    def is_stored() -> bool:
+        reply = node.request(
+            "POST", "/v1/topics/short/messages", payload={"messages": messages}, headers={"Idempotency-Key": key}
+        )
+        return reply.status == 200
+
+    wait_for(is_stored, f"{key} to be stored")
+
+
+def test_messages_go_when_their_retention_is_over_on_all_nodes_alike(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with ClusterProcess(tmp_path_factory.mktemp("retention"), nodes=3, options=OPTIONS) as cluster:
+        leader = cluster.wait_leader()
+        settings = {"queues": 1, "retention_ms": 1_500}
+        assert leader.request("PUT", "/v1/topics/short", payload=settings).status == 201
+        assert leader.request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        assert leader.request("POST", "/v1/topics/kept/messages", payload={"messages": [{"body": "k"}]}).status == 200
+        for number in range(BATCHES):
+            send(leader, f"k{number}")
+        victim = cluster.follower()
+        victim.kill()
+        sent = BATCHES * BATCH_MESSAGES
+        wait_for(lambda: queue_of(leader) == (sent, sent), "everything to expire")
+        victim.start()
+        cluster.wait_ready()
+        send(cluster.wait_leader(), "last")
+        cluster.wait_same_state()
+        for node in cluster.alive():
+            assert queue_of(node)[1] == sent + BATCH_MESSAGES
+            assert queue_of(node)[0] >= sent
+            pulled = node.request("GET", "/v1/topics/short/queues/0/messages?offset=0").json()
+            assert pulled["min_offset"] >= sent
+            kept = node.request("GET", "/v1/topics/kept/queues/0/messages?offset=0").json()
+            assert [message["body"] for message in kept["messages"]] == ["k"]

@@ -1,0 +1,84 @@
+"""What expires, by rules of its own: fed with every applied entry, once per index.
+
+A message goes from the front of its queue, not before its retention is over by the replicated clock, and nothing else
+removes it; what is gone is kept here, so that the final account holds for all that ever was. What the state points at
+in the log is found by looking at everything, and the log is needed from there on.
+"""
+
+from collections import deque
+
+from store import keys
+from store.command import ExpireMessages
+from store.index import Index
+from store.results import Row, TopicPut
+from store.retention_results import Expired
+from store.state_machine import StateMachine
+from tests.unit.store.references import pointed_at
+
+from .violation import Violation
+
+Place = tuple[str, int]
+_ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
+
+
+class Retention:
+    def __init__(self) -> None:
+        self.gone: dict[Place, list[Row]] = {}
+        self._kept: dict[Place, deque[Row]] = {}
+        self._ends: dict[Place, int] = {}
+        self._starts: dict[Place, int] = {}
+        self._retention_ms: dict[str, int] = {}
+
+    def put_topic(self, result: TopicPut) -> None:
+        topic = result.topic
+        self._retention_ms[topic.topic] = topic.retention_ms
+        for queue in range(topic.queues):
+            self._ends.setdefault((topic.topic, queue), 0)
+
+    def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
+        assert isinstance(result, Expired)
+        for expired in result.queues:
+            place = (expired.topic, expired.queue)
+            if place not in self._ends:
+                raise Violation("retention", f"{place} is no topic of the clients, and loses {expired}")
+            kept, messages = self._kept[place], 0
+            while kept and kept[0].base_offset < expired.start:
+                row = kept.popleft()
+                over_ms = row.stored_at_ms + self._retention_ms[expired.topic]
+                if self._retention_ms[expired.topic] < 0 or over_ms > clock_ms:
+                    raise Violation("retention", f"{row} of {place} goes at {clock_ms}, its time is over at {over_ms}")
+                messages += row.count
+                self.gone.setdefault(place, []).append(row)
+            self._starts[place] = kept[0].base_offset if kept else self._ends[place]
+            if (expired.start, expired.messages) != (self._starts[place], messages):
+                raise Violation("retention", f"{messages} messages of {place} are gone, and it is said: {expired}")
+
+    def on_applied(self, machine: StateMachine) -> None:
+        """After each entry: what has become visible, and that nothing else has gone."""
+        for place, end in self._ends.items():
+            new_end = machine.max_offset(*place)
+            if new_end != end:
+                rows = machine.rows(*place, end, _ROWS_MAX, _BYTES_MAX)
+                self._kept.setdefault(place, deque()).extend(rows)
+                self._ends[place] = new_end
+            if machine.min_offset(*place) != self._starts.get(place, 0):
+                raise Violation(
+                    "retention", f"{place} begins at {machine.min_offset(*place)}, not at {self._starts.get(place, 0)}"
+                )
+
+    def check_replica(self, node_id: int, machine: StateMachine, index: Index, position_of_floor: int) -> None:
+        """The node has what is left, and needs no more of the log than it says; `position_of_floor` is of that."""
+        for place in self._ends:
+            start = self._starts.get(place, 0)
+            if machine.min_offset(*place) != start:
+                raise Violation(
+                    "retention", f"node {node_id}: {place} begins at {machine.min_offset(*place)}, not at {start}"
+                )
+        first = min(pointed_at(index), default=None)
+        if first is not None and first < position_of_floor:
+            raise Violation(
+                "log_floor",
+                f"node {node_id} needs the log from {first} on, and would let it go up to {position_of_floor}",
+            )
+        if any(key[:2] == keys.DROPPED_TOPICS for key, _ in index.scan(keys.DROPPED_TOPICS, keys.DECIDED)):
+            raise Violation("retention", f"node {node_id} has rows of topics that nobody deleted")

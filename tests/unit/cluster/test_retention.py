@@ -1,0 +1,157 @@
+"""Retention on a real node: what expires, what is told, and what of the log goes."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cluster.broker import Broker
+from cluster.exit_codes import ExitCode, StartupError
+from raft.node import RaftNode
+from store import keys
+from store.index import Index
+from tests.unit.cluster.conftest import Node, node_config, running_node
+
+SEGMENT_BYTES = 1 << 16
+CHECK_MS = 10
+
+
+async def send(node: Node, count: int, body: str = "x") -> None:
+    payload = {"messages": [{"body": body, "queue": 0} for _ in range(count)]}
+    assert (await node.call("POST", "/v1/topics/orders/messages", payload)).status == 200
+
+
+async def make_topic(node: Node, **settings: int) -> int:
+    return (await node.call("PUT", "/v1/topics/orders", {"queues": 1, **settings})).status
+
+
+async def wait_for_start(node: Node, start: int) -> None:
+    async def has_moved() -> bool:
+        return node.core.state.min_offset("orders", 0) >= start
+
+    await node.wait(has_moved)
+
+
+async def test_a_pull_from_before_the_start_goes_on_there_and_says_so(tmp_path: Path) -> None:
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
+        assert await make_topic(node, retention_ms=5_000) == 201
+        await send(node, 3)
+        node.clock.now_ms += 3_000
+        await send(node, 2)
+        target = "/v1/topics/orders/queues/0/messages?offset=0&max_messages=10"
+        assert (await node.call("GET", target)).body["min_offset"] == 0
+        node.clock.now_ms += 2_000
+        await wait_for_start(node, 3)
+        pulled = (await node.call("GET", target)).body
+        assert [message["offset"] for message in pulled["messages"]] == [3, 4]
+        assert (pulled["min_offset"], pulled["next_offset"], pulled["max_offset"]) == (3, 5, 5)
+        node.clock.now_ms += 5_000
+        await wait_for_start(node, 5)
+        pulled = (await node.call("GET", target)).body
+        assert (pulled["messages"], pulled["min_offset"], pulled["next_offset"]) == ([], 5, 5)
+        assert (await node.call("GET", "/v1/topics/orders/queues/0/offsets?at=earliest")).body["offset"] == 5
+        shown = (await node.call("GET", "/v1/topics/orders")).body
+        assert shown["queue_offsets"] == [{"queue": 0, "min_offset": 5, "max_offset": 5}]
+        assert "keelmq_messages_expired_total 5.0" in (await node.call("GET", "/metrics")).body.decode()
+    assert not fatal
+
+
+async def test_retention_is_changed_and_bad_values_are_refused(node: Node) -> None:
+    assert await make_topic(node, retention_ms=-1) == 201
+    assert (await node.call("GET", "/v1/topics/orders")).body["retention_ms"] == -1
+    for bad in (0, -2, 1 << 60):
+        assert await make_topic(node, retention_ms=bad) == 400
+    assert (await node.call("GET", "/v1/topics/orders")).body["retention_ms"] == -1
+    assert await make_topic(node, retention_ms=1) == 200
+
+
+async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> None:
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
+        await make_topic(node, retention_ms=5_000)
+        await send(node, 3)
+        node.core.disk_is_low = True
+        node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
+        node.clock.now_ms += 5_000
+        await wait_for_start(node, 3)
+    assert not fatal
+
+
+async def test_the_log_is_cut_to_what_is_pointed_at_when_nobody_needs_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RaftNode, "needed_from", lambda raft: 1 << 62)
+    config = node_config(tmp_path, retention_check_ms=CHECK_MS, segment_bytes=SEGMENT_BYTES)
+    fatal: list[str] = []
+    async with running_node(config, fatal) as node:
+        await make_topic(node, retention_ms=5_000)
+        for _ in range(100):
+            await send(node, 1, "x" * 60_000)
+        names = sorted(path.name for path in (tmp_path / "data" / "log").glob("*.log"))
+        assert len(names) > 50
+        node.clock.now_ms += 5_000
+        await wait_for_start(node, 100)
+        await send(node, 1)
+
+        async def is_short() -> bool:
+            return len(list((tmp_path / "data" / "log").glob("*.log"))) < 5
+
+        await node.wait(is_short)
+        base = node.core.log.base.index
+        assert base > 50
+        refused = await node.call("GET", f"/v1/log?from_index={base}")
+        assert (refused.status, refused.body["code"], refused.body["first_index"]) == (
+            410,
+            "log_range_removed",
+            base + 1,
+        )
+        assert (await node.call("GET", f"/v1/log?from_index={base + 1}")).status == 200
+        refused = await node.call("GET", "/v1/log/events?from_index=1")
+        assert (refused.status, refused.body["code"]) == (410, "log_range_removed")
+        assert f"keelmq_log_base_index {base}.0" in (await node.call("GET", "/metrics")).body.decode()
+        state_hash, applied = node.core.state.state_hash, node.core.state.applied_index
+    async with running_node(config, fatal) as node:
+        assert node.core.log.base.index >= base
+        assert node.core.state.applied_index >= applied
+        assert state_hash
+        pulled = (await node.call("GET", "/v1/topics/orders/queues/0/messages?offset=0")).body
+        assert [message["offset"] for message in pulled["messages"]] == [100]
+    assert not fatal
+    shutil.rmtree(tmp_path / "data" / "index")
+    with pytest.raises(StartupError, match="index_behind_base") as caught:
+        Broker.open(config, fatal.append)
+    assert caught.value.code == ExitCode.LOG_CORRUPT
+
+
+async def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = node_config(tmp_path)
+    fatal: list[str] = []
+    async with running_node(config, fatal) as node:
+        await make_topic(node)
+        await send(node, 3)
+        applied = node.core.state.applied_index
+    path = str(tmp_path / "data" / "index")
+    index = Index.open(path)
+    index.put(keys.META_FORMAT, b"1")
+    index.delete_range(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES))
+    index.commit()
+    index.close()
+    async with running_node(config, fatal) as node:
+        assert node.core.state.applied_index >= applied
+        assert node.core.state.max_offset("orders", 0) == 3
+        assert node.core.state.log_floor <= applied
+    assert "making the index anew" in caplog.text
+    assert not fatal
+
+
+def test_an_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    config = node_config(tmp_path)
+    Broker.open(config, print).close()
+    index = Index.open(str(tmp_path / "data" / "index"))
+    index.put(keys.META_FORMAT, b"99")
+    index.commit()
+    index.close()
+    with pytest.raises(StartupError, match="99"):
+        Broker.open(config, print)
