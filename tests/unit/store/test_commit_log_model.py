@@ -153,8 +153,11 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(step=st.integers(0, 25), back=st.integers(0, 10))
     def lose_power_while_dropping(self, step: int, back: int) -> None:
-        index = self.droppable(back)
+        """The old base is found afterwards, or the new one."""
+        index, before = self.droppable(back), self.base_index
         self.lose_power_during(step, self.log.synced_index, lambda: self.drop_before(index))
+        assert before <= self.log.base.index < max(index, before + 1)
+        self.base_index = self.log.base.index
 
     @rule(ahead=st.integers(-5, 5), step=st.none() | st.integers(0, 25))
     def restart_behind_another_base(self, ahead: int, step: int | None) -> None:
