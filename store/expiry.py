@@ -6,6 +6,7 @@
 - What entries did is forgotten when the log need not keep the entries themselves.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -98,5 +99,6 @@ class Expiry:
         start = topic.starts[queue]
         self._marks.expire(topic.id, queue, start)
         if topic.name.startswith(DLQ_PREFIX):
-            self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
+            with contextlib.suppress(Refused):  # dead letters may outlive their group
+                self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
         return len(removed), sum(row.messages for row in removed)

@@ -194,6 +194,16 @@ def test_a_message_that_was_given_back_keeps_its_block(exact: Replica) -> None:
     assert b"w" not in left
 
 
+def test_dead_letters_of_a_group_that_is_gone_expire(exact: Replica) -> None:
+    exact.one(produce(header(batch_id="b0")))
+    exact.one(PutGroup("g", retry_max_attempts=1, retry_delays_ms=(0,)))
+    exact.one(GiveBack("g", None, None, (GivenBack("orders", 0, 0),)))
+    exact.one(GiveBack("g", None, None, (GivenBack("%RETRY%g", 0, 0),)))
+    del exact.machine._groups._groups["g"]
+    assert expire(exact, 1_000 + TRANSACTION_RETENTION_MS).rows == 3
+    assert exact.machine.log_floor == exact.machine.applied_index + 1
+
+
 def test_an_undecided_transaction_keeps_its_block_for_ever(exact: Replica) -> None:
     prepared = entry_of(exact, prepare("tx", header(batch_id="b0")))
     assert expire(exact, 1 << 40, queues=SYSTEM).rows == 1  # the view of it
