@@ -175,8 +175,6 @@ def test_what_is_discarded_is_resumed_and_asked_about_anew() -> None:
     resumed(model, refused("prepared"), by="bob")
     broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_050), by="bob"))
     assert list(model.undecided) == ["t"]
-    model.check_max = 1
-    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
     checked(model)
     model.discard(Discard(("t",)), Discarded(("t",)))
     resumed(model, Resumed("t", "prepared", 2_050), by="bob")

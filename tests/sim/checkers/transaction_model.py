@@ -147,7 +147,8 @@ class TransactionModel:
             _fail("discarded", ", ".join(command.transaction_ids), f"of these {prepared} are undecided: {result}")
         for transaction_id in prepared:
             known = self.known[transaction_id]
-            if known.check_times < self.check_max:
+            # One that was resumed may be hit by a discard that was proposed before: it can be resumed again.
+            if known.check_times < self.check_max and known.resumed_by is None:
                 _fail("discarded", transaction_id, f"after {known.check_times} checks, not {self.check_max}")
             known.discards += 1
             self._settle(transaction_id, "discarded")
