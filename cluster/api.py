@@ -33,6 +33,9 @@ CLIENT_GONE: Final = 499
 LINGER_S: Final = 2.0
 """What a client goes on sending after its request was refused is read for so long, so that it sees the answer."""
 
+CLUSTER_PATH: Final = "/v1/cluster"
+"""Below it nothing needs the log; reads of everything else in the API may."""
+
 UNKNOWN_HERE: Final = frozenset(
     {
         "topic_not_found",
@@ -113,6 +116,8 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     @web.middleware
     async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
         try:
+            if request.method == "GET" and core.raft.is_catching_up and _needs_the_log(request.path):
+                core.require_bodies()
             response = await handler(request)
             if request.method == "GET" and not response.prepared:
                 response.headers[APPLIED_INDEX_HEADER] = str(core.raft.applied_index)
@@ -132,6 +137,10 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
         # Not add_get: HEAD would run long polls whose answer nobody reads.
         application.router.add_route(route.method, route.path, route.handler)
     return application
+
+
+def _needs_the_log(path: str) -> bool:
+    return path.startswith("/v1/") and not path.startswith(CLUSTER_PATH)
 
 
 def response_timeout_s(core: Core) -> float:

@@ -34,6 +34,7 @@ from store.disk import Disk
 from store.errors import IndexDamaged, IndexOutdated
 from store.hard_state import HardState
 from store.index import Index
+from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.log_base import read_base
 from store.log_errors import DiskError, LogError
 
@@ -45,7 +46,9 @@ ID_PREFIX_BYTES: Final = 10
 
 
 class Broker:
-    """`open`, then `serve` once. `on_fatal` is called when going on could lose data; it must end the process."""
+    """`open`, then `serve` once, then `close`. `on_fatal` is called when going on could lose data; it must end the
+    process.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,14 @@ class Broker:
         self._data_directory = data_directory
         path = data_directory.path
         self._metrics = Metrics()
+        self._installed = asyncio.Event()
         disk = MeasuredDisk(self._metrics)
         waiters = AppliedWaiters()
+        places = IndexDirectories(str(path))
+        installed = finish_install(disk, str(path), places)
+        if installed is not None:
+            self._metrics.snapshot_received(installed.received_bytes, installed.received_ms / 1000)
+            logger.info("starting with the state after entry %d, received as a snapshot", installed.index)
         self._index = _open_index(path, disk)
         self._state = WakingStateMachine(self._index, waiters)
         try:
@@ -75,6 +84,8 @@ class Broker:
             hard_state,
             self._state,
             on_fatal=on_fatal,
+            snapshot_store=SnapshotStore(disk, str(path), self._index, places),
+            on_installed=self._installed.set,
             clock=clock,
         )
         self.core = Core(
@@ -102,10 +113,11 @@ class Broker:
             directory.close()
             raise
 
-    async def serve(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+    async def serve(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
         """Serve until `stop` is set, then hand leadership over, answer what is under way, and close everything.
 
-        StartupError when an address is not available.
+        True when it ends before that, because a snapshot was taken: once this broker is closed, another one has to be
+        opened, which starts with it. StartupError when an address is not available.
         """
         listener = _bind(self.config.http_address())
         runner = self.services.make_runner()
@@ -122,8 +134,9 @@ class Broker:
         limit = ConnectionLimit(runner.server, connections_max())
         server = await asyncio.get_running_loop().create_server(limit, sock=listener, backlog=HTTP_BACKLOG)
         on_ready()
-        await stop.wait()
+        await _first_of(stop, self._installed)
         await self._leave(runner, server)
+        return not stop.is_set()
 
     def close(self) -> None:
         """Close the files, the index flushed and the log synced. LogFailed when the log cannot be."""
@@ -165,6 +178,7 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
         election_timeout_ms=config.election_timeout_ms,
         heartbeat_ms=config.heartbeat_ms,
         max_in_flight_bytes=config.max_in_flight_bytes,
+        retain_behind_bytes=config.retain_behind_bytes,
         incarnation=incarnation,
         tls=tls,
     )
@@ -209,6 +223,13 @@ def _startup_errors(config: NodeConfig) -> Iterator[None]:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
     except (LogError, IndexDamaged) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, str(error)) from error
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
 
 
 def _bind(address: Address) -> socket.socket:

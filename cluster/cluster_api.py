@@ -5,6 +5,7 @@ from typing import cast
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from cluster import VERSION
 from cluster.api import json_response
@@ -13,6 +14,7 @@ from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
 from cluster.responses import ClusterView, HealthView, NodeView, Role
 from cluster.routes import TEXT, Route, json_of
+from cluster.snapshot_metrics import snapshot_metrics
 from cluster.state_gauges import state_gauges
 
 
@@ -51,6 +53,7 @@ class ClusterApi:
                     url=core.config.advertised_url() if mine else core.nodes[node_id].url,
                     connected=mine or peers[node_id].connected,
                     match_index=raft.durable_index if mine else peers[node_id].match_index,
+                    snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
                 )
             )
         return json_response(
@@ -83,6 +86,10 @@ class ClusterApi:
     def not_ready_reason(self) -> str | None:
         """Why this node should not be sent requests, or None."""
         core, raft = self._core, self._core.raft
+        if raft.receiving_percent is not None:
+            return f"this node is being sent a snapshot: {raft.receiving_percent} %"
+        if raft.is_catching_up:
+            return f"the log ends at entry {raft.durable_index}, the snapshot at {raft.applied_index}"
         if raft.leader_id is None:
             return "no leader is known"
         # An applied entry of this term was committed by this term's leader, and everything older with it.
@@ -97,7 +104,7 @@ class ClusterApi:
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._core.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+    def _gauges(self) -> Iterator[Metric]:
         core, raft = self._core, self._core.raft
         yield gauge("keelmq_raft_term", "Current term", raft.term)
         yield gauge("keelmq_raft_is_leader", "1 while this node leads", raft.role == "leader")
@@ -113,4 +120,5 @@ class ClusterApi:
         for node_id, peer in raft.peers.items():
             connected.add_metric([str(node_id)], peer.connected)
         yield connected
+        yield from snapshot_metrics(raft)
         yield from state_gauges(core)

@@ -118,6 +118,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     retention_check_ms: Annotated[
         PositiveMs, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
     ] = 10_000
+    retain_behind_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            description="Log that the leader keeps for a node that lags; 64 KiB at least. A node that lags further is "
+            "sent the state instead, as a snapshot.",
+        ),
+    ] = 1 << 30
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
     ] = 32 << 20

@@ -128,6 +128,16 @@ class Core:
             raise NoLeader("no leader is ready")
         raise NotLeader(leader_id)
 
+    def require_bodies(self) -> None:
+        """NotLeader or NoLeader while this node's log is still behind the snapshot that it started with: the leader has
+        what is missing.
+        """
+        if self.raft.is_catching_up:
+            leader_id = self.raft.leader_id
+            if leader_id is None or leader_id == self.raft.node_id:
+                raise NoLeader("this node's log is still behind its state, and no leader is known")
+            raise NotLeader(leader_id)
+
     def leader_url(self) -> str | None:
         leader_id = self.raft.leader_id
         if leader_id is None:

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 import uvloop
@@ -52,25 +53,34 @@ def run_command(given: Sequence[str]) -> int:
         return ExitCode.STOPPED
     set_up_logging(config.log_level, config.log_format)
     broker = Broker.open(config, end_at_once)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(broker))
-    finally:
-        close(broker)
+    stop = asyncio.Event()
+    on_ready: Callable[[], None] = partial(announce, config)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        while runs_again(runner, broker, stop, on_ready):
+            logger.info("starting again with the snapshot")
+            on_ready = partial(logger.info, "serving again")
+            broker = Broker.open(config, end_at_once)
     logger.info("stopped")
     return ExitCode.STOPPED
 
 
-async def serve(broker: Broker) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
+def runs_again(runner: asyncio.Runner, broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
+    """Serves and closes; whether the node has to be opened again, to start with a snapshot it has taken."""
+    try:
+        return runner.run(serve(broker, stop, on_ready))
+    finally:
+        close(broker)
+
+
+async def serve(broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
+    """Serve until SIGTERM or SIGINT, or until the node has to be opened again."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # What exists now lives as long as the process: no collection need look at it again.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
-    await broker.serve(stop, lambda: announce(broker.config))
+    return await broker.serve(stop, on_ready)
 
 
 def announce(config: NodeConfig) -> None:

@@ -18,7 +18,7 @@ LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-GaugeReader = Callable[[], Iterator[GaugeMetricFamily]]
+GaugeReader = Callable[[], Iterator[Metric]]
 
 
 class Metrics:
@@ -57,6 +57,11 @@ class Metrics:
             buckets=LATENESS_BUCKETS_S,
             registry=self.registry,
         )
+        self._snapshots_received = self._counter("keelmq_snapshots_received", "Snapshots that this node started with")
+        self._snapshot_received_bytes = self._counter("keelmq_snapshot_received_bytes", "Bytes of these snapshots")
+        self._snapshot_received_seconds = self._counter(
+            "keelmq_snapshot_received_seconds", "How long it took to receive these snapshots"
+        )
         self.commit_seconds = self._histogram(
             "keelmq_commit_seconds", "From proposing a command to its being applied, durable on a majority"
         )
@@ -72,6 +77,11 @@ class Metrics:
         if child is None:
             child = self._http_children[method, route, status] = self._http.labels(method, route, str(status))
         child.inc()
+
+    def snapshot_received(self, size_bytes: int, took_s: float) -> None:
+        self._snapshots_received.inc()
+        self._snapshot_received_bytes.inc(size_bytes)
+        self._snapshot_received_seconds.inc(took_s)
 
     def add_gauges(self, reader: GaugeReader) -> None:
         """`reader` is called at every scrape."""

@@ -186,9 +186,8 @@ class AttemptView(Response, kw_only=True, frozen=True):
 
 
 class MessageView(Response, kw_only=True, frozen=True):
-    """A message as JSON shows it. `offset` is absent while the message belongs to an undecided transaction,
-    `transaction_id` when it came without one; `attempt` and `origin` are there when a group gave it back, `history`
-    when it is a dead letter."""
+    """A message as JSON shows it. `offset` is absent while its transaction is undecided, `transaction_id` without one;
+    `attempt` and `origin` are there when a group gave it back, `history` when it is a dead letter."""
 
     message_id: str
     topic: str
@@ -380,6 +379,7 @@ class NodeView(Response, kw_only=True, frozen=True):
     url: str
     connected: bool
     match_index: int
+    snapshot_percent: int | None
 
 
 class ClusterView(Response, kw_only=True, frozen=True):

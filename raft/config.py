@@ -41,6 +41,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_entries_in_flight: int = 4
     max_in_flight_bytes: int = 64 * MIB
     """Proposed and not yet applied; beyond it `propose` raises Overloaded."""
+    retain_behind_bytes: int = 1024 * MIB
+    """A peer holds up at most so much of the leader's log; one that lags further is sent a snapshot instead."""
     incarnation: str = ""
     """Identifies the data directory: another one under the same node id has lost what was acknowledged before."""
     tls: TlsConfig | None = None

@@ -21,6 +21,13 @@ from raft.messages import (
     PreVote,
     PreVoteReply,
     RequestVote,
+    SnapshotAck,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotMessage,
+    SnapshotReject,
     TimeoutNow,
     VoteReply,
 )
@@ -135,6 +142,10 @@ class ElectionHandlers(PinnedSyncObj):
                 self._on_pre_vote_reply(peer, message)
             case TimeoutNow():
                 self._on_timeout_now(peer, message)
+            case SnapshotBegin() | SnapshotChunk() | SnapshotEnd():
+                self.on_snapshot_message(peer, message)
+            case SnapshotAck() | SnapshotReject():
+                self.on_snapshot_answer(peer, message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a Raft message")
 
@@ -283,4 +294,10 @@ class ElectionHandlers(PinnedSyncObj):
         raise NotImplementedError
 
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        raise NotImplementedError
+
+    def on_snapshot_message(self, peer: int, message: SnapshotMessage) -> None:
+        raise NotImplementedError
+
+    def on_snapshot_answer(self, peer: int, message: SnapshotAnswer) -> None:
         raise NotImplementedError

@@ -16,8 +16,19 @@ from raft.election import ElectionHandlers
 from raft.errors import NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
 from raft.journal import Journal
 from raft.library import FOLLOWER, LEADER, now
-from raft.messages import Append, AppendEntries, AppendReply, PreVote, make_append
+from raft.messages import (
+    Append,
+    AppendEntries,
+    AppendReply,
+    PreVote,
+    SnapshotAnswer,
+    SnapshotMessage,
+    make_append,
+)
 from raft.progress import Progress
+from raft.retention import needed_from
+from raft.snapshots import Snapshots
+from store.install import SnapshotStore
 from store.log_errors import DiskFull
 from store.record import KIND_ENTRY, Entry
 
@@ -50,8 +61,12 @@ class SafeSyncObj(ElectionHandlers):
         transport: LibraryTransport,
         apply: Apply,
         applied_index: int,
+        snapshot_store: SnapshotStore | None = None,
+        on_installed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_installed()`: a snapshot was decided for. The node has to start again; nothing may leave it any more."""
         self._progress: dict[int, Progress] = {}
+        self.snapshots = Snapshots(self, snapshot_store, on_installed)
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
         self._leads_from = 0  # index of the no-op of the own leadership
         self._incarnations: dict[int, str] = {}
@@ -111,6 +126,11 @@ class SafeSyncObj(ElectionHandlers):
             for peer, progress in self._progress.items()
         )
 
+    def needed_from(self) -> int:
+        """The lowest index that has to stay in this log for other nodes."""
+        acked = {peer: progress.acked for peer, progress in self._progress.items()} if self.role == LEADER else {}
+        return needed_from(self.log, acked, self.snapshots.pinned_from(), self.config.retain_behind_bytes)
+
     # --- leader: replication -----------------------------------------------------------------------------------
 
     def send_appends(self, *, heartbeat: bool) -> None:
@@ -123,6 +143,12 @@ class SafeSyncObj(ElectionHandlers):
                 self._send_appends_to(peer, progress, heartbeat)
 
     def _send_appends_to(self, peer: int, progress: Progress, heartbeat: bool) -> None:
+        if self.snapshots.is_due(peer):
+            if heartbeat:
+                self._send_bare_heartbeat(peer, progress)
+            return
+        if progress.next_index <= self.log.base.index:
+            progress.restart(self.log.base.index + 1)
         while progress.next_index <= self.log.last_index and progress.may_send():
             entries = self.log.entries(progress.next_index, APPEND_BYTES)
             self._send_append(peer, progress.next_index - 1, entries)
@@ -136,6 +162,18 @@ class SafeSyncObj(ElectionHandlers):
         self._progress[peer].announced_commit = self.commit_index
         self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries))
 
+    def _send_bare_heartbeat(self, peer: int, progress: Progress) -> None:
+        """Says that the leader is there, and nothing of the log: what everybody has is before its first entry."""
+        progress.announced_commit = self.commit_index
+        self.send(peer, make_append(self.term, 0, 0, self.commit_index, ()))
+
+    def probe_again(self, peer: int) -> None:
+        """Find out anew where this peer's log meets ours."""
+        progress = self._progress[peer]
+        progress.restart()
+        if self.connected(peer):
+            self._send_appends_to(peer, progress, heartbeat=True)
+
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         if self.role != LEADER or reply.term != self.term:
             return  # row 4: an answer to an earlier leadership
@@ -143,13 +181,18 @@ class SafeSyncObj(ElectionHandlers):
             raise ProtocolError(f"node {peer} answers about entries that were never sent")
         self.heard_from(peer)
         progress = self._progress[peer]
+        if self.snapshots.is_due(peer):
+            return  # a heartbeat's, or late
         if not reply.success:
             if reply.hint <= progress.acked:
                 log.warning("node %d asks for entry %d and had acknowledged %d", peer, reply.hint, progress.acked)
             if progress.on_reject(reply.rejected_prev, reply.hint):
+                if progress.next_index <= self.log.base.index == reply.rejected_prev:
+                    self.snapshots.want(peer)
                 self._send_appends_to(peer, progress, heartbeat=True)
             return
         progress.on_ack(reply.match_index)
+        self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
         self._send_appends_to(peer, progress, heartbeat=False)
 
@@ -158,6 +201,16 @@ class SafeSyncObj(ElectionHandlers):
         counts that one.
         """
         self.set_match(peer, min(self._progress[peer].acked, self.log.synced_index))
+
+    # --- snapshots ---------------------------------------------------------------------------------------------
+
+    def on_snapshot_message(self, peer: int, message: SnapshotMessage) -> None:
+        self.snapshots.on_message(peer, message)
+
+    def on_snapshot_answer(self, peer: int, message: SnapshotAnswer) -> None:
+        if self.role == LEADER and message.term == self.term:
+            self.heard_from(peer)
+        self.snapshots.on_answer(peer, message)
 
     # --- follower: append --------------------------------------------------------------------------------------
 
@@ -264,6 +317,8 @@ class SafeSyncObj(ElectionHandlers):
             self.set_leader(None)
         self._vote_again()
         super()._onTick(timeToWait)
+        if self.role == LEADER:
+            self.snapshots.tick()
 
     def sync_is_overdue(self) -> bool:
         """Whether an entry has been waiting for the disk for SYNC_OVERDUE_TIMEOUTS election timeouts."""
@@ -295,9 +350,11 @@ class SafeSyncObj(ElectionHandlers):
     def on_role_changed(self, previous: int, role: int) -> None:
         super().on_role_changed(previous, role)
         if role == LEADER:
+            self.snapshots.stop_receiving("this node leads")
             self._leads_from = self.log.last_index + 1
             self._progress = {peer: Progress(self._leads_from) for peer in self.peer_ids}
         if previous == LEADER:
+            self.snapshots.lose_leadership()
             self._progress = {}
             self._known_committed = max(self._known_committed, self.commit_index)
             waiting, self._waiting = self._waiting, {}
@@ -310,6 +367,7 @@ class SafeSyncObj(ElectionHandlers):
         if self.role == LEADER:
             if forgetful:
                 log.warning("node %d comes back with an empty disk: what it acknowledged no longer counts", peer)
+                self.snapshots.forget(peer, "it comes back with an empty disk")
                 self._progress[peer] = Progress(self.log.last_index + 1)
                 self._count_acknowledged(peer)
             else:
@@ -318,8 +376,10 @@ class SafeSyncObj(ElectionHandlers):
 
     def on_peer_disconnected(self, peer: int) -> None:
         if self.role == LEADER:
+            self.snapshots.forget(peer, "it is no longer connected")
             self._progress[peer].restart()
 
     def on_higher_term(self) -> None:
         """What was known of the old leader's commits still holds; what it was promised does not."""
         self.gate.discard()
+        self.snapshots.stop_receiving("there is a later term")

@@ -24,6 +24,8 @@ FRAME = struct.Struct("<III")
 MAX_FRAME_BYTES = 96 * 1024 * 1024
 """A record's payload is at most 64 MiB (docs/log-format.md); a peer that announces more is cut off."""
 MAX_HEADER_BYTES = 8 * 1024 * 1024
+CHUNK_BYTES_MAX = 1024 * 1024
+"""A peer that sends more of a snapshot at once is refused; this one sends less (store/snapshot.py)."""
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """What indexes and terms can be on disk; a term that comes from here can still be raised there."""
 
@@ -114,7 +116,70 @@ class TimeoutNow(msgspec.Struct, array_like=True, tag=9, frozen=True):
     term: Natural
 
 
-RaftMessage = PreVote | PreVoteReply | RequestVote | VoteReply | AppendEntries | AppendReply | TimeoutNow
+class SnapshotBegin(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """Message 0 of a transfer: the leader's state after entry `index`, for a peer that its log no longer reaches."""
+
+    term: Natural
+    transfer: Natural
+    """Tells the transfers of one leadership apart."""
+    base_position: Natural
+    base_index: Natural
+    base_term: Natural
+    index: Natural
+    state_hash: Annotated[str, Meta(max_length=64)]
+    format: Annotated[str, Meta(max_length=64)]
+    """Of the index; another one cannot be read."""
+    estimated_pairs: Natural
+
+
+class SnapshotChunk(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """Messages 1, 2, ... of a transfer: the next portion of the stream of pairs."""
+
+    term: Natural
+    transfer: Natural
+    number: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    data: Annotated[bytes, Meta(max_length=CHUNK_BYTES_MAX)]
+
+
+class SnapshotEnd(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """The last message of a transfer: what must have arrived by then."""
+
+    term: Natural
+    transfer: Natural
+    number: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    pairs: Natural
+    checksum: Annotated[bytes, Meta(max_length=64)]
+
+
+class SnapshotAck(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """The first `received` messages of the transfer were taken, none after them."""
+
+    term: Natural
+    transfer: Natural
+    received: Natural
+
+
+class SnapshotReject(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """The transfer is not, or no longer, taken; the reason is for operators."""
+
+    term: Natural
+    transfer: Natural
+    reason: Annotated[str, Meta(max_length=1024)]
+
+
+SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd
+SnapshotAnswer = SnapshotAck | SnapshotReject
+RaftMessage = (
+    PreVote
+    | PreVoteReply
+    | RequestVote
+    | VoteReply
+    | AppendEntries
+    | AppendReply
+    | TimeoutNow
+    | SnapshotMessage
+    | SnapshotAnswer
+)
 Message = Hello | Welcome | RaftMessage
 
 

@@ -13,11 +13,13 @@ from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
 from raft.proposals import Applied, ProposalQueue
+from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
 from raft.transport import TcpTransport
 from store.command import Proposal
 from store.commit_log import CommitLog
 from store.hard_state import HardState
+from store.install import SnapshotStore
 from store.log_errors import DiskFull
 from store.record import Entry
 from store.state_machine import StateMachine
@@ -35,6 +37,8 @@ class PeerStatus(NamedTuple):
     connected: bool
     match_index: int
     """Leader only: how far the peer's fsynced log is known to equal ours; 0 elsewhere."""
+    snapshot_percent: int | None = None
+    """Leader only: how much of a snapshot the peer has been sent; None while it needs none."""
 
 
 class RaftNode:
@@ -53,8 +57,13 @@ class RaftNode:
         state_machine: StateMachine,
         *,
         on_fatal: Callable[[str], None],
+        snapshot_store: SnapshotStore | None = None,
+        on_installed: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """Without a `snapshot_store` it neither sends nor takes snapshots. `on_installed()` is called at most once,
+        when the node has to be stopped, closed and opened again, to start with a snapshot it has taken.
+        """
         self.config = config
         self.node_id = config.node_id
         self.state_machine = state_machine
@@ -62,6 +71,7 @@ class RaftNode:
         """What an entry proposed now would be stamped with."""
         self._log = commit_log
         self._on_fatal = on_fatal
+        self._on_installed = on_installed
         self._failed = self._stopping = False
         self._tick_scheduled = False
         self._notice_scheduled = False
@@ -73,6 +83,8 @@ class RaftNode:
             self._transport,
             self._apply,
             state_machine.applied_index,
+            snapshot_store,
+            self._fall_silent,
         )
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
@@ -125,13 +137,30 @@ class RaftNode:
         return self._log.first_index
 
     @property
+    def is_catching_up(self) -> bool:
+        """Whether the log is still behind the state, which came as a snapshot: bodies that it names are missing."""
+        return self._log.last_index < self._raft.last_applied
+
+    @property
+    def receiving_percent(self) -> int | None:
+        """How much of a snapshot has arrived here; None while none is received."""
+        return self._raft.snapshots.receiving
+
+    @property
+    def snapshot_counts(self) -> SnapshotCounts:
+        """What this process has sent of snapshots."""
+        return self._raft.snapshots.counts
+
+    @property
     def in_flight_bytes(self) -> int:
         return self._proposals.in_flight_bytes
 
     @property
     def peers(self) -> dict[int, PeerStatus]:
         return {
-            peer: PeerStatus(self._transport.is_connected(peer), self._raft.match_index(peer))
+            peer: PeerStatus(
+                self._transport.is_connected(peer), self._raft.match_index(peer), self._raft.snapshots.sending(peer)
+            )
             for peer in self.config.peers
         }
 
@@ -158,6 +187,7 @@ class RaftNode:
         """
         self._stopping = True
         self._raft.retire()
+        self._raft.snapshots.stop_receiving("this node stops")
         self._proposals.fail_waiting(NodeStopped("the node is stopping"))
         if self._raft.role == LEADER and self.config.peers and not self._failed:
             await self._hand_over()
@@ -280,6 +310,12 @@ class RaftNode:
         while True:
             self._tick()
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
+
+    def _fall_silent(self) -> None:
+        """What this node starts with from now on is the snapshot: nothing of what it runs on may be promised now."""
+        self._failed = True
+        self._raft.gate.discard()
+        self._on_installed()
 
     def _fail_with(self, error: Exception) -> None:
         log.exception("the node cannot go on", exc_info=error)

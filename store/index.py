@@ -103,6 +103,17 @@ class Index:
             return stored
         return self._merge_staged(begin, end, stored)
 
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every committed pair, in key order, as of this call: what is written later is not seen. Drop it when done: it
+        keeps what it shows.
+        """
+        return cast(Iterator[tuple[bytes, bytes]], self._database.snapshot().items(from_key=b""))
+
+    def estimate_pairs(self) -> int:
+        """About how many pairs there are."""
+        estimate = self._database.property_int_value("rocksdb.estimate-num-keys")
+        return int(estimate or 0)
+
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """The pair with the greatest key of begin <= key < end. While much is staged it looks at all of that."""
         staged = max(

@@ -6,7 +6,8 @@ LogError
 │                      trying again later is right
 ├── LogFailed          the log was poisoned by an earlier failed write or sync: the process must stop
 ├── LogCorruption      bytes that were synced are not what was written: the process must stop
-└── HardStateCorruption  the same for the file that holds term and vote
+├── HardStateCorruption  the same for the file that holds term and vote
+└── InstallDamaged     the same for the decision to start with a snapshot
 
 LogTruncated           an IndexError: what is asked for was removed from the front of the log; nothing is wrong
 """
@@ -81,6 +82,14 @@ class HardStateCorruption(LogError):
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"hard state {path} is damaged: {detail}. {REPAIR_ADVICE}")
+        self.path = path
+
+
+class InstallDamaged(LogError):
+    """The decision to start with a received snapshot is damaged: what the node should start with is unknown."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"decision {path} is damaged: {detail}. {REPAIR_ADVICE}")
         self.path = path
 
 

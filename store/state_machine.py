@@ -12,7 +12,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -97,6 +97,22 @@ class _Applied(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
 _decode_applied = msgspec.msgpack.Decoder(_Applied).decode
+
+
+class AppliedState(NamedTuple):
+    """Up to which entry an index is applied, and what the state was then."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    state_hash: str
+
+
+def applied_state(index: Index) -> AppliedState:
+    """Of an index as it is, without loading it. ValueError when it holds no state."""
+    stored = index.get(keys.META_APPLIED)
+    if stored is None:
+        raise ValueError("nothing was ever applied")
+    applied = _decode_applied(stored)
+    return AppliedState(applied.index, applied.state_hash.hex())
 
 
 class StateMachine(Queries):

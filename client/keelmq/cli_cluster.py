@@ -95,6 +95,14 @@ async def _ask(url: str) -> dict[str, Any]:
         connection.close()
 
 
+def _role(node: dict[str, Any]) -> str:
+    """With how much has arrived of the snapshot that the node is being sent, if it is."""
+    own = (each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id"))
+    percent = next((each.get("snapshot_percent") for each in own), None)
+    role = str(node.get("role", "unreachable"))
+    return role if percent is None else f"{role}, snapshot {percent} %"
+
+
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     from rich.console import Console
 
@@ -106,7 +114,7 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
         (
             node.get("node_id"),
             node["url"],
-            node.get("role", "unreachable"),
+            _role(node),
             node.get("term"),
             node.get("commit_index"),
             node.get("applied_index"),

@@ -36,7 +36,8 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "role": ("follower to candidate", "candidate to leader", "candidate to follower", "leader to follower"),
     "step-down": ("higher term", "no quorum", "slow disk"),
     "election": ("pre-vote refused", "vote refused", "leadership transfer"),
-    "log": ("truncation", "rollover", "append refused"),
+    "log": ("truncation", "rollover", "append refused", "cut"),
+    "snapshot": ("begun", "refused", "given up for a later term", "received", "installed"),
     "stop": ("failed sync", "failed read"),
     "crash": (
         *("pwrite segment", "fdatasync segment", "truncate segment", "rename segment", "open segment"),

@@ -66,7 +66,7 @@ class DamageFaults:
         if last is None:
             return None
         for _ in range(RECORD_TRIES):
-            index = random.randint(1, durable.last_index)
+            index = random.randint(durable.first_index, durable.last_index)
             record = durable.at(index)
             assert record is not None
             if record.position < last.synced_position and self._is_held_by_others(replica, index, record):

@@ -23,6 +23,13 @@ CRASH_POINTS = (
     *(("open", "segment"), ("allocate", "next-segment"), ("fdatasync", "next-segment"), ("pwrite", "sidecar")),
     *(("pwrite", "synced"), ("fdatasync", "synced"), *(("sync_directory", "log"),) * 3, ("unlink", "segment")),
     *(("pwrite", "hard_state"), ("fdatasync", "hard_state"), ("rename", "hard_state"), ("sync_directory", "data")),
+    *(
+        ("fdatasync", "install"),
+        ("rename", "install"),
+        ("unlink", "install"),
+        ("rename", "base"),
+        ("fdatasync", "base"),
+    ),
 )
 
 

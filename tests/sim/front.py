@@ -41,6 +41,11 @@ class ObservedCore(Core):
 
     replica: "Replica"
 
+    def read_payload(self, position: int) -> bytes:
+        if position < self.log.base.position:
+            return self.replica.observer.archive.payload(position)
+        return super().read_payload(position)
+
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
         observer = self.replica.observer
         with observer.finding():

@@ -60,6 +60,8 @@ class IndexFiles(Protocol):
     def open(self, name: str) -> Index: ...
     def copy(self, name: str, to: str) -> None: ...
     def remove(self, name: str) -> None: ...
+    def exists(self, name: str) -> bool: ...
+    def move(self, name: str, to: str) -> None: ...
 
 
 class RocksFiles:
@@ -81,6 +83,12 @@ class RocksFiles:
 
     def remove(self, name: str) -> None:
         shutil.rmtree(self._directory / name)
+
+    def exists(self, name: str) -> bool:
+        return (self._directory / name).exists()
+
+    def move(self, name: str, to: str) -> None:
+        (self._directory / name).rename(self._directory / to)
 
 
 def _copy_if_there(source: str, target: str) -> None:
@@ -106,6 +114,12 @@ class MemoryFiles:
 
     def remove(self, name: str) -> None:
         del self._flushed[name]
+
+    def exists(self, name: str) -> bool:
+        return name in self._flushed
+
+    def move(self, name: str, to: str) -> None:
+        self._flushed[to] = self._flushed.pop(name)
 
     def _database(self, name: str, options: None, column_families: object) -> "MemoryDatabase":
         return MemoryDatabase(self._flushed, name)
@@ -152,6 +166,15 @@ class MemoryDatabase:
         for place in places:
             yield keys[place], self._values[keys[place]]
             assert writes == self._writes, "written to while it was read"
+
+    def snapshot(self) -> "MemoryDatabase":
+        copy = MemoryDatabase({}, "")
+        copy._values, copy._keys = dict(self._values), list(self._keys)
+        return copy
+
+    def property_int_value(self, name: str) -> int:
+        assert name == "rocksdb.estimate-num-keys"
+        return len(self._keys)
 
     def write(self, batch: MemoryBatch, options: object) -> None:
         self._writes += 1

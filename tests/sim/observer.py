@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.long_poll import AppliedWaiters, WakingStateMachine
 from raft.library import LEADER, ROLE_NAMES
-from raft.messages import AppendReply, PreVoteReply, TimeoutNow, VoteReply
+from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
 from raft.proposals import Applied
 from store.commit_log import CommitLog
 from store.dump import verify_log
@@ -24,6 +24,7 @@ from .checkers.durable_log import DurableLog
 from .checkers.history import History
 from .checkers.majority_durable import check_on_majority, check_receipt
 from .checkers.state_hash import StateHash
+from .log_cuts import Archive
 from .raft_rules import RaftRules
 from .raft_safety import Safety
 from .world import World
@@ -54,6 +55,7 @@ class ObservedMachine(WakingStateMachine):
         with observer.finding():
             observer.safety.machine.on_apply(self._node_id, entry.index, entry.term, entry.payload)
         results = super()._apply_entry(entry)
+        observer.archive.keep(entry)
         with observer.finding():
             observer.state_hash.on_applied(self._node_id, entry.index, self.state_hash)
             observer.history.on_applied(self, entry, results)
@@ -83,6 +85,7 @@ class Observer:
         self.safety = Safety()
         self.state_hash = StateHash()
         self.history = History()
+        self.archive = Archive()
         self.disks: dict[int, DurableLog] = {}
         self.found: Violation | None = None
         self._rules = RaftRules(world, election_timeout_us, self.safety, self.disks)
@@ -120,7 +123,11 @@ class Observer:
         self.met[f"recovery: {log.recovery.case.value}"] += 1
         self._rules.on_start(node_id)
         self._watch(node_id, log, replica)
-        replica.disk.on_segment = partial(self._note, "log: rollover")
+        self.archive.serve(log)
+        self.safety.committed.check_base(node_id, log.base.index, log.base.term)
+        if replica.machine.applied_index:
+            self.state_hash.on_applied(node_id, replica.machine.applied_index, replica.machine.state_hash)
+        replica.disk.on_segment = partial(self.note, "log: rollover")
         if replica.durable.last_index != log.synced_index:
             raise Violation(
                 "recovery",
@@ -134,6 +141,22 @@ class Observer:
             raise Violation(
                 "recovery", f"node {node_id} has {log.synced_index} entries after recovery, {must_recover} were synced"
             )
+
+    def on_decided(self, replica: "Replica") -> None:
+        """A node will start with a snapshot: from here on that is durable, whatever happens."""
+        self.note("snapshot: received")
+        self._world.trace("snapshot", replica.node_id, "received")
+
+    def on_no_room(self, replica: "Replica", reason: str) -> None:
+        """A full disk does not take the beginning of a new log."""
+        self.note("stop: no room to install")
+        self._world.trace("stopped", replica.node_id, reason)
+
+    def on_installed(self, replica: "Replica", base_index: int) -> None:
+        """A node starts with a snapshot; its log begins anew behind the base."""
+        self.note("snapshot: installed")
+        self._world.trace("snapshot", replica.node_id, "installed", base_index)
+        self._must_recover[replica.node_id] = base_index
 
     def on_down(self, replica: "Replica") -> None:
         """A node has died, whether in service or in recovery."""
@@ -158,16 +181,20 @@ class Observer:
     def _note_message(self, replica: "Replica", peer: int, message: Any) -> None:
         match message:
             case PreVoteReply(granted=False):
-                self._note("election: pre-vote refused")
+                self.note("election: pre-vote refused")
             case VoteReply(granted=True):
                 self._world.trace("votes", replica.node_id, peer, message.term)
             case VoteReply(granted=False):
-                self._note("election: vote refused")
+                self.note("election: vote refused")
             case TimeoutNow():
-                self._note("election: leadership transfer")
+                self.note("election: leadership transfer")
                 self._world.trace("hands over", replica.node_id, peer)
             case AppendReply(success=False):
-                self._note("log: append refused")
+                self.note("log: append refused")
+            case SnapshotBegin():
+                self.note("snapshot: begun")
+            case SnapshotReject():
+                self.note("snapshot: refused")
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         self._rules.on_receive(replica, source, message)
@@ -186,13 +213,13 @@ class Observer:
         self._results_seen = index
         for result in results:
             if isinstance(result, Refused):
-                self._note(f"refused: {result.code}")
+                self.note(f"refused: {result.code}")
                 continue
-            self._note(f"applied: {type(result).__name__}")
+            self.note(f"applied: {type(result).__name__}")
             if isinstance(result, Produced) and any(placed.duplicate for placed in result.results):
-                self._note("applied: duplicate recognised")
+                self.note("applied: duplicate recognised")
 
-    def _note(self, key: str) -> None:
+    def note(self, key: str) -> None:
         self.met[key] += 1
 
     def after_step(self, replica: "Replica") -> None:
@@ -211,7 +238,7 @@ class Observer:
         self._world.trace("leader", node_id, term)
         self.safety.election.on_leader(node_id, term)
         self.history.sessions.on_leader(node_id, term, replica.loop.time())
-        self.safety.committed.on_leader(node_id, term, lambda index: _term_at(log, index))
+        self.safety.committed.on_leader(node_id, term, lambda index: self._term_at(log, index))
         self._rules.on_leader(replica)
 
     def on_fatal(self, replica: "Replica", reason: str) -> None:
@@ -223,7 +250,7 @@ class Observer:
             self._on_corruption(replica, case, reason)
         elif disk.failures_seen and (failure := _FAILURE.search(reason)):
             disk.failures_seen = 0
-            self._note("stop: failed read" if failure[1] in _READS else "stop: failed sync")
+            self.note("stop: failed read" if failure[1] in _READS else "stop: failed sync")
         elif self.found is None:
             self.found = Violation("node_stopped", f"node {node_id}: {reason}")
 
@@ -234,30 +261,36 @@ class Observer:
         except Violation as violation:
             self.found = self.found or violation
             return
-        self._note(f"recovery: {case}")
+        self.note(f"recovery: {case}")
         if self._operator.random() < REPLACED_PROBABILITY:
             replica.wipe()
 
     def on_strike(self, operation: str, kind: str, moment: str) -> None:
         """A node dies right before it does that to a file of that kind."""
-        self._note(f"crash: {operation} {kind}{' in recovery' if moment == 'recovery' else ''}")
+        self.note(f"crash: {operation} {kind}{' in recovery' if moment == 'recovery' else ''}")
 
     def find_damage(self, replica: "Replica") -> None:
         """What an operator does with a suspect disk: `keelmqd log verify` must see what is wrong with the log."""
         damages = [damage for damage in replica.disk.standing_damages if damage.must_be_noticed]
-        if any(damage.path.startswith(LOG_DIRECTORY) for damage in damages):
+        if not replica.throws_its_log_away and any(damage.path.startswith(LOG_DIRECTORY) for damage in damages):
             findings = verify_log(replica.disk, LOG_DIRECTORY).findings
             if not any(not finding.harmless for finding in findings):
                 raise Violation("corruption", f"node {replica.node_id}: verifying the log finds nothing of {damages}")
 
+    def _term_at(self, log: CommitLog, index: int) -> int | None:
+        """None behind the end; what is before the base is committed, and in the state."""
+        if index < log.base.index:
+            return self.safety.committed.term_of(index)
+        return log.term_at(index) if index <= log.last_index else None
+
     def _on_role_changed(self, replica: "Replica", previous: int, role: int) -> None:
         self._world.trace("role", replica.node_id, ROLE_NAMES[role], replica.raft.term)
-        self._note(f"role: {ROLE_NAMES[previous]} to {ROLE_NAMES[role]}")
+        self.note(f"role: {ROLE_NAMES[previous]} to {ROLE_NAMES[role]}")
         if previous == LEADER:
             if replica.raft.term != self._led.get(replica.node_id):
-                self._note("step-down: higher term")
+                self.note("step-down: higher term")
             else:
-                self._note(f"step-down: {'slow disk' if replica.raft.sync_is_overdue() else 'no quorum'}")
+                self.note(f"step-down: {'slow disk' if replica.raft.sync_is_overdue() else 'no quorum'}")
 
     def _on_commit(self, replica: "Replica", commit_index: int) -> None:
         node_id, handlers = replica.node_id, replica.raft
@@ -292,7 +325,7 @@ class Observer:
 
         def watched_truncate(index: int) -> None:
             self._world.trace("truncate", node_id, index)
-            self._note("log: truncation")
+            self.note("log: truncation")
             with self.finding():
                 self.safety.committed.on_truncate(node_id, replica.raft.commit_index, index)
             self._cut_before[node_id] = index
@@ -306,9 +339,13 @@ class Observer:
             change_role(previous, role)
             self._on_role_changed(replica, previous, role)
 
+        stop_receiving = handlers.snapshots.stop_receiving
+
+        def watched_stop(reason: str) -> None:
+            if handlers.snapshots.receiving is not None:
+                self.note("snapshot: given up for a later term")
+            stop_receiving(reason)
+
+        handlers.snapshots.stop_receiving = watched_stop  # type: ignore[method-assign]
         log.append, log.truncate_from = watched_append, watched_truncate  # type: ignore[method-assign]
         handlers.on_role_changed = watched_role  # type: ignore[method-assign]
-
-
-def _term_at(log: CommitLog, index: int) -> int | None:
-    return log.term_at(index) if log.first_index <= index <= log.last_index else None

@@ -12,7 +12,10 @@ from unittest import mock
 
 import raft.handlers
 import raft.progress
+import raft.snapshot_sender
+import store.snapshot
 
+from .log_cuts import CutSettings, draw_cuts
 from .network import LinkProfile
 from .replica import Settings
 from .service_settings import draw_service_settings
@@ -78,6 +81,7 @@ class Windows:
     apply_bytes: int
     window_messages: int
     window_bytes: int
+    cuts: CutSettings | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -89,6 +93,11 @@ class Windows:
                 (raft.progress, "WINDOW_BYTES", self.window_bytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
+            if self.cuts is not None:
+                stack.enter_context(mock.patch.object(store.snapshot, "PORTION_BYTES", self.cuts.portion_bytes))
+                stack.enter_context(
+                    mock.patch.object(raft.snapshot_sender, "WINDOW_MESSAGES", self.cuts.window_messages)
+                )
             yield
 
 
@@ -109,9 +118,13 @@ class Plan:
 def draw_plan(world: World, edits: Edits) -> Plan:
     """The plan of the world's seed, less what the edits take out."""
     random = world.random_of("configuration")
+    cuts = draw_cuts(world.random_of("cuts"))
+    settings = replace(_draw_settings(random), services=draw_service_settings(world.random_of("services")), cuts=cuts)
+    if cuts is not None:
+        settings = replace(settings, segment_bytes=4 * KIB)
     plan = Plan(
-        settings=replace(_draw_settings(random), services=draw_service_settings(world.random_of("services"))),
-        windows=_draw_windows(random),
+        settings=settings,
+        windows=replace(_draw_windows(random), cuts=cuts),
         links=_draw_links(world.random_of("links")),
         pause_us=random.choice((6_000, 12_000, 25_000)),
         load_us=LOAD_US,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raft.library import LEADER
 from raft.messages import Append, AppendReply, PreVoteReply, RequestVote, VoteReply
+from store.commit_log import CommitLog
 
 from .checkers import Violation
 from .checkers.acknowledgements import Acknowledgements, check_counted
@@ -86,7 +87,7 @@ class RaftRules:
         self._was_led = True
         term, log = replica.raft.term, replica.log
         self._safety.election.check_votes(replica.node_id, term, len(self._disks))
-        self._acknowledgements.on_leader(term, log.last_index, log.term_at)
+        self._acknowledgements.on_leader(term, log.last_index, lambda index: self._term_in(log, index))
 
     def after_step(self, replica: "Replica") -> None:
         node_id, handlers = replica.node_id, replica.raft
@@ -113,7 +114,16 @@ class RaftRules:
         if durable.hard_state[0] > handlers.term:
             return  # in a later term it may have cut what it acknowledged, since that was not committed
         knows_disk = replica.incarnation_of(answer.peer) == incarnation(answer.peer, durable.wipes)
-        check_counted(leader, answer.peer, counted, replica.log.term_at(counted), durable, knows_disk=knows_disk)
+        term = self._term_in(replica.log, counted)
+        check_counted(leader, answer.peer, counted, term, durable, knows_disk=knows_disk)
+
+    def _term_in(self, log: CommitLog, index: int) -> int:
+        """Of an entry of that log; of one before its base, what is committed there."""
+        if index >= log.base.index:
+            return log.term_at(index)
+        term = self._safety.committed.term_of(index)
+        assert term is not None, "only what is committed is removed"
+        return term
 
     def _look_at_vote(self, node_id: int) -> None:
         """A node with a new disk may vote when it has what was committed with its old disk's copy, and knows the terms

@@ -15,6 +15,7 @@ from pysyncobj.node import Node as LibraryNode
 from pysyncobj.transport import Transport
 
 import raft.node
+import store.install
 from cluster.config import NodeConfig
 from cluster.long_poll import AppliedWaiters
 from raft.clock import Clock
@@ -25,7 +26,8 @@ from raft.library import LEADER
 from raft.messages import FRAME, decode, encode
 from store.commit_log import CommitLog
 from store.hard_state import HardState
-from store.log_errors import LogError
+from store.install import SnapshotStore
+from store.log_errors import DiskFull, LogError
 from tests.simdisk import PowerLost
 
 from .checkers.durable_log import DurableLog
@@ -33,15 +35,17 @@ from .disk import TimedDisk
 from .fiber import Fiber
 from .front import Front
 from .index_files import IndexFiles
+from .log_cuts import CutSettings, cut
 from .loop import SimLoop
 from .network import Network, incarnation
+from .node_index import NodeIndex
 from .observer import Observer
 from .service_settings import ServiceSettings
 from .threads import Running
 from .wire import ClientNetwork
 from .world import World
 
-LOG, HARD_STATE = "/data/log", "/data/hard_state"
+DATA, LOG, HARD_STATE = "/data", "/data/log", "/data/hard_state"
 EPOCH_MS = 1_700_000_000_000
 WAKE_US_MAX = 60  # until the kernel lets a woken thread run
 
@@ -59,6 +63,8 @@ class Settings:
     max_entries_in_flight: int = 4
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024
+    cuts: CutSettings | None = None
+    """How logs are cut from the front, if they are."""
     services: ServiceSettings = field(default_factory=ServiceSettings)
 
 
@@ -125,7 +131,8 @@ class Replica:
         self._wipes = 0
         self._wipe_due = False
         self.disk = self._new_disk()
-        self.durable = DurableLog(self.disk, LOG, HARD_STATE)
+        self.durable = DurableLog(self.disk, LOG, HARD_STATE, observer.safety.committed.term_of)
+        self._restarting = False  # a decided snapshot is being put in place
         self.fibers: list[Fiber] = []
         self.wall_offset_ms = 0
         self.skew_us = 0
@@ -133,7 +140,7 @@ class Replica:
         self.buried = True  # down, and everything of the last life is cleared away
         self.on_down: Callable[[Replica], None] = lambda replica: None
         self._random = world.random_of(f"scheduling {node_id}")
-        self._index_files = index_files
+        self._indexes = NodeIndex(index_files, node_id)
         self.life = 0
         self._front: Front | None = None
         self._stop_task: Any = None
@@ -165,6 +172,7 @@ class Replica:
         """Recover from what the disk holds, and run."""
         self.life += 1
         self._front = None
+        self._indexes.begin_life()
         self._frozen_until_us = 0
         self._waiting = []
         self.disk.failures_seen = 0
@@ -178,7 +186,8 @@ class Replica:
 
     def _open(self) -> None:
         settings = self.settings
-        self.index = self._index_files.open(self._index_name(self.life))
+        self._install()
+        self.index = self._indexes.open()
         waiters = AppliedWaiters()
         self.machine = self.observer.make_machine(self, self.index, waiters, settings)
         hard_state = HardState(self.disk, HARD_STATE)
@@ -190,6 +199,9 @@ class Replica:
             applied_index=self.machine.applied_index,
             may_be_new=hard_state.term == 0 and not hard_state.voter,
         )
+        if self._restarting:
+            self.disk.damages = [each for each in self.disk.damages if not each.path.startswith(LOG)]
+        self._restarting = False
         self.world.trace("open", self.node_id, self.log.recovery.case.value, self.log.last_index)
         address = PeerAddress("simulated", 1)
         config = RaftConfig(
@@ -203,16 +215,49 @@ class Replica:
             max_entry_bytes=settings.max_entry_bytes,
             max_in_flight_bytes=settings.max_in_flight_bytes,
             incarnation=self.incarnation,
+            retain_behind_bytes=settings.cuts.retain_behind_bytes if settings.cuts else 1 << 30,
         )
         self._transport = SimTransport(self)
         clock = Clock(self._wall_ms)
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
-                config, self.log, hard_state, self.machine, on_fatal=self.on_fatal, clock=clock
+                config,
+                self.log,
+                hard_state,
+                self.machine,
+                on_fatal=self.on_fatal,
+                snapshot_store=SnapshotStore(self.disk, DATA, self.index, self._indexes),
+                on_installed=self._on_decided,
+                clock=clock,
             )
         self.observer.on_start(self)
         self._front = Front(self, self._node_config(), waiters, clock)
         self.loop.create_task(self._front.serve())
+        if settings.cuts is not None:
+            self._cut_later(settings.cuts, self.life)
+
+    def _install(self) -> None:
+        self._restarting = self._restarting or self.disk.exists(f"{DATA}/{store.install.DECISION_FILE}")
+        if (decision := store.install.finish_install(self.disk, DATA, self._indexes)) is not None:
+            self.observer.on_installed(self, decision.base.index)
+
+    @property
+    def throws_its_log_away(self) -> bool:
+        """Whether the next start begins an empty log, whatever is in the one there is."""
+        return self._restarting or f"{DATA}/{store.install.DECISION_FILE}" in self.disk.files(DATA)
+
+    def _on_decided(self) -> None:
+        self.observer.on_decided(self)
+        self.loop.call_soon(self.stop)
+
+    def _cut_later(self, cuts: CutSettings, life: int) -> None:
+        def again() -> None:
+            if self.alive and self.life == life:
+                with self.observer.finding():
+                    self.run(lambda: cut(self, cuts, self.observer.note))
+                self._cut_later(cuts, life)
+
+        self.world.after(self._random.randint(1, 2 * cuts.pause_us), again)
 
     def _node_config(self) -> NodeConfig:
         """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
@@ -246,13 +291,14 @@ class Replica:
     def wipe(self) -> None:
         """The machine dies, if it has not, and is replaced by one with an empty disk under the same node id."""
         if self.buried:
-            self._index_files.remove(self._index_name(self.life + 1))
+            self._indexes.forget()
             self._replace_disk()
         else:
             self._wipe_due = True
             self.crash(power_loss=True)
 
     def _replace_disk(self) -> None:
+        self._restarting = False
         self._wipes += 1
         self.disk = self._new_disk()
         self.durable.wiped(self.disk)
@@ -300,12 +346,11 @@ class Replica:
             fiber.kill()
         self.loop.close_tasks()
         if self._wipe_due:
-            self._wipe_due = False
             self._replace_disk()
         else:
-            self._index_files.copy(self._index_name(self.life), self._index_name(self.life + 1))
-        self.index.close()
-        self._index_files.remove(self._index_name(self.life))
+            self._indexes.leave_flushed()
+        self._indexes.end_life(keep=not self._wipe_due)
+        self._wipe_due = False
         self.buried = True
         self.on_down(self)
 
@@ -316,10 +361,7 @@ class Replica:
             for fiber in self.fibers:
                 fiber.kill()
             self.loop.close_tasks()
-            self.index.close()
-
-    def _index_name(self, life: int) -> str:
-        return f"node {self.node_id} life {life}"
+            self._indexes.close()
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -340,7 +382,11 @@ class Replica:
             if self.alive:
                 observer.after_step(self)
         except LogError as error:
-            self.on_fatal(str(error))
+            if isinstance(error, DiskFull) and self._restarting:  # the operator makes room and tries again
+                self.observer.on_no_room(self, str(error))
+                self.crash(power_loss=False)
+            else:
+                self.on_fatal(str(error))
         except PowerLost:
             assert not self.alive, "only a dead node's files are dead"
         finally:

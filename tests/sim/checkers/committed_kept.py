@@ -28,6 +28,20 @@ class CommittedKept:
         """Whether any node has said that the entry is committed."""
         return self._committed.get(index, (None, 0))[0] == term
 
+    def term_of(self, index: int) -> int | None:
+        """Of the entry that is known to be committed there."""
+        known = self._committed.get(index)
+        return None if known is None else known[0]
+
+    def check_base(self, node_id: int, index: int, term: int) -> None:
+        """`node_id` has its log begin behind the entry (index, term): everything up to there must be committed."""
+        if index and self.term_of(index) != term:
+            raise Violation(
+                "base",
+                f"node {node_id} has its log begin behind {index} of term {term}; committed there is term "
+                f"{self.term_of(index)}",
+            )
+
     @staticmethod
     def on_leader_commit(node_id: int, leader_term: int, index: int, term: int) -> None:
         """The leader of `leader_term` advances its commit index to the entry (index, term): by counting copies it may

@@ -4,12 +4,14 @@ Deliberately shares no code with store/: a decoder that is wrong in the same way
 """
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
 _RECORD = struct.Struct("<4sBBHIIQQQQI")
 _HARD_STATE = struct.Struct("<4sBB2xQqI")
+_BASE = struct.Struct("<4sBB2xQQQQI")
 _NO_VOTE = -1
 RECORD_HEADER_BYTES = _RECORD.size
 
@@ -34,10 +36,29 @@ class DurableRecord(NamedTuple):
     synced_position: int  # everything below was known to be synced when it was written
 
 
-class DurableLog:
-    """The synced records of one node, index 1 first; read anew only from where the disk changed."""
+class Base(NamedTuple):
+    """Where the first record lies, or will lie, and which one is before it."""
 
-    def __init__(self, disk: SyncedBytes, directory: str, hard_state_path: str) -> None:
+    position: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index
+    restarting: bool = False  # no segment belongs to this log
+
+
+class DurableLog:
+    """The synced records of one node behind the base of its log; read anew only from where the disk changed.
+
+    What is at or before the base the node has in its state: `committed_term` says of which term those entries are.
+    """
+
+    def __init__(
+        self,
+        disk: SyncedBytes,
+        directory: str,
+        hard_state_path: str,
+        committed_term: Callable[[int], int | None] = lambda index: None,
+    ) -> None:
+        self._committed_term = committed_term
+        self._base = Base()
         self._disk = disk
         self._directory = directory
         self._hard_state_path = hard_state_path
@@ -51,15 +72,24 @@ class DurableLog:
     @property
     def last_index(self) -> int:
         self._refresh()
-        return len(self._records)
+        return self._base.index + len(self._records)
+
+    @property
+    def first_index(self) -> int:
+        self._refresh()
+        return self._base.index + 1
 
     def at(self, index: int) -> DurableRecord | None:
-        """The record with that Raft index; None if it would not survive."""
+        """The record with that Raft index; None if it would not survive, or was removed from the front."""
         self._refresh()
-        return self._records[index - 1] if 0 < index <= len(self._records) else None
+        place = index - self._base.index
+        return self._records[place - 1] if 0 < place <= len(self._records) else None
 
     def term_at(self, index: int) -> int | None:
+        """None behind the end."""
         record = self.at(index)
+        if record is None and 0 < index <= self._base.index:
+            return self._committed_term(index)
         return None if record is None else record.term
 
     def counts_for(self, index: int, term: int) -> bool:
@@ -69,7 +99,8 @@ class DurableLog:
     def remember(self) -> None:
         """What the node said of the records it holds now was true, whatever becomes of its disk."""
         self._refresh()
-        self._before_wipe |= {index: record.term for index, record in enumerate(self._records, start=1)}
+        held = ((index, self.term_at(index)) for index in range(1, self.last_index + 1))
+        self._before_wipe |= {index: term for index, term in held if term is not None}
 
     def wiped(self, disk: SyncedBytes) -> None:
         """The node goes on with an empty `disk`. What it said before was true, until it has caught up."""
@@ -100,18 +131,34 @@ class DurableLog:
         if disk.names_changed:
             disk.names_changed = False
             disk.changed.clear()
-            self._records.clear()
-            self._end = None
             self._read_hard_state()
-            self._read_on()
+            self._read_all()
         elif disk.changed:
             changed, disk.changed = disk.changed, {}
             if self._hard_state_path in changed:
                 self._read_hard_state()
+            if self._base_path in changed:
+                self._read_all()
+                return
             for path, offset in changed.items():
-                if path.endswith(".log"):
+                if path.endswith(".log") and int(path[-24:-4]) >= self._base.position:
                     self._forget_from(path, offset)
             self._read_on()
+
+    @property
+    def _base_path(self) -> str:
+        return f"{self._directory}/base"
+
+    def _read_all(self) -> None:
+        content = self._disk.durable_bytes(self._base_path)
+        if content is None or len(content) < _BASE.size:
+            self._base = Base()
+        else:
+            _, _, restarting, position, index, _, _, _ = _BASE.unpack_from(content)
+            self._base = Base(position, index, restarting == 1)
+        self._records.clear()
+        self._end = None
+        self._read_on()
 
     def _forget_from(self, path: str, offset: int) -> None:
         """A change at `offset` of a file: the record that holds it, and all later ones, are read again."""
@@ -133,20 +180,26 @@ class DurableLog:
         return self._end is None or self._end[0] != path or self._end[1] > offset
 
     def _read_on(self) -> None:
+        if self._base.restarting:
+            return
         paths = [path for path in self._disk.durable_names(self._directory) if path.endswith(".log")]
         for path in paths:
+            if int(path[-24:-4]) < self._base.position:
+                continue
             start = 0
             if self._end is not None:
                 if path < self._end[0]:
                     continue
                 start = self._end[1] if path == self._end[0] else 0
-            if int(path[-24:-4]) != 0 and not self._continues(path, start):
+            if int(path[-24:-4]) != self._base.position and not self._continues(path, start):
                 return
             self._end = (path, self._read_file(path, start))
 
     def _continues(self, path: str, start: int) -> bool:
         """Whether the file begins where the records so far end: a gap ends the log."""
-        if start or self._end is None or path == self._end[0]:
+        if self._end is None:
+            return False
+        if start or path == self._end[0]:
             return True
         return int(path[-24:-4]) == int(self._end[0][-24:-4]) + self._end[1]
 
@@ -163,7 +216,7 @@ class DurableLog:
             magic, _, _, _, length, payload_crc, index, term, position, synced_position, header_crc = header
             if magic != b"KMQR" or crc32c(content[offset : offset + _RECORD.size - 4]) != header_crc:
                 break
-            if index != len(self._records) + 1 or position != base + offset:
+            if index != self._base.index + len(self._records) + 1 or position != base + offset:
                 break
             payload = content[offset + _RECORD.size : offset + _RECORD.size + length]
             if len(payload) != length or crc32c(payload) != payload_crc:

@@ -15,12 +15,13 @@ from . import (
     replication,
     retention,
     services,
+    snapshots,
     timers,
     transactions,
 )
 
 AREAS = (
     *(election, replication, durability, log_files, recovery),
-    *(applying, dedupe, transactions, operators, timers, groups, services, retention),
+    *(applying, dedupe, transactions, operators, timers, groups, services, retention, snapshots),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from raft.errors import ProtocolError
 from raft.messages import (
+    CHUNK_BYTES_MAX,
     FRAME,
     Append,
     AppendReply,
@@ -13,6 +14,11 @@ from raft.messages import (
     Message,
     PreVote,
     RequestVote,
+    SnapshotAck,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotReject,
     TimeoutNow,
     VoteReply,
     decode,
@@ -28,6 +34,11 @@ MESSAGES: list[Message] = [
     VoteReply(4, True),
     AppendReply(4, False, 0, 12, 7),
     TimeoutNow(4),
+    SnapshotBegin(4, 1, 4096, 40, 3, 55, "ab" * 8, "1", 1000),
+    SnapshotChunk(4, 1, 1, b"pairs"),
+    SnapshotEnd(4, 1, 2, 1, bytes(16)),
+    SnapshotAck(4, 1, 2),
+    SnapshotReject(4, 1, "no room"),
 ]
 
 
@@ -49,6 +60,21 @@ def test_append_comes_through_with_its_entries(payloads: list[bytes]) -> None:
     assert isinstance(received, Append)
     assert [entry[:4] for entry in received.entries] == [entry[:4] for entry in entries]
     assert received.message.prev_index == 7
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SnapshotChunk(4, 1, 0, b"pairs"),  # 0 is the beginning's
+        SnapshotChunk(4, 1, 1, bytes(CHUNK_BYTES_MAX + 1)),
+        SnapshotBegin(-1, 1, 4096, 40, 3, 55, "ab" * 8, "1", 1000),
+        SnapshotEnd(4, 1, 2, 1, bytes(65)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_part_of_a_snapshot_that_no_peer_sends_is_refused(message: Message) -> None:
+    with pytest.raises(ProtocolError):
+        through(b"".join(encode(message)))
 
 
 @given(st.data())

@@ -1,0 +1,210 @@
+"""The snapshot that a follower is being sent: written beside its index, and in the end decided for.
+
+What makes it safe to throw the own log away (docs/safe-pysyncobj.md): the base of the snapshot is committed, and this
+log does not hold it, so nothing in this log at or behind that place is, or can ever be, committed. That is looked at
+when the transfer begins, and again, whatever has happened meanwhile, in the moment of the decision.
+"""
+
+import logging
+from collections.abc import Callable
+
+from raft.errors import ProtocolError, SafetyViolation
+from raft.library import now
+from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
+from store.commit_log import CommitLog
+from store.errors import IndexDamaged
+from store.index import FORMAT, Index
+from store.install import Decision, SnapshotStore
+from store.log_base import LogBase
+from store.log_errors import DiskError, DiskFull
+from store.snapshot import SnapshotRefused, SnapshotWriter
+
+log = logging.getLogger(__name__)
+
+PROGRESS_LOG_S = 5.0
+REASON_MAX = 200
+
+
+class _Incoming:
+    """A transfer under way."""
+
+    def __init__(self, peer: int, begin: SnapshotBegin, index: Index) -> None:
+        self.peer, self.begin, self.index = peer, begin, index
+        self.base = LogBase(begin.base_position, begin.base_index, begin.base_term)
+        self.writer = SnapshotWriter(index)
+        self.received = 1  # messages, that of the beginning included
+        self.begun_s = self.logged_s = now()
+
+    @property
+    def percent(self) -> int:
+        return min(99, 100 * self.writer.pairs_written // max(1, self.begin.estimated_pairs))
+
+
+class SnapshotReceiver:
+    """Loop-only. The caller sees to it that messages come from the leader of the present term.
+
+    `applied_index()` is what this node has applied; `on_decided()` is called when the node has to start again: from
+    then on it must not promise anything.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        commit_log: CommitLog,
+        applied_index: Callable[[], int],
+        send: Callable[[int, SnapshotAnswer], None],
+        on_decided: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._log = commit_log
+        self._applied_index = applied_index
+        self._send = send
+        self._on_decided = on_decided
+        self._incoming: _Incoming | None = None
+
+    @property
+    def percent(self) -> int | None:
+        """How much of a snapshot has arrived, about; None while there is none."""
+        return None if self._incoming is None else self._incoming.percent
+
+    def abort(self, reason: str) -> None:
+        """What was received is thrown away; nothing happens if nothing was."""
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
+            return
+        log.warning("giving up the snapshot of node %d at %d %%: %s", incoming.peer, incoming.percent, reason)
+        try:
+            self._store.discard_incoming(incoming.index)
+        except DiskError as error:  # the next start, or the next snapshot, removes it
+            log.warning("what was received cannot be removed yet: %s", error)
+
+    def on_begin(self, peer: int, message: SnapshotBegin) -> None:
+        incoming = self._incoming
+        if incoming is not None and incoming.begin == message and incoming.peer == peer:
+            self._acknowledge(incoming)
+            return
+        self.abort("another one begins")
+        objection = self._objection(message)
+        if objection is None:
+            try:
+                index = self._store.open_incoming()
+            except (IndexDamaged, DiskError) as error:
+                objection = f"no room for it: {error}"
+        if objection is not None:
+            self._reject(peer, message, objection)
+            return
+        log.info(
+            "receiving the state after entry %d from node %d: its log begins behind %d, this one ends at %d",
+            message.index,
+            peer,
+            message.base_index,
+            self._log.last_index,
+        )
+        self._incoming = _Incoming(peer, message, index)
+        self._acknowledge(self._incoming)
+
+    def on_chunk(self, peer: int, message: SnapshotChunk) -> None:
+        incoming = self._expected(peer, message)
+        if incoming is None:
+            return
+        if message.number == incoming.received:
+            try:
+                self._store.require_room()
+                incoming.writer.add(message.data)
+            except SnapshotRefused as error:
+                self.abort(str(error))
+                raise ProtocolError(f"node {peer} sends a snapshot that is none: {error}") from error
+            except Exception as error:  # RocksDB raises nothing narrower: the own state is untouched
+                self._give_up(incoming, f"it cannot be stored: {error}")
+                return
+            incoming.received += 1
+            self._tell_progress(incoming)
+        self._acknowledge(incoming)
+
+    def on_end(self, peer: int, message: SnapshotEnd) -> None:
+        incoming = self._expected(peer, message)
+        if incoming is None:
+            return
+        if message.number != incoming.received:
+            self._acknowledge(incoming)
+            return
+        begin = incoming.begin
+        objection = self._objection(begin)
+        if objection is not None:
+            self._give_up(incoming, objection)
+            return
+        try:
+            incoming.writer.finish(message.pairs, message.checksum, begin.index, begin.state_hash)
+        except Exception as error:  # SnapshotRefused, or what RocksDB raises
+            self._give_up(incoming, f"it is not whole: {error}")
+            return
+        self._decide(incoming)
+
+    def _decide(self, incoming: _Incoming) -> None:
+        begin, writer = incoming.begin, incoming.writer
+        took_s = now() - incoming.begun_s
+        decision = Decision(
+            incoming.base, begin.index, begin.state_hash, writer.bytes_written, received_ms=int(took_s * 1000)
+        )
+        try:
+            self._store.decide(incoming.index, decision)
+        except DiskFull as error:
+            self._incoming = None  # its index is closed; the next snapshot, or start, removes it
+            self._reject(incoming.peer, begin, f"no room to decide for it: {error}")
+            return
+        incoming.received += 1
+        log.info(
+            "received the state after entry %d: %d pairs, %d bytes in %.1f s; starting again with it",
+            begin.index,
+            writer.pairs_written,
+            writer.bytes_written,
+            took_s,
+        )
+        self._acknowledge(incoming)
+        self._incoming = None
+        self._on_decided()
+
+    def _objection(self, message: SnapshotBegin) -> str | None:
+        """Why the own log and state must not be exchanged for what is announced, or None."""
+        own = self._log
+        if message.format != FORMAT.decode():
+            return f"its format is {message.format!r}, this version reads {FORMAT.decode()!r}"
+        if message.index < message.base_index or not message.base_index:
+            return "it does not reach the beginning of its log"
+        if message.index < self._applied_index():
+            return f"it ends at entry {message.index}, {self._applied_index()} are applied here"
+        base_index = message.base_index
+        if own.base.index <= base_index <= own.last_index and own.term_at(base_index) != message.base_term:
+            if base_index <= self._applied_index():
+                raise SafetyViolation(f"entry {base_index} is applied here, and the leader has committed another")
+            return None
+        return None if base_index > own.last_index else f"entry {base_index} is here"
+
+    def _expected(self, peer: int, message: SnapshotChunk | SnapshotEnd) -> _Incoming | None:
+        """The transfer that the message is of; its sender is told if that is not under way."""
+        incoming = self._incoming
+        if incoming is None or (incoming.peer, incoming.begin.transfer, incoming.begin.term) != (
+            peer,
+            message.transfer,
+            message.term,
+        ):
+            self._reject(peer, message, "it is not under way here")
+            return None
+        return incoming
+
+    def _acknowledge(self, incoming: _Incoming) -> None:
+        begin = incoming.begin
+        self._send(incoming.peer, SnapshotAck(begin.term, begin.transfer, incoming.received))
+
+    def _give_up(self, incoming: _Incoming, reason: str) -> None:
+        self.abort(reason)
+        self._reject(incoming.peer, incoming.begin, reason)
+
+    def _reject(self, peer: int, message: SnapshotBegin | SnapshotChunk | SnapshotEnd, reason: str) -> None:
+        self._send(peer, SnapshotReject(message.term, message.transfer, reason[:REASON_MAX]))
+
+    @staticmethod
+    def _tell_progress(incoming: _Incoming) -> None:
+        if now() - incoming.logged_s > PROGRESS_LOG_S:
+            incoming.logged_s = now()
+            log.info("%d %% of the snapshot received, %d bytes", incoming.percent, incoming.writer.bytes_written)

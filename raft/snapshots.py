@@ -1,0 +1,248 @@
+"""Snapshots between the nodes of a group: who is sent one, who takes one, and what of the log stays for it.
+
+A peer is sent a snapshot when it lacks even the leader's log base: from the log alone it can never be filled. Meanwhile
+it hears heartbeats that carry no claim about its log, and the leader's log stays as it is from that base on.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from raft.config import RaftConfig
+from raft.errors import SafetyViolation
+from raft.library import LEADER, now
+from raft.messages import (
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotMessage,
+    SnapshotReject,
+)
+from raft.snapshot_receiver import SnapshotReceiver
+from raft.snapshot_sender import SnapshotSender
+from store.commit_log import CommitLog
+from store.install import SnapshotStore
+
+log = logging.getLogger(__name__)
+
+RETRY_TIMEOUTS = 1
+"""Election timeouts between two transfers to the same peer."""
+PIN_TIMEOUTS = 60
+"""Election timeouts for which the log stays for a peer that has got a snapshot, from its last sign of progress on."""
+PROGRESS_LOG_S = 5.0
+
+
+class Owner(Protocol):
+    """What the handlers offer."""
+
+    config: RaftConfig
+    log: CommitLog
+    role: int
+    term: int
+    last_applied: int
+
+    def send(self, peer: int, message: object) -> None: ...
+    def follow(self, leader: int) -> None: ...
+    def probe_again(self, peer: int) -> None:
+        """The transfer is over: find out from the log's base on what the peer has."""
+        ...
+
+
+class Pin(NamedTuple):
+    """The log stays from `first_index` on until the peer has acknowledged `until_index`, or makes no progress."""
+
+    first_index: int
+    until_index: int
+    acked: int
+    progress_s: float
+
+
+class SnapshotCounts:
+    """Since the process started, as the leader."""
+
+    def __init__(self) -> None:
+        self.begun = self.sent = self.aborted = 0
+        self.bytes = 0
+        self.seconds = 0.0
+
+
+class Snapshots:
+    """Without a store (None) this node neither sends nor takes snapshots."""
+
+    def __init__(self, owner: Owner, store: SnapshotStore | None, on_decided: Callable[[], None]) -> None:
+        self.counts = SnapshotCounts()
+        self._owner = owner
+        self._store = store
+        self._on_decided = on_decided
+        self._senders: dict[int, SnapshotSender] = {}
+        self._wanted: set[int] = set()
+        self._not_before_s: dict[int, float] = {}
+        self._pins: dict[int, Pin] = {}
+        self._transfers = 0
+        self._logged_s = 0.0
+        self._receiver: SnapshotReceiver | None = None
+
+    # --- leader ------------------------------------------------------------------------------------------------
+
+    def is_due(self, peer: int) -> bool:
+        """Whether the peer is being sent a snapshot, or is to be: appends are of no use to it."""
+        return peer in self._wanted
+
+    def want(self, peer: int) -> None:
+        """The peer has refused what follows the log's base."""
+        if self._store is not None and peer not in self._wanted:
+            self._wanted.add(peer)
+            self.tick()
+
+    def forget(self, peer: int, reason: str) -> None:
+        """Its connection is gone, or its disk: a transfer under way ends; it begins anew when it is needed again."""
+        self._wanted.discard(peer)
+        if peer in self._senders:
+            self._end(peer, reason)
+
+    def lose_leadership(self) -> None:
+        for peer in list(self._senders):
+            self.forget(peer, "this node no longer leads")
+        self._wanted.clear()
+        self._pins.clear()
+
+    def sending(self, peer: int) -> int | None:
+        """Percent of the transfer to that peer, about; None when there is none."""
+        sender = self._senders.get(peer)
+        return None if sender is None else sender.percent
+
+    def pinned_from(self) -> int | None:
+        """The first index that stays for those who are being sent a snapshot, or have just got one."""
+        return min((pin.first_index for pin in self._pins.values()), default=None)
+
+    def on_acked(self, peer: int, acked: int) -> None:
+        """The peer has acknowledged entries: what follows its snapshot is on its way."""
+        pin = self._pins.get(peer)
+        if pin is None or acked <= pin.acked:
+            return
+        if acked >= pin.until_index:
+            del self._pins[peer]
+        else:
+            self._pins[peer] = pin._replace(acked=acked, progress_s=now())
+
+    def on_answer(self, peer: int, message: SnapshotAnswer) -> None:
+        owner, sender = self._owner, self._senders.get(peer)
+        if owner.role != LEADER or message.term != owner.term or sender is None or sender.transfer != message.transfer:
+            return
+        if isinstance(message, SnapshotReject):
+            self.forget(peer, f"it refuses: {message.reason}")
+            owner.probe_again(peer)
+            return
+        sender.on_ack(message)
+        self._pins[peer] = self._pins[peer]._replace(progress_s=now())
+        if sender.is_done:
+            self._wanted.discard(peer)
+            self._end(peer, None)
+            owner.probe_again(peer)
+
+    def tick(self) -> None:
+        """Begin what is wanted, send again what was lost, give up what does not get on."""
+        owner = self._owner
+        for peer in sorted(self._wanted - self._senders.keys()):
+            if now() >= self._not_before_s.get(peer, 0.0):
+                self._begin(peer)
+        for peer, sender in list(self._senders.items()):
+            if sender.is_stalled:
+                self.forget(peer, "it does not get on")
+                owner.probe_again(peer)
+            else:
+                sender.tick()
+        if self._pins:
+            self._release_pins()
+        if self._senders and now() - self._logged_s > PROGRESS_LOG_S:
+            self._logged_s = now()
+            for peer, sender in self._senders.items():
+                log.info("node %d has %d %% of the snapshot, %d bytes", peer, sender.percent, sender.bytes_acked)
+
+    def _begin(self, peer: int) -> None:
+        owner, store = self._owner, self._store
+        assert store is not None, "otherwise none is wanted"
+        base = owner.log.base
+        reader = store.read(base)
+        self._transfers += 1
+        self._logged_s = now()
+        self._pins[peer] = Pin(base.index + 1, reader.index, 0, now())
+        log.info(
+            "sending node %d the state after entry %d: it lacks entry %d, behind which the log begins",
+            peer,
+            reader.index,
+            base.index,
+        )
+        self.counts.begun += 1
+        self._senders[peer] = SnapshotSender(
+            owner.term,
+            self._transfers,
+            reader,
+            owner.config.election_timeout_ms,
+            lambda message: owner.send(peer, message),
+        )
+
+    def _end(self, peer: int, failure: str | None) -> None:
+        sender, counts = self._senders.pop(peer), self.counts
+        took_s = now() - sender.begun_s
+        self._not_before_s[peer] = now() + RETRY_TIMEOUTS * self._owner.config.election_timeout_ms / 1000
+        counts.bytes += sender.bytes_acked
+        counts.seconds += took_s
+        if failure is None:
+            counts.sent += 1
+            log.info(
+                "node %d has the state after entry %d: %d bytes in %.1f s",
+                peer,
+                sender.reader.index,
+                sender.bytes_acked,
+                took_s,
+            )
+        else:
+            counts.aborted += 1
+            log.warning("the snapshot for node %d ends at %d %%: %s", peer, sender.percent, failure)
+
+    def _release_pins(self) -> None:
+        limit_s = PIN_TIMEOUTS * self._owner.config.election_timeout_ms / 1000
+        for peer, pin in list(self._pins.items()):
+            if peer not in self._senders and now() - pin.progress_s > limit_s:
+                del self._pins[peer]
+
+    # --- follower ----------------------------------------------------------------------------------------------
+
+    @property
+    def receiving(self) -> int | None:
+        """How much of a snapshot has arrived, in percent, about; None while none is received."""
+        return None if self._receiver is None else self._receiver.percent
+
+    def stop_receiving(self, reason: str) -> None:
+        if self._receiver is not None:
+            self._receiver.abort(reason)
+
+    def on_message(self, peer: int, message: SnapshotMessage) -> None:
+        owner = self._owner
+        if message.term < owner.term:
+            owner.send(peer, SnapshotReject(owner.term, message.transfer, "there is a later leader"))
+            return
+        if owner.role == LEADER:
+            raise SafetyViolation(f"nodes {peer} and {owner.config.node_id} both lead term {message.term}")
+        owner.follow(peer)
+        receiver = self._receiving_end()
+        if receiver is None:
+            owner.send(peer, SnapshotReject(owner.term, message.transfer, "this node takes no snapshots"))
+            return
+        match message:
+            case SnapshotBegin():
+                receiver.on_begin(peer, message)
+            case SnapshotChunk():
+                receiver.on_chunk(peer, message)
+            case SnapshotEnd():
+                receiver.on_end(peer, message)
+
+    def _receiving_end(self) -> SnapshotReceiver | None:
+        if self._receiver is None and self._store is not None:
+            owner = self._owner
+            self._receiver = SnapshotReceiver(
+                self._store, owner.log, lambda: owner.last_applied, owner.send, self._on_decided
+            )
+        return self._receiver

@@ -1,0 +1,88 @@
+"""Logs that are cut early: what the index has on disk goes from the front, far sooner than retention would have it go.
+
+So nodes that were away for a moment are behind the kept log. What the state still points at comes from an archive then:
+retention, which would keep it, is not what is tested here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from store.commit_log import CommitLog
+from store.record import Entry
+
+from .checkers import Violation
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CutSettings:
+    """How often, and how much of what may go stays all the same."""
+
+    pause_us: int
+    keep_entries: int
+    retain_behind_bytes: int
+    portion_bytes: int
+    window_messages: int
+
+
+def draw_cuts(random: Random) -> CutSettings | None:
+    """Not in every seed: the faults that need a long log need their seeds too."""
+    if random.random() < 0.55:
+        return None
+    return CutSettings(
+        pause_us=random.choice((20_000, 100_000, 400_000)),
+        keep_entries=random.choice((0, 0, 5, 40)),
+        retain_behind_bytes=random.choice((1, 4 * 1024, 64 * 1024)),
+        portion_bytes=random.choice((2 * 1024, 16 * 1024, 128 * 1024)),
+        window_messages=random.choice((1, 3, 8)),
+    )
+
+
+class Archive:
+    """Every payload that was applied anywhere, by log position: positions are the same on all replicas."""
+
+    def __init__(self) -> None:
+        self._payloads: dict[int, bytes] = {}
+
+    def keep(self, entry: Entry) -> None:
+        self._payloads[entry.position] = entry.payload
+
+    def serve(self, log: CommitLog) -> None:
+        """From now on `log` also reads what is before its base."""
+        read = log.read
+
+        def archived_read(position: int, offset: int, length: int) -> bytes:
+            if position >= log.base.position:
+                return read(position, offset, length)
+            return self.payload(position)[offset : offset + length]
+
+        log.read = archived_read  # type: ignore[method-assign]
+
+    def payload(self, position: int) -> bytes:
+        return self._payloads[position]
+
+
+def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
+    """Remove what this node has applied, durably, and what nobody needs of it. Runs as the node."""
+    log, node = replica.log, replica.node
+    if node.is_catching_up or log.base.index >= replica.machine.applied_index:
+        return
+    replica.index.flush()
+    lowest = min(replica.machine.applied_index - settings.keep_entries, replica.raft.needed_from())
+    before = log.base
+    if lowest <= before.index + 1:
+        return
+    sending = [sender.reader.base.index for sender in replica.raft.snapshots._senders.values()]
+    after = log.drop_before(lowest)
+    if after == before:
+        return
+    note("log: cut")
+    replica.world.trace("cut", replica.node_id, after.index)
+    if sending and after.index > min(sending):
+        raise Violation("pinned", f"node {replica.node_id} drops up to {after.index}, which a snapshot under way needs")

@@ -1,0 +1,82 @@
+"""How a node that is behind the kept log is brought up to date, broken."""
+
+from typing import Any
+
+import msgspec
+
+import raft.node
+import store.install
+from raft.handlers import SafeSyncObj
+from raft.messages import SnapshotChunk
+from raft.snapshot_receiver import SnapshotReceiver
+from raft.snapshots import Snapshots
+from store.disk import Disk
+from store.install import IndexPlaces
+from store.log_base import StoredBase
+from store.snapshot import SnapshotWriter
+from tests.sim.variant import Swap, mutant
+
+
+def keeps_the_old_log(disk: Disk, directory: str, stored: StoredBase) -> None:
+    """The state is exchanged, and the log that it was not made of stays."""
+
+
+def forgets_what_it_decided(disk: Disk, data_directory: str, places: IndexPlaces) -> None:
+    """What was decided for is thrown away like a snapshot that never became whole."""
+    places.remove_incoming()
+    path = f"{data_directory}/{store.install.DECISION_FILE}"
+    if disk.exists(path):
+        disk.unlink(path)
+        disk.sync_directory(data_directory)
+
+
+def takes_chunks_as_they_come(self: SnapshotReceiver, peer: int, message: SnapshotChunk) -> None:
+    """Portions are taken in whatever order, and as often as, they come."""
+    incoming = self._incoming
+    if incoming is None or incoming.begin.transfer != message.transfer:
+        return
+    incoming.writer._rest = b""
+    incoming.writer.add(message.data)
+    incoming.received = max(incoming.received, message.number + 1)
+    self._acknowledge(incoming)
+
+
+def believes_what_arrived(self: SnapshotWriter, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
+    """What arrived is taken for the whole state."""
+    self._index.flush()
+
+
+class AcknowledgesTheEntriesOfItsSnapshot(SafeSyncObj):
+    """A follower acknowledges what is in its state and not, or not yet, in its log."""
+
+    def send(self, peer: int, message: Any) -> None:
+        if getattr(message, "success", False) and message.match_index:
+            message = msgspec.structs.replace(message, match_index=max(message.match_index, self.last_applied))
+        super().send(peer, message)
+
+
+class AppliesFromTheBaseOn(SafeSyncObj):
+    """After a snapshot everything that the log holds is applied, what the state was made of too."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.log.last_index < self.last_applied:
+            self.last_applied = self.log.last_index
+
+
+def holds_nothing_up(self: Snapshots) -> None:
+    """The log is cut while a snapshot is under way to a node that will go on from its base."""
+
+
+MUTANTS = (
+    mutant(16, Swap(store.install, "write_base", keeps_the_old_log)),
+    mutant(0, Swap(store.install, "finish_install", forgets_what_it_decided)),
+    mutant(
+        16,
+        Swap(SnapshotReceiver, "on_chunk", takes_chunks_as_they_come),
+        Swap(SnapshotWriter, "finish", believes_what_arrived),
+    ),
+    mutant(1, Swap(raft.node, "SafeSyncObj", AcknowledgesTheEntriesOfItsSnapshot)),
+    mutant(16, Swap(raft.node, "SafeSyncObj", AppliesFromTheBaseOn)),
+    mutant(16, Swap(Snapshots, "pinned_from", holds_nothing_up)),
+)

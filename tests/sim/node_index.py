@@ -1,0 +1,76 @@
+"""The index of one simulated node over all of its lives, and the one that it receives as a snapshot."""
+
+from contextlib import suppress
+
+from store.index import Index
+
+from .index_files import IndexFiles
+
+
+class NodeIndex:
+    """`store.install.IndexPlaces`. Adopting is one step here: those of real directories are for unit tests."""
+
+    def __init__(self, files: IndexFiles, node_id: int) -> None:
+        self._files, self._node_id = files, node_id
+        self._life = 0
+        self._opened: Index | None = None
+        self._receiving: Index | None = None
+
+    def begin_life(self) -> None:
+        self._life += 1
+
+    def open(self) -> Index:
+        self._opened = self._files.open(self._name())
+        return self._opened
+
+    def end_life(self, *, keep: bool) -> None:
+        """The process is gone. What was flushed is what the next life finds, unless the disk is replaced."""
+        self.close()
+        name = self._name()
+        if self._files.exists(name):
+            self._files.remove(name)
+        if not keep:
+            self.forget()
+
+    def leave_flushed(self) -> None:
+        """Copies what was flushed, while it is still open."""
+        if self._files.exists(self._name()):
+            self._files.copy(self._name(), self._name(1))
+
+    def forget(self) -> None:
+        """The disk is replaced while the node is down."""
+        for name in (self._name(1), self._incoming):
+            if self._files.exists(name):
+                self._files.remove(name)
+
+    def close(self) -> None:
+        if self._receiving is not None:
+            with suppress(Exception):  # the node may have closed it itself
+                self._receiving.close()
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = self._receiving = None
+
+    # --- the index that is received ----------------------------------------------------------------------------
+
+    def open_incoming(self) -> Index:
+        self.remove_incoming()
+        self._receiving = self._files.open(self._incoming)
+        return self._receiving
+
+    def remove_incoming(self) -> None:
+        if self._files.exists(self._incoming):
+            self._files.remove(self._incoming)
+
+    def adopt_incoming(self) -> None:
+        if self._files.exists(self._incoming):
+            if self._files.exists(self._name()):
+                self._files.remove(self._name())
+            self._files.move(self._incoming, self._name())
+
+    @property
+    def _incoming(self) -> str:
+        return f"node {self._node_id} incoming"
+
+    def _name(self, later: int = 0) -> str:
+        return f"node {self._node_id} life {self._life + later}"

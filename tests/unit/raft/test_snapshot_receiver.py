@@ -1,0 +1,193 @@
+"""What a follower takes of a snapshot, and when it keeps what it has instead."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import store.snapshot
+from raft.errors import ProtocolError, SafetyViolation
+from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
+from raft.snapshot_receiver import SnapshotReceiver
+from raft.snapshot_sender import SnapshotSender
+from store.commit_log import CommitLog
+from store.install import IndexDirectories, SnapshotStore, finish_install
+from store.log_base import LogBase
+from store.record import KIND_ENTRY
+from store.snapshot import SnapshotReader
+from tests.simdisk import SimDisk
+from tests.unit.store.logs import sim_disk
+from tests.unit.store.replica import Replica
+from tests.unit.store.test_snapshot import filled
+
+LEADER, TERM = 2, 5
+DATA = "/data"
+BASE = LogBase(4096, 40, 4)
+
+
+class Follower:
+    """With a log of ten records of term 1, of which three are applied, and a leader whose state it is sent."""
+
+    def __init__(self, tmp_path: Path, leader: Replica) -> None:
+        self.disk: SimDisk = sim_disk()
+        self.log = CommitLog.open(self.disk, f"{DATA}/log", segment_bytes=4096, cache_bytes=0)
+        for index in range(2, 11):
+            self.log.append(index, 1, KIND_ENTRY, b"own")
+        self.log.sync()
+        self.applied = 3
+        self.own = Replica(tmp_path / "index")
+        self.places = IndexDirectories(str(tmp_path))
+        store_ = SnapshotStore(self.disk, DATA, self.own.index, self.places)
+        self.sent: list[SnapshotAnswer] = []
+        self.decided = 0
+        self.receiver = SnapshotReceiver(
+            store_, self.log, lambda: self.applied, lambda _, answer: self.sent.append(answer), self._decide
+        )
+        self.leader = leader
+
+    def _decide(self) -> None:
+        self.decided += 1
+
+    def begin(self, base: LogBase = BASE) -> list[SnapshotBegin | SnapshotChunk | SnapshotEnd]:
+        """The messages of a whole transfer, as the leader sends them."""
+        reader = SnapshotReader(self.leader.index, base)
+        messages: list[SnapshotBegin | SnapshotChunk | SnapshotEnd] = []
+        sender = SnapshotSender(TERM, 1, reader, 1000, messages.append)
+        while not sender.is_done:
+            sender.on_ack(SnapshotAck(TERM, 1, len(messages)))
+        return messages
+
+    def give(self, message: SnapshotBegin | SnapshotChunk | SnapshotEnd) -> SnapshotAnswer | None:
+        """The last answer to it."""
+        self.sent.clear()
+        match message:
+            case SnapshotBegin():
+                self.receiver.on_begin(LEADER, message)
+            case SnapshotChunk():
+                self.receiver.on_chunk(LEADER, message)
+            case SnapshotEnd():
+                self.receiver.on_end(LEADER, message)
+        return self.sent[-1] if self.sent else None
+
+    def close(self) -> None:
+        self.receiver.abort("the test is over")
+        self.own.close()
+
+
+@pytest.fixture
+def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 2000)
+    leader = Replica(tmp_path / "leader")
+    filled(leader)
+    (tmp_path / "follower").mkdir()
+    made = Follower(tmp_path / "follower", leader)
+    yield made
+    made.close()
+    leader.close()
+
+
+def refusal(answer: SnapshotAnswer | None) -> str:
+    assert isinstance(answer, SnapshotReject)
+    assert answer.term == TERM
+    return answer.reason
+
+
+def test_a_whole_snapshot_is_decided_for(follower: Follower) -> None:
+    messages = follower.begin()
+    assert len(messages) > 5
+    for number, message in enumerate(messages):
+        assert follower.give(message) == SnapshotAck(TERM, 1, number + 1)
+    assert follower.decided == 1
+    assert follower.receiver.percent is None
+    decision = finish_install(follower.disk, DATA, follower.places)
+    assert decision is not None
+    assert (decision.base, decision.index) == (BASE, follower.leader.machine.applied_index)
+
+
+def test_messages_count_once_and_in_order(follower: Follower) -> None:
+    begin, first, second, *rest = follower.begin()
+    assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
+    assert follower.give(second) == SnapshotAck(TERM, 1, 1), "the first was lost"
+    assert follower.give(rest[-1]) == SnapshotAck(TERM, 1, 1)
+    assert follower.give(first) == SnapshotAck(TERM, 1, 2)
+    assert follower.give(first) == SnapshotAck(TERM, 1, 2)
+    assert follower.give(begin) == SnapshotAck(TERM, 1, 2), "the same beginning, late"
+    for message in (second, *rest):
+        follower.give(message)
+    assert follower.decided == 1
+
+
+def test_what_is_not_under_way_is_refused(follower: Follower) -> None:
+    begin, chunk, *rest = follower.begin()
+    assert "not under way" in refusal(follower.give(chunk))
+    assert "not under way" in refusal(follower.give(rest[-1]))
+    follower.give(begin)
+    assert isinstance(chunk, SnapshotChunk)
+    assert "not under way" in refusal(follower.give(msgspec.structs.replace(chunk, transfer=2)))
+
+
+def test_a_log_that_holds_the_base_is_kept(follower: Follower) -> None:
+    begin = follower.begin(LogBase(4096, 10, 1))[0]
+    assert "entry 10 is here" in refusal(follower.give(begin))
+
+
+def test_a_log_that_has_got_the_base_meanwhile_is_kept(follower: Follower) -> None:
+    *messages, end = follower.begin(LogBase(4096, 11, 5))
+    for message in messages:
+        follower.give(message)
+    follower.log.append(11, 5, KIND_ENTRY, b"by an append")
+    assert "entry 11 is here" in refusal(follower.give(end))
+    assert follower.decided == 0
+    assert finish_install(follower.disk, DATA, follower.places) is None
+
+
+def test_an_uncommitted_entry_in_the_place_of_the_base_does_not_keep_the_log(follower: Follower) -> None:
+    begin = follower.begin(LogBase(4096, 10, 4))[0]
+    assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
+
+
+def test_another_committed_entry_in_the_place_of_the_base_stops_the_node(follower: Follower) -> None:
+    begin = follower.begin(LogBase(4096, 3, 4))[0]
+    with pytest.raises(SafetyViolation, match="entry 3 is applied here"):
+        follower.give(begin)
+
+
+def test_a_state_that_is_behind_the_own_is_refused(follower: Follower) -> None:
+    follower.applied = follower.leader.machine.applied_index + 1
+    assert "are applied here" in refusal(follower.give(follower.begin()[0]))
+
+
+def test_a_state_that_another_version_wrote_is_refused(follower: Follower) -> None:
+    begin = follower.begin()[0]
+    assert "format" in refusal(follower.give(msgspec.structs.replace(begin, format="99")))
+
+
+def test_without_room_the_own_state_stays_and_the_leader_is_told(follower: Follower) -> None:
+    begin, chunk, *_ = follower.begin()
+    follower.give(begin)
+    follower.disk.capacity_bytes = 1 << 20
+    assert "cannot be stored" in refusal(follower.give(chunk))
+    assert follower.receiver.percent is None
+    assert "no room" in refusal(follower.give(begin))
+    follower.disk.capacity_bytes = None
+    assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
+
+
+def test_nonsense_ends_the_transfer_and_the_connection(follower: Follower) -> None:
+    begin = follower.begin()[0]
+    follower.give(begin)
+    with pytest.raises(ProtocolError):
+        follower.give(SnapshotChunk(TERM, 1, 1, b"\xff" * 100))
+    assert follower.receiver.percent is None
+
+
+def test_a_part_is_not_taken_for_the_whole(follower: Follower) -> None:
+    begin, *chunks, end = follower.begin()
+    assert isinstance(end, SnapshotEnd)
+    follower.give(begin)
+    for chunk in chunks[:-1]:
+        follower.give(chunk)
+    early = msgspec.structs.replace(end, number=end.number - 1)
+    assert "not whole" in refusal(follower.give(early))
+    assert follower.decided == 0

@@ -1,0 +1,223 @@
+"""Nodes that are behind the kept log are filled by a snapshot: whole nodes in one loop, real sockets, real disks."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import raft.snapshot_sender
+import store.snapshot
+from raft.config import RaftConfig
+from raft.node import RaftNode
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.index import Index
+from store.install import IndexDirectories, SnapshotStore, finish_install
+from store.state_machine import StateMachine
+from tests.unit.raft.test_node import (
+    Member,
+    leader_of,
+    make_members,
+    message,
+    propose_until_accepted,
+    put_topic,
+    same_state,
+)
+from tests.unit.raft.test_transport import until
+
+SEGMENT_BYTES = 1 << 12
+BODY = b"x" * 500
+
+
+class SnapshotMember(Member):
+    """A node with small segments, which starts again when it has taken a snapshot."""
+
+    installed = 0
+    reopening: asyncio.Task[None] | None = None
+
+    async def start(self, *, disk_held: bool = False) -> None:
+        self.directory.mkdir(exist_ok=True)
+        places = IndexDirectories(str(self.directory))
+        if finish_install(self.disk, str(self.directory), places) is not None:
+            self.installed += 1
+        self.index = Index.open(str(self.directory / "index"))
+        self.machine = StateMachine(self.index)
+        self.log = CommitLog.open(
+            self.disk,
+            str(self.directory / "log"),
+            segment_bytes=SEGMENT_BYTES,
+            cache_bytes=0,
+            applied_index=self.machine.applied_index,
+        )
+        self.hard_state = HardState(self.disk, str(self.directory / "hard_state"))
+        self.node = RaftNode(
+            self.config,
+            self.log,
+            self.hard_state,
+            self.machine,
+            on_fatal=self.fatal.append,
+            snapshot_store=SnapshotStore(self.disk, str(self.directory), self.index, places),
+            on_installed=self.reopen,
+        )
+        await self.node.start()
+        self.running = True
+
+    def reopen(self) -> None:
+        """What the broker does."""
+
+        async def again() -> None:
+            await Member.stop(self)
+            await self.start()
+
+        self.reopening = asyncio.create_task(again())
+
+    async def stop(self) -> None:
+        if self.reopening is not None:
+            await self.reopening
+        await super().stop()
+
+    async def replace_disk(self) -> None:
+        await self.stop()
+        shutil.rmtree(self.directory)
+        incarnation = f"{self.config.incarnation}+"
+        self.config = msgspec.structs.replace(self.config, incarnation=incarnation)
+
+    def cut(self) -> None:
+        """Retention, as far as it goes."""
+        self.index.flush()
+        self.log.drop_before(min(self.machine.applied_index, self.node._raft.needed_from()))
+
+
+def members_of(tmp_path: Path, retain_behind_bytes: int) -> list[SnapshotMember]:
+    def config(member: Member) -> RaftConfig:
+        return msgspec.structs.replace(
+            member.config, retain_behind_bytes=retain_behind_bytes, incarnation=f"disk {member.config.node_id}"
+        )
+
+    return [SnapshotMember(config(member), member.directory) for member in make_members(3, tmp_path)]
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path, retain_behind_bytes: int = 1) -> AsyncIterator[list[SnapshotMember]]:
+    members = members_of(tmp_path, retain_behind_bytes)
+    try:
+        for member in members:
+            await member.start()
+        yield members
+    finally:
+        for member in members:
+            await member.stop()
+
+
+async def fill(members: list[SnapshotMember], first: int, count: int) -> None:
+    for number in range(first, first + count):
+        await propose_until_accepted(list(members), lambda number=number: message(f"b{number}", BODY))  # type: ignore[misc]
+
+
+async def leader_with_topic(members: list[SnapshotMember]) -> SnapshotMember:
+    leader = await leader_of(list(members))
+    await put_topic(leader)
+    assert isinstance(leader, SnapshotMember)
+    return leader
+
+
+def other_than(members: list[SnapshotMember], leader: SnapshotMember) -> SnapshotMember:
+    return next(member for member in members if member is not leader)
+
+
+async def test_a_node_that_was_away_for_long_is_sent_the_state(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        leader.cut()
+        assert leader.log.base.index > 20
+        await away.start()
+        await until(lambda: away.installed == 1 and same_state(list(members)))
+        assert away.log.first_index > 1, "its log begins where the leader's did then"
+        assert away.machine.max_offset("orders", 0) == 60
+        await fill(members, 60, 5)
+        await until(lambda: same_state(list(members)))
+        assert [member.fatal for member in members] == [[], [], []]
+
+
+async def test_a_replaced_disk_is_filled_and_votes_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        replaced = other_than(members, leader)
+        await fill(members, 0, 40)
+        await replaced.replace_disk()
+        leader.cut()
+        assert leader.log.base.index > 1
+        await replaced.start()
+        assert not replaced.hard_state.voter
+        await until(lambda: replaced.installed == 1 and same_state(list(members)))
+        await fill(members, 40, 1)
+        await until(lambda: replaced.hard_state.voter)
+        await leader.stop()
+        await fill(members, 41, 1)  # the two that are left elect one of them
+
+
+async def test_a_node_that_lags_little_holds_the_log_up(tmp_path: Path) -> None:
+    async with cluster(tmp_path, retain_behind_bytes=1 << 20) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await until(lambda: same_state(list(members)))
+        had = away.log.last_index
+        await away.stop()
+        await fill(members, 0, 60)
+        leader.cut()
+        assert leader.log.base.index <= had
+        await away.start()
+        await until(lambda: same_state(list(members)))
+        assert away.installed == 0
+        leader.cut()
+        assert leader.log.base.index > 20, "it has everything, so it holds nothing up"
+
+
+async def test_the_next_leader_begins_the_snapshot_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 100)
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        for member in members:
+            if member.running:
+                member.cut()
+        await away.start()
+        await until(lambda: leader.node.snapshot_counts.begun == 1)
+        await leader.stop()
+        survivors = [member for member in members if member is not leader]
+        await until(lambda: away.installed >= 1 and same_state(list(survivors)))
+        await fill(members, 60, 1)
+
+
+async def test_what_is_lost_on_the_way_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(raft.snapshot_sender, "WINDOW_MESSAGES", 3)
+    async with cluster(tmp_path) as members:
+        leader = await leader_with_topic(members)
+        away = other_than(members, leader)
+        await away.stop()
+        await fill(members, 0, 60)
+        leader.cut()
+        send, seen = leader.node._transport.send, [0]
+
+        def lossy(peer: int, sent: object) -> bool:
+            if type(sent).__name__ == "SnapshotChunk":
+                seen[0] += 1
+                if seen[0] in (1, 5, 6):
+                    return True
+            return send(peer, sent)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(leader.node._transport, "send", lossy)
+        leader.node._raft._transport_send = lossy
+        await away.start()
+        await until(lambda: away.installed == 1 and same_state(list(members)))
+        assert seen[0] > 6
