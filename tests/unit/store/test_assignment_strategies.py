@@ -1,0 +1,118 @@
+"""Why there is one way of assigning queues: the three that RocketMQ users choose from, beside the one here.
+
+Average, circle and consistent hash are those of RocketMQ 5 (AllocateMessageQueueAveragely, …ByCircle,
+…ConsistentHash with 10 virtual nodes): members and queues sorted, each member computes its own share from them.
+"""
+
+import bisect
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import md5
+
+import pytest
+
+from store.assignment import TopicQueue, assign
+
+Assignment = dict[str, list[TopicQueue]]
+VIRTUAL_NODES = 10
+
+
+def average(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
+    """Each member a run of queues, the first ones one more."""
+    share, larger = divmod(len(queues), len(members))
+    assigned: Assignment = {}
+    begin = 0
+    for rank, member in enumerate(sorted(members)):
+        end = begin + share + (rank < larger)
+        assigned[member] = list(queues[begin:end])
+        begin = end
+    return assigned
+
+
+def circle(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
+    """One queue after the other, round and round."""
+    return {member: list(queues[rank :: len(members)]) for rank, member in enumerate(sorted(members))}
+
+
+def consistent_hash(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
+    """Each queue the member whose virtual node follows it on the ring."""
+    ring = sorted((_hash(f"{member}-{number}"), member) for member in members for number in range(VIRTUAL_NODES))
+    assigned: Assignment = {member: [] for member in members}
+    for queue in queues:
+        at = bisect.bisect_left(ring, (_hash(f"MessageQueue {queue}"), ""))
+        assigned[ring[at % len(ring)][1]].append(queue)
+    return assigned
+
+
+def sticky(
+    before: Mapping[str, Sequence[TopicQueue]], members: Sequence[str], queues: Sequence[TopicQueue]
+) -> Assignment:
+    """Ours: it knows who has what."""
+    return assign({member: before.get(member, ()) for member in members}, queues)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:8], "big")
+
+
+def spread(assignment: Assignment) -> int:
+    """How many queues the busiest member has more than the idlest."""
+    counts = [len(queues) for queues in assignment.values()]
+    return max(counts) - min(counts)
+
+
+def moved(before: Mapping[str, Sequence[TopicQueue]], after: Assignment) -> int:
+    """Queues that change hands between members that were there before and after."""
+    owners = {queue: member for member, queues in before.items() for queue in queues}
+    return sum(
+        owners.get(queue) not in (None, member) and owners[queue] in after
+        for member, queues in after.items()
+        for queue in queues
+    )
+
+
+STRATEGIES: list[Callable[[Sequence[str], Sequence[TopicQueue]], Assignment]] = [average, circle, consistent_hash]
+QUEUES = [("orders", number) for number in range(16)] + [("points", number) for number in range(4)]
+CHANGES = {
+    "a member joins": (5, 6, QUEUES),
+    "a member leaves": (6, 5, QUEUES),
+    "the topic gets queues": (6, 6, [*QUEUES, *(("orders", number) for number in range(16, 24))]),
+    "more members than queues": (20, 24, QUEUES),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_sticky_is_as_balanced_as_each_of_rocketmqs_and_moves_no_more(
+    strategy: Callable[[Sequence[str], Sequence[TopicQueue]], Assignment], change: str
+) -> None:
+    old_count, new_count, queues = CHANGES[change]
+    old, new = ([f"member-{number:02}" for number in range(count)] for count in (old_count, new_count))
+    theirs_before = strategy(old, QUEUES)
+    theirs = strategy(new, sorted(queues))
+    # From where their strategy put everything, so that what differs is the step alone.
+    ours_before = sticky(theirs_before, old, QUEUES)
+    ours = sticky(ours_before, new, queues)
+    assert sorted(queue for assigned in ours.values() for queue in assigned) == sorted(queues)
+    assert spread(ours) <= 1
+    assert spread(ours) <= spread(theirs)
+    if spread(theirs_before) <= 1 and spread(theirs) <= 1:  # what is not balanced has no balance to keep
+        assert moved(ours_before, ours) <= moved(theirs_before, theirs)
+
+
+def test_the_figures_of_the_page() -> None:
+    """Of 20 queues, when a sixth member comes to five: how many move between those that stay, and the spread."""
+    old, new = ([f"member-{number:02}" for number in range(count)] for count in (5, 6))
+    figures = {}
+    for strategy in STRATEGIES:
+        before, after = strategy(old, QUEUES), strategy(new, QUEUES)
+        to_others = sum(
+            len(set(queues) - set(before.get(member, ()))) for member, queues in after.items() if member in old
+        )
+        figures[strategy.__name__] = (to_others, spread(after))
+    before = sticky({}, old, QUEUES)
+    after = sticky(before, new, QUEUES)
+    figures["sticky"] = (
+        sum(len(set(queues) - set(before.get(member, ()))) for member, queues in after.items() if member in old),
+        spread(after),
+    )
+    assert figures == {"average": (3, 1), "circle": (12, 1), "consistent_hash": (0, 5), "sticky": (0, 1)}
