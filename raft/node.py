@@ -132,9 +132,8 @@ class RaftNode:
         return self._log.synced_index
 
     def needed_from(self) -> int:
-        """The first entry that must stay in this node's log for others: a node may come with an empty disk, and gets
-        everything."""
-        return self._log.first_index
+        """The first entry that must stay in this node's log for others (raft/retention.py)."""
+        return self._raft.needed_from()
 
     @property
     def is_catching_up(self) -> bool:

@@ -54,3 +54,34 @@ def test_messages_go_when_their_retention_is_over_on_all_nodes_alike(
             assert pulled["min_offset"] >= sent
             kept = node.request("GET", "/v1/topics/kept/queues/0/messages?offset=0").json()
             assert [message["body"] for message in kept["messages"]] == ["k"]
+
+
+def log_bytes(node: NodeProcess) -> int:
+    return sum(path.stat().st_size for path in (node.data_dir / "log").glob("*.log"))
+
+
+def wait_short(node: NodeProcess, bytes_max: int) -> None:
+    wait_for(lambda: log_bytes(node) < bytes_max, f"node {node.node_id} to remove segments")
+
+
+def test_the_log_stays_bounded_on_all_nodes_while_one_dies(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Far more is written than is kept: every node removes what is not pointed at, the one that was killed too."""
+    options = (*OPTIONS, "--retain-behind-bytes", str(1 << 20))
+    with ClusterProcess(tmp_path_factory.mktemp("bounded"), nodes=3, options=options) as cluster:
+        leader = cluster.wait_leader()
+        assert leader.request("PUT", "/v1/topics/short", payload={"queues": 1, "retention_ms": 1}).status == 201
+        victim = cluster.follower()
+        for number in range(4 * BATCHES):
+            if number == BATCHES:
+                victim.kill()
+            if number == 2 * BATCHES:
+                victim.start()
+                cluster.wait_ready()
+            send(cluster.wait_leader(), f"b{number}")
+        written = 4 * BATCHES * BATCH_MESSAGES * 500
+        for node in cluster.alive():
+            wait_short(node, written // 4)
+        cluster.wait_same_state()
+        for node in cluster.alive():
+            first = node.request("GET", "/v1/log?from_index=1")
+            assert (first.status, first.json()["code"]) == (410, "log_range_removed")
