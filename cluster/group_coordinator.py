@@ -36,6 +36,7 @@ from cluster.responses import (
     GroupsView,
     MembershipView,
     ResetView,
+    as_view,
     committed_offsets,
 )
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -86,6 +87,7 @@ class GroupCoordinator:
                     "invalid_filter",
                     "topic_not_found",
                     "subscription_mismatch",
+                    "group_is_popped",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -141,6 +143,7 @@ class GroupCoordinator:
                     "not_assigned",
                     "offset_moves_back",
                     "group_has_members",
+                    "group_is_popped",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -178,6 +181,7 @@ class GroupCoordinator:
                     "topic_not_found",
                     "group_not_found",
                     "group_has_members",
+                    "group_is_popped",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -384,12 +388,7 @@ def _queue_views(assignment: tuple[AssignedQueue, ...]) -> tuple[AssignedQueueVi
 
 
 def _offset_views(offsets: list[GroupOffset]) -> list[GroupOffsetView]:
-    return [
-        GroupOffsetView(
-            topic=each.topic, queue=each.queue, offset=each.offset, max_offset=each.max_offset, lag=each.lag
-        )
-        for each in offsets
-    ]
+    return [as_view(GroupOffsetView, each) for each in offsets]
 
 
 def _no_group(group: str) -> Refused:

@@ -5,6 +5,8 @@ from typing import Final
 
 from store.limits import DELAY_MAX_MS as DELAY_MAX_MS
 from store.limits import GIVE_BACK_REASON_BYTES_MAX as GIVE_BACK_REASON_BYTES_MAX
+from store.limits import POP_INVISIBLE_MS_MAX as POP_INVISIBLE_MS_MAX
+from store.limits import POP_MESSAGES_MAX as POP_MESSAGES_MAX
 from store.limits import QUEUES_MAX as QUEUES_MAX
 from store.limits import RETRY_DELAYS_MAX as RETRY_DELAYS_MAX
 from store.limits import RETRY_MAX_ATTEMPTS_MAX as RETRY_MAX_ATTEMPTS_MAX
@@ -54,6 +56,9 @@ FILTER_NUMBER_LENGTH_MAX: Final = 40
 DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 """What the delay levels 1 to 18 stand for, those of RocketMQ."""
 OFFSETS_MAX: Final = 1_024
+POP_INVISIBLE_MS_DEFAULT: Final = 60_000
+POP_ACKS_MAX: Final = 256
+"""Receipt handles that one request acknowledges."""
 GIVE_BACK_MESSAGES_MAX: Final = 256
 """Of one request to give messages back, or to replay dead letters: a row is read and written for each."""
 GROUP_TOPICS_MAX: Final = 64
@@ -66,8 +71,10 @@ INT64_MAX: Final = (1 << 63) - 1
 
 NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$(?!\n)"
 ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
+POP_HANDLE_PATTERN: Final = "^[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}$(?!\n)"
 MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
 
 NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 ID_REGEX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+POP_HANDLE_REGEX: Final = re.compile(r"[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}")
 MESSAGE_ID_REGEX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")

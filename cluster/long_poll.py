@@ -11,6 +11,7 @@ from store.commit_log import Entry
 from store.errors import Refused
 from store.index import Index
 from store.log_references import LOG_RANGE_BYTES
+from store.pop_results import InvisibleChanged, PopsExpired
 from store.results import (
     DeadLettersReplayed,
     Decided,
@@ -27,7 +28,7 @@ from store.results import (
     TopicPut,
 )
 from store.state_machine import FLUSH_ENTRIES, StateMachine
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
 
 MOVES_GENERATIONS: Final = (
     Joined,
@@ -46,6 +47,7 @@ class AppliedWaiters:
 
     def __init__(self) -> None:
         self._by_queue: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self._by_topic: dict[str, set[asyncio.Future[None]]] = {}
         self._any: set[asyncio.Future[None]] = set()
         self._touched: set[tuple[str, int]] = set()
         self._groups: set[asyncio.Future[None]] = set()
@@ -54,7 +56,8 @@ class AppliedWaiters:
         """The node stops: nobody waits any more."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_queue.values())) + len(self._any)
+        of_topics = {future for waiting in self._by_topic.values() for future in waiting}
+        return sum(map(len, self._by_queue.values())) + len(of_topics) + len(self._any)
 
     @property
     def waiting_for_groups(self) -> int:
@@ -65,7 +68,7 @@ class AppliedWaiters:
         """Remember which queues a result made longer. Their waiters wake with the next `wake`."""
         if self._groups and isinstance(result, MOVES_GENERATIONS):
             self._groups_moved = True
-        if not self._by_queue:
+        if not self._by_queue and not self._by_topic:
             return
         if isinstance(result, Produced):
             self._touched.update((each.topic, each.queue) for each in result.results if each.offset is not None)
@@ -75,6 +78,10 @@ class AppliedWaiters:
                 self._touched.add((OP_HALF_TOPIC, 0))
         elif isinstance(result, Prepared):
             self._touched.add((HALF_TOPIC, 0))
+        elif isinstance(result, PopsExpired):
+            self._touched.update((RETRY_PREFIX + group, 0) for group, _ in result.messages)
+        elif isinstance(result, InvisibleChanged | DeadLettersReplayed):
+            self._touched.add((RETRY_PREFIX + result.group, 0))
         elif isinstance(result, Discarded):
             self._touched.update(((DISCARDED_TOPIC, 0), (OP_HALF_TOPIC, 0)))
 
@@ -83,6 +90,7 @@ class AppliedWaiters:
         if self._touched:
             for key in self._touched:
                 _resolve(self._by_queue.pop(key, ()))
+                self.wake_topic(key[0])
             self._touched.clear()
         if self._groups_moved:
             self._groups_moved = False
@@ -92,10 +100,14 @@ class AppliedWaiters:
             woken, self._any = self._any, set()
             _resolve(woken)
 
+    def wake_topic(self, topic: str) -> None:
+        """Those who wait for any queue of the topic."""
+        _resolve(self._by_topic.pop(topic, ()))
+
     def close(self) -> None:
         """Wake everybody; from now on waiting returns at once."""
         self.closed = True
-        for waiting in self._by_queue.values():
+        for waiting in (*self._by_queue.values(), *self._by_topic.values()):
             _resolve(waiting)
         _resolve(self._groups)
         _resolve(self._any)
@@ -115,6 +127,23 @@ class AppliedWaiters:
                 waiting.discard(future)
                 if not waiting:
                     del self._by_queue[key]
+
+    async def wait_topics(self, topics: Sequence[str], timeout_s: float) -> bool:
+        """Until something is appended to some queue of one of them; False when the time is over first."""
+        if self.closed:
+            return False
+        future = asyncio.get_running_loop().create_future()
+        for topic in topics:
+            self._by_topic.setdefault(topic, set()).add(future)
+        try:
+            return await _wait(future, timeout_s)
+        finally:
+            for topic in topics:
+                waiting = self._by_topic.get(topic)
+                if waiting is not None:
+                    waiting.discard(future)
+                    if not waiting:
+                        del self._by_topic[topic]
 
     async def wait_groups(self, timeout_s: float) -> bool:
         """Until the generation of some group may have moved on; False when the time is over first."""

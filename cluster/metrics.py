@@ -45,6 +45,9 @@ class Metrics:
             registry=self.registry,
         )
         self.given_back = {outcome: given_back.labels(outcome) for outcome in ("scheduled", "dead_lettered")}
+        self.popped_messages = self._counter("keelmq_popped_messages", "Messages handed to pop consumers")
+        acks = Counter("keelmq_pop_acks", "Acknowledgements of popped messages", ["outcome"], registry=self.registry)
+        self.pop_acks = {outcome: acks.labels(outcome) for outcome in ("acked", "handle_expired")}
         self.replayed = self._counter("keelmq_dead_letters_replayed", "Dead letters given to their group once more")
         self.expired_members = self._counter("keelmq_group_members_expired", "Members whose session ended silently")
         self.expired_messages = self._counter(

@@ -305,6 +305,7 @@ class GroupOffsetView(Response, kw_only=True, frozen=True):
     offset: int
     max_offset: int
     lag: int
+    held: int
 
 
 class GroupDetail(Response, kw_only=True, frozen=True):
@@ -434,7 +435,7 @@ def msgpack_body(response: Response) -> bytes:
 
 
 def committed_offsets(offsets: tuple[QueueOffset, ...]) -> list[CommittedOffset]:
-    return [CommittedOffset(topic=each.topic, queue=each.queue, offset=each.offset) for each in offsets]
+    return [as_view(CommittedOffset, each) for each in offsets]
 
 
 def as_view(kind: type[Any], value: Any) -> Any:

@@ -83,6 +83,7 @@ class RetryApi:
                     "not_assigned",
                     "offset_moves_back",
                     "group_has_members",
+                    "group_is_popped",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,

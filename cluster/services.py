@@ -16,6 +16,7 @@ from cluster.group_coordinator import GroupCoordinator
 from cluster.log_api import LogApi
 from cluster.message_api import MessageApi
 from cluster.openapi import OpenApi
+from cluster.pop_api import PopApi
 from cluster.produce import ProduceApi, QueueChooser
 from cluster.pull import PullApi
 from cluster.retention_service import RetentionService
@@ -68,6 +69,7 @@ class Services:
             *self._checks.routes(),
             *self._groups.routes(),
             *RetryApi(self.core).routes(),
+            *PopApi(self.core).routes(),
             *ClusterApi(self.core).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),

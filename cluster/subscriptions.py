@@ -27,6 +27,13 @@ def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:
     return tuple(sorted(found, key=lambda each: each.topic))
 
 
+def pop_filter(topic: str, tags: str | None, expression: str | None) -> TopicFilter:
+    """The selection of a pop, one of the two, in the form in which those of others are compared with it."""
+    if expression is not None:
+        return TopicFilter(topic, "sql", _checked(topic, expression))
+    return TopicFilter(topic, "tags", " || ".join(sorted(tag_set(tags or "") or ())))
+
+
 def _checked(topic: str, expression: str) -> str:
     """The expression without blanks around it, as it is compared with that of other members."""
     try:

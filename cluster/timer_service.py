@@ -1,8 +1,9 @@
-"""Delivers messages whose time has come. Only the leader does; what it does is in the log, so the next one goes on.
+"""Delivers messages whose time has come, and gives back what pop consumers did not acknowledge in theirs.
 
-It sleeps until the next timer is due by the replicated clock, and proposes FireTimers. Nothing is kept here that a
-failover could lose. When many are due at once they are delivered in portions, with a pause after each that is as long
-as it took: producers and consumers get their share of the loop meanwhile.
+Only the leader does; what it does is in the log, so the next one goes on. It sleeps until the next timer is due by the
+replicated clock, and proposes FireTimers or ExpirePopped. Nothing is kept here that a failover could lose. When many
+are due at once they are delivered in portions, with a pause after each that is as long as it took: producers and
+consumers get their share of the loop meanwhile.
 """
 
 import asyncio
@@ -14,15 +15,19 @@ from cluster.core import Core
 from cluster.problems import Problem
 from raft.errors import RaftError
 from raft.proposals import Applied
-from store.command import FireTimers
+from store.command import ExpirePopped, FireTimers
 from store.errors import Refused
 from store.log_errors import LogError
+from store.pop_results import PopsExpired
 from store.results import Fired
 
 logger = logging.getLogger(__name__)
 
 TIMERS_PER_COMMAND: Final = 256
 """Applying so many takes about five milliseconds, in which the loop does nothing else."""
+
+POPPED_PER_COMMAND: Final = 128
+"""Popped messages that come again by one command: each is read, and stored as a row."""
 
 RECHECK_S: Final = 1.0
 """The clock is looked at so often even when nothing is due for long: it may leap."""
@@ -89,7 +94,10 @@ class TimerService:
             self._late.report()
             return None
         begun_ms = core.steady_ms()
-        self._note(await core.propose(FireTimers(TIMERS_PER_COMMAND)))
+        if due_ms == core.state.leases_next_due_ms():
+            self._note_expired((await core.propose(ExpirePopped(POPPED_PER_COMMAND))).result)
+        else:
+            self._note(await core.propose(FireTimers(TIMERS_PER_COMMAND)))
         return min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX)
 
     async def _sleep(self) -> None:
@@ -106,6 +114,11 @@ class TimerService:
             pass
         finally:
             self._sleeps_until_ms = -math.inf
+
+    def _note_expired(self, expired: PopsExpired) -> None:
+        metrics = self._core.metrics
+        metrics.given_back["scheduled"].inc(expired.scheduled)
+        metrics.given_back["dead_lettered"].inc(expired.dead_lettered)
 
     def _note(self, applied: Applied) -> None:
         fired: Fired = applied.result

@@ -252,6 +252,69 @@ class SweepIndex(msgspec.Struct, array_like=True, frozen=True, tag_field="comman
     limit: int
 
 
+class PopPick(msgspec.Struct, array_like=True, frozen=True):
+    """Messages of a queue that were looked at, `begin` to before `end`, and which of them are wanted."""
+
+    queue: int
+    begin: int
+    end: int
+    offsets: tuple[int, ...]
+
+
+class Pop(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=23):
+    """Hand out what comes next in the topic's queues and in the group's retries, each message for `invisible_ms`."""
+
+    group: str
+    topic: str
+    client_id: str
+    max_messages: int
+    invisible_ms: int
+    from_end: bool = False
+    """Where the group has no offset yet, it begins at the end."""
+    filter: TopicFilter | None = None
+    picks: tuple[PopPick, ...] = ()
+    """With a filter, what of the topic matches it. A pick that does not begin at the group's offset is left alone."""
+
+
+class PopHandle(msgspec.Struct, array_like=True, frozen=True):
+    """One handing out of one message: of the entry at `raft_index`, its lease `number`."""
+
+    raft_index: int
+    number: int
+    offset: int
+
+
+class AckPopped(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=24):
+    """These messages are processed; each for itself."""
+
+    group: str
+    handles: tuple[PopHandle, ...]
+
+
+class ChangeInvisible(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=25):
+    """Hold a message for so long from now on; 0 gives it back for at once, None by the group's back-off."""
+
+    group: str
+    handle: PopHandle
+    invisible_ms: int | None
+    reason: str = ""
+
+
+class ExpirePopped(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=26):
+    """Give back what was not acknowledged in its time, by the clock of this entry: `limit` messages, or one lease."""
+
+    limit: int
+
+
+class DeleteGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=27):
+    """Remove a group that nobody uses. `operator` and `reason` are for whoever reads the log."""
+
+    group: str
+    with_dead_letters: bool = False
+    operator: str = ""
+    reason: str = ""
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -275,6 +338,11 @@ Command = (
     | CloneOffsets
     | ExpireMessages
     | SweepIndex
+    | Pop
+    | AckPopped
+    | ChangeInvisible
+    | ExpirePopped
+    | DeleteGroup
 )
 
 

@@ -80,6 +80,13 @@ class GivenBackMarks:
         ):
             self._index.delete(key)
 
+    def forget_group(self, group_id: int) -> None:
+        """All of them, those of replayed dead letters too."""
+        prefix = keys.given_back_by(group_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        for place in [place for place in self._counts if place[0] == group_id]:
+            del self._counts[place]
+
     def forget_topic(self, topic_id: int) -> None:
         for place in [place for place in self._counts if place[1] == topic_id]:
             self.forget(*place)

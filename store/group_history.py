@@ -27,6 +27,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True):
     """The group had no offset in this queue before."""
     reset_from: int | None = None
     """Of a reset, the offset before it."""
+    popped: bool = False
+    """What is before the offset was handed out to a pop consumer, not processed yet."""
 
 
 class Passed(NamedTuple):
@@ -43,9 +45,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Commit).decode
 
 
-def encoded_commits(at: At, member_id: str, client_id: str) -> tuple[bytes, bytes]:
+def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = False) -> tuple[bytes, bytes]:
     """What is kept of a command's commits, the same for all its queues; and of those that are the first in theirs."""
-    commit = Commit(at.clock_ms, at.raft_index, member_id, client_id)
+    commit = Commit(at.clock_ms, at.raft_index, member_id, client_id, popped=popped)
     return _encode(commit), _encode(msgspec.structs.replace(commit, is_first=True))
 
 
@@ -69,6 +71,12 @@ class GroupHistory:
         commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
         self._passes[queue] = number = self._pass(queue) + 1
         self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
+
+    def forget_group(self, group_id: int) -> None:
+        prefix = keys.group_history(group_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        for queue in [queue for queue in self._passes if queue[0] == group_id]:
+            del self._passes[queue]
 
     def forget_topic(self, group_id: int, topic_id: int) -> None:
         prefix = keys.group_commits(group_id, topic_id)

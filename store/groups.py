@@ -18,81 +18,55 @@ from store.command import (
     CloneOffsets,
     CommitOffsets,
     GiveBack,
-    GivenBack,
     JoinGroup,
     LeaveGroup,
+    Pop,
     PutGroup,
     QueueOffset,
     ResetOffsets,
-    TopicFilter,
 )
 from store.errors import (
     GROUP_HAS_MEMBERS,
-    GROUP_NOT_FOUND,
+    GROUP_IS_POPPED,
     INVALID_REQUEST,
     MEMBER_NOT_FOUND,
-    NOT_ASSIGNED,
-    OFFSET_MOVES_BACK,
     OFFSET_OUT_OF_RANGE,
     STALE_GENERATION,
     Refused,
 )
 from store.given_back import GivenBackMarks, GivingGroup
-from store.group_history import GroupHistory, Passed, encoded_commits
+from store.group_history import GroupHistory, encoded_commits
+from store.group_queries import GroupQueries
+from store.group_record import (
+    Group,
+    GroupRecord,
+    Member,
+    assigned_queues,
+    client_of,
+    moves_back,
+    not_assigned,
+)
 from store.group_settings import check_settings
 from store.index import Index
+from store.leases import Leases
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.outcomes import Event, Outcomes
 from store.placement import At
 from store.results import (
-    AssignedQueue,
-    GroupOffset,
     GroupPut,
-    GroupView,
     Joined,
     Left,
-    MemberView,
     OffsetsCommitted,
     OffsetsReset,
 )
 from store.subscription import Subscription, check_subscription
 from store.topics import RETRY_PREFIX, Topic, Topics, is_of_group
 
-
-class _Member(msgspec.Struct, array_like=True):
-    client_id: str
-    session_timeout_ms: int
-    joined_at_ms: int
-    assignment: list[TopicQueue]
-
-
-class _Record(msgspec.Struct, array_like=True):
-    """Value of a group in the index; its offsets have keys of their own."""
-
-    id: int
-    generation: int
-    topics: tuple[str, ...]
-    members: dict[str, _Member]
-    filters: tuple[TopicFilter, ...] = ()
-    retry_max_attempts: int = RETRY_MAX_ATTEMPTS
-    retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
-
-
-class _Group:
-    __slots__ = ("name", "offsets", "record")
-
-    def __init__(self, name: str, record: _Record) -> None:
-        self.name = name
-        self.record = record
-        self.offsets: dict[tuple[int, int], int] = {}
-        """By topic id and queue."""
-
-
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Record).decode
+_decode = msgspec.msgpack.Decoder(GroupRecord).decode
 
 
-class Groups:
+class Groups(GroupQueries):
     def __init__(
         self,
         index: Index,
@@ -101,18 +75,17 @@ class Groups:
         history: GroupHistory,
         next_id: int,
         outcomes: Outcomes,
+        leases: Leases,
     ) -> None:
         """Load all groups. `next_id` is the id of the next new group."""
+        super().__init__(topics, history, leases)
         self._index = index
-        self._topics = topics
         self._marks = marks
-        self._history = history
         self._outcomes = outcomes
-        self._groups: dict[str, _Group] = {}
         self.next_id = next_id
-        by_id: dict[int, _Group] = {}
+        by_id: dict[int, Group] = {}
         for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
-            group = _Group(key[1:].decode(), _decode(value))
+            group = Group(key[1:].decode(), _decode(value))
             self._groups[group.name] = by_id[group.record.id] = group
         for key, value in index.scan(keys.GROUP_OFFSET, keys.after(keys.GROUP_OFFSET)):
             group_id, topic_id, queue = keys.group_offset_parts(key)
@@ -130,6 +103,7 @@ class Groups:
         group = self._groups.get(command.group)
         if group is None:
             group = self._create(command.group)
+        self._refuse_popped(group)
         record = group.record
         if record.members.keys() - {command.member_id}:  # a member that is alone may change what it subscribes to
             recorded = Subscription(record.topics, record.filters)
@@ -138,7 +112,7 @@ class Groups:
         changed = member is None or (record.topics, record.filters) != (topics, filters)
         record.topics, record.filters = topics, filters
         if member is None:
-            member = _Member(command.client_id, command.session_timeout_ms, clock_ms, [])
+            member = Member(command.client_id, command.session_timeout_ms, clock_ms, [])
             record.members[command.member_id] = member
         member.client_id = command.client_id
         member.session_timeout_ms = command.session_timeout_ms
@@ -149,7 +123,7 @@ class Groups:
             group.name,
             command.member_id,
             record.generation,
-            _assigned(member),
+            assigned_queues(member),
             member.session_timeout_ms,
         )
 
@@ -167,15 +141,15 @@ class Groups:
         for queue_offset in command.offsets:
             topic = self._check_offset(queue_offset)
             if assignment is not None and (topic.name, queue_offset.queue) not in assignment:
-                raise _not_assigned(command, queue_offset.topic, queue_offset.queue)
+                raise not_assigned(command, queue_offset.topic, queue_offset.queue)
             committed = group.offsets.get((topic.id, queue_offset.queue), 0) if group is not None else 0
             if group is not None and queue_offset.offset < committed:
-                raise _moves_back(group, queue_offset, committed)
+                raise moves_back(group, queue_offset, committed)
             changes.append((topic, queue_offset.queue, queue_offset.offset))
         if group is None:
             group = self._create(command.group)
             self._store(group)
-        client = _client_of(group, command.member_id)
+        client = client_of(group, command.member_id)
         again, first = encoded_commits(at, command.member_id or "", client)
         for topic, queue, offset in changes:
             begin = group.offsets.get((topic.id, queue))
@@ -197,15 +171,57 @@ class Groups:
             topic = self._topics.require(item.topic)
             topic.require_queue(item.queue)
             if assignment is not None and (topic.name, item.queue) not in assignment:
-                raise _not_assigned(command, item.topic, item.queue)
+                raise not_assigned(command, item.topic, item.queue)
             committed = group.offsets.get((topic.id, item.queue), 0) if group is not None else 0
             if group is not None and item.offset < committed:
-                raise _moves_back(group, item, committed)
+                raise moves_back(group, item, committed)
         if group is None:
             return GivingGroup(None, RETRY_MAX_ATTEMPTS, RETRY_DELAYS_MS, "")
         record = group.record
-        client_id = _client_of(group, command.member_id)
+        client_id = client_of(group, command.member_id)
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
+
+    def pop(self, command: Pop, topic: Topic, at: At) -> Group:
+        """The group that pops, created if it is not there, with an offset for each queue. Refused
+        (`group_has_members`, `subscription_mismatch`) when others use it, or use it for something else."""
+        group = self._groups.get(command.group)
+        filters = () if command.filter is None else (command.filter,)
+        if group is not None:
+            self._check_pops(group, Subscription((topic.name,), filters))
+        else:
+            group = self._create(command.group)
+        record = group.record
+        if (record.topics, record.filters) != ((topic.name,), filters):
+            record.topics, record.filters = (topic.name,), filters
+            self._store(group)
+        for queue, end in enumerate(topic.ends):
+            if (topic.id, queue) not in group.offsets:
+                begin = end if command.from_end else 0
+                if begin:
+                    self._history.reset((record.id, topic.id, queue), begin, None, at)
+                self._set_offsets(group, [(topic, queue, begin)])
+        return group
+
+    def popped(self, group: Group, topic: Topic, queue: int, offset: int, commits: tuple[bytes, bytes]) -> None:
+        """What is before `offset` is handed out; `commits` as `encoded_commits` makes them."""
+        if offset > group.offsets[topic.id, queue]:
+            self._history.committed((group.record.id, topic.id, queue), offset, commits[0])
+            self._set_offsets(group, [(topic, queue, offset)])
+
+    def remove(self, name: str) -> int:
+        """Forget the group with its offsets; its id. Refused (`group_has_members`, `group_is_popped`) while it is
+        used."""
+        group = self._require(name)
+        if group.record.members:
+            detail = f"group {name} has members: stop them first"
+            raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": group.record.generation})
+        self._refuse_popped(group)
+        group_id = group.record.id
+        self._index.delete(keys.group(name))
+        prefix = keys.group_offsets(group_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        del self._groups[name]
+        return group_id
 
     def put(self, command: PutGroup) -> GroupPut:
         check_settings(command)
@@ -229,13 +245,6 @@ class Groups:
             self._store(group)
         return group.record.id
 
-    def id_of(self, name: str) -> int:
-        """Refused (`group_not_found`) when there is none."""
-        return self._require(name).record.id
-
-    def generation(self, name: str) -> int:
-        return self._require(name).record.generation
-
     def retry_topic_created(self, name: str, topic: Topic) -> None:
         """The group reads it from its beginning, whatever its start position is; its members get its queue."""
         group = self._require(name)
@@ -253,11 +262,13 @@ class Groups:
         if target is not None and target.record.members:
             detail = f"group {target.name} has members: stop them first, they would go on from where they are"
             raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": target.record.generation})
+        if target is not None:
+            self._refuse_popped(target)
         self._require(command.source)
         if command.topic is not None:
             self._topics.require(command.topic)
         offsets = tuple(
-            QueueOffset(item.topic, item.queue, item.offset)
+            QueueOffset(item.topic, item.queue, self._processed(command.source, item))
             for item in self.offsets(command.source, command.topic) or []
             if not is_of_group(item.topic)
         )
@@ -292,51 +303,26 @@ class Groups:
             for place in gone:
                 del group.offsets[place]
                 self._index.delete(keys.group_offset(group.record.id, *place))
+        for group_id in self._leases.groups_holding(topic.id):
+            self._leases.revoke(group_id, topic.id)
         self._marks.forget_topic(topic.id)
         self.topic_queues_changed(topic)
 
-    # Queries.
-
-    def view(self, name: str) -> GroupView | None:
-        group = self._groups.get(name)
-        return _view(group) if group is not None else None
-
-    def all(self) -> list[GroupView]:
-        """In the order of their names."""
-        return [_view(self._groups[name]) for name in sorted(self._groups)]
-
-    def offsets(self, name: str, topic: str | None = None) -> list[GroupOffset] | None:
-        """What is committed, by topic and queue; None when the group does not exist."""
-        group = self._groups.get(name)
-        if group is None:
-            return None
-        found: list[GroupOffset] = []
-        for (topic_id, queue), offset in group.offsets.items():
-            of_topic = self._topics.by_id(topic_id)
-            if of_topic is not None and (topic is None or of_topic.name == topic):
-                start, end = of_topic.starts[queue], of_topic.ends[queue]
-                found.append(GroupOffset(of_topic.name, queue, offset, end, end - max(offset, start)))
-        return sorted(found, key=lambda item: (item.topic, item.queue))
-
-    def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
-        """Per group, what moved it over a message or back before it; see GroupHistory."""
-        groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
-        places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
-        return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
-
-    def _reset(self, group: _Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
+    def _reset(self, group: Group, offsets: tuple[QueueOffset, ...], at: At) -> OffsetsReset:
         changes = [(self._check_offset(item), item.queue, item.offset) for item in offsets]
         for topic, queue, offset in changes:
             place = (group.record.id, topic.id, queue)
             before = group.offsets.get((topic.id, queue))
             self._history.reset(place, offset, before, at)
             self._marks.forget(*place)
+            if self._leases.held(*place):
+                self._leases.revoke(*place)
         self._set_offsets(group, changes)
         group.record.generation += 1
         self._store(group)
         return OffsetsReset(group.name, group.record.generation, offsets)
 
-    def _fence(self, command: CommitOffsets | GiveBack) -> tuple[_Group | None, set[TopicQueue] | None]:
+    def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
         """The group, and what is assigned to the member; None for a group without members, which need not exist."""
         if command.member_id is not None:
             group = self._require(command.group)
@@ -345,24 +331,38 @@ class Groups:
         if found is not None and found.record.members:
             detail = f"group {found.name} has members: commit as one of them"
             raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": found.record.generation})
+        if found is not None:
+            self._refuse_popped(found)
         return found, None
 
-    def _create(self, name: str) -> _Group:
-        group = _Group(name, _Record(self.next_id, 0, (), {}))
+    def _refuse_popped(self, group: Group) -> None:
+        held = self._leases.held_by(group.record.id)
+        if held:
+            detail = (
+                f"pop consumers of group {group.name} hold {held} messages: stop them, and have those acknowledged, "
+                "given back, or wait until their time is over"
+            )
+            raise Refused(GROUP_IS_POPPED, detail, {"held": held, "generation": group.record.generation})
+
+    def _check_pops(self, group: Group, requested: Subscription) -> None:
+        """Refused when the group has members, or is in the middle of something else."""
+        record = group.record
+        if record.members:
+            detail = f"group {group.name} has members: a group is used by members or by pop consumers, not by both"
+            raise Refused(GROUP_HAS_MEMBERS, detail, {"generation": record.generation})
+        if self._leases.held_by(record.id):
+            check_subscription(group.name, record.generation, Subscription(record.topics, record.filters), requested)
+
+    def _create(self, name: str) -> Group:
+        group = Group(name, GroupRecord(self.next_id, 0, (), {}))
         self.next_id += 1
         self._groups[name] = group
         return group
 
-    def _require(self, name: str) -> _Group:
-        group = self._groups.get(name)
-        if group is None:
-            raise Refused(GROUP_NOT_FOUND, f"group {name} does not exist: a member's first join creates it")
-        return group
-
-    def _subscribed(self, topic: str) -> Iterable[_Group]:
+    def _subscribed(self, topic: str) -> Iterable[Group]:
         return [group for group in self._groups.values() if group.record.members and topic in group.record.topics]
 
-    def _rebalance(self, group: _Group) -> None:
+    def _rebalance(self, group: Group) -> None:
         record = group.record
         queues: list[TopicQueue] = []
         for name in sorted({*record.topics, RETRY_PREFIX + group.name}):
@@ -385,17 +385,17 @@ class Groups:
             raise Refused(OFFSET_OUT_OF_RANGE, detail, {"topic": item.topic, "queue": item.queue, "max_offset": end})
         return topic
 
-    def _set_offsets(self, group: _Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
+    def _set_offsets(self, group: Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
         for topic, queue, offset in changes:
             group.offsets[topic.id, queue] = offset
             self._index.put(keys.group_offset(group.record.id, topic.id, queue), keys.u64(offset))
             self._marks.forget(group.record.id, topic.id, queue, offset)
 
-    def _store(self, group: _Group) -> None:
+    def _store(self, group: Group) -> None:
         self._index.put(keys.group(group.name), _encode(group.record))
 
 
-def _require_member(group: _Group, member_id: str) -> _Member:
+def _require_member(group: Group, member_id: str) -> Member:
     member = group.record.members.get(member_id)
     if member is None:
         detail = f"member {member_id} is not in group {group.name}: join again"
@@ -403,48 +403,10 @@ def _require_member(group: _Group, member_id: str) -> _Member:
     return member
 
 
-def _fenced_member(group: _Group, member_id: str, generation: int | None) -> _Member:
+def _fenced_member(group: Group, member_id: str, generation: int | None) -> Member:
     member = _require_member(group, member_id)
     current = group.record.generation
     if generation != current:
         detail = f"group {group.name} is at generation {current}, not {generation}: look at the assignment again"
         raise Refused(STALE_GENERATION, detail, {"generation": current})
     return member
-
-
-def _client_of(group: _Group, member_id: str | None) -> str:
-    """Of a member; empty for a group without members."""
-    member = group.record.members.get(member_id) if member_id is not None else None
-    return member.client_id if member is not None else ""
-
-
-def _moves_back(group: _Group, item: QueueOffset | GivenBack, committed: int) -> Refused:
-    detail = f"{committed} is committed for queue {item.queue} of {item.topic}: only a reset goes back"
-    extra = {"topic": item.topic, "queue": item.queue, "committed": committed, "generation": group.record.generation}
-    return Refused(OFFSET_MOVES_BACK, detail, extra)
-
-
-def _not_assigned(command: CommitOffsets | GiveBack, topic: str, queue: int) -> Refused:
-    detail = f"queue {queue} of {topic} is not assigned to member {command.member_id}"
-    return Refused(NOT_ASSIGNED, detail, {"topic": topic, "queue": queue, "generation": command.generation})
-
-
-def _assigned(member: _Member) -> tuple[AssignedQueue, ...]:
-    return tuple(AssignedQueue(topic, queue) for topic, queue in member.assignment)
-
-
-def _view(group: _Group) -> GroupView:
-    record = group.record
-    members = tuple(
-        MemberView(member_id, member.client_id, member.session_timeout_ms, member.joined_at_ms, _assigned(member))
-        for member_id, member in sorted(record.members.items())
-    )
-    return GroupView(
-        group.name,
-        record.generation,
-        record.topics,
-        members,
-        record.filters,
-        record.retry_max_attempts,
-        record.retry_delays_ms,
-    )

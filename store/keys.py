@@ -38,6 +38,8 @@ QUEUE_STARTS: Final = RETENTION + b"\x00"
 DROPPED_TOPICS: Final = RETENTION + b"\x01"
 DECIDED: Final = RETENTION + b"\x02"
 SWEEP_CURSOR: Final = RETENTION + b"\x03"
+LEASE: Final = b"P"
+LEASE_DUE: Final = b"p"
 
 # What a key under TOPIC_TIMER and a topic id is about.
 _BY_TIME: Final = b"\x00"
@@ -75,6 +77,8 @@ _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
 _KIND_QUEUE: Final = struct.Struct(">2sIH")
 _KIND_U64: Final = struct.Struct(">2sQ")
+_LEASE: Final = struct.Struct(">cIQIQ")
+_LEASE_DUE: Final = struct.Struct(">cQIQIQ")
 _GROUP_PASS: Final = struct.Struct(">cIIHI")
 _GROUP_COMMIT: Final = struct.Struct(">cIIHIQ")
 
@@ -200,6 +204,39 @@ def given_back_parts(key: bytes) -> tuple[int, int, int, int]:
     return int(group_id), int(topic_id), int(queue), int(offset)
 
 
+def given_back_by(group_id: int) -> bytes:
+    return _TABLE_U32.pack(GIVEN_BACK, group_id)
+
+
+def group_offsets(group_id: int) -> bytes:
+    return _TABLE_U32.pack(GROUP_OFFSET, group_id)
+
+
+def leases_of(group_id: int) -> bytes:
+    return _TABLE_U32.pack(LEASE, group_id)
+
+
+def lease(group_id: int, raft_index: int, number: int, single: int) -> bytes:
+    return _LEASE.pack(LEASE, group_id, raft_index, number, single)
+
+
+def lease_parts(key: bytes) -> tuple[int, int, int, int]:
+    """Group id, raft index, number, and `single`."""
+    _, group_id, raft_index, number, single = _LEASE.unpack(key)
+    return int(group_id), int(raft_index), int(number), int(single)
+
+
+def lease_due(due_ms: int, of: tuple[int, int, int, int]) -> bytes:
+    """`of` as `lease_parts` gives it."""
+    return _LEASE_DUE.pack(LEASE_DUE, due_ms, *of)
+
+
+def lease_due_parts(key: bytes) -> tuple[int, tuple[int, int, int, int]]:
+    """When it is due, and which lease."""
+    _, due_ms, group_id, raft_index, number, single = _LEASE_DUE.unpack(key)
+    return int(due_ms), (int(group_id), int(raft_index), int(number), int(single))
+
+
 def timer(due_ms: int, sequence: int) -> bytes:
     return _TIMER.pack(TIMER, due_ms, sequence)
 
@@ -311,6 +348,10 @@ def event_of_place_parts(key: bytes) -> tuple[int, int]:
     """Raft index and kind."""
     raft_index, _, kind = _PLACE_EVENT.unpack(key[-_PLACE_EVENT.size :])
     return int(raft_index), int(kind)
+
+
+def group_history(group_id: int) -> bytes:
+    return _TABLE_U32.pack(GROUP_HISTORY, group_id)
 
 
 def group_commits(group_id: int, topic_id: int) -> bytes:

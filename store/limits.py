@@ -76,3 +76,22 @@ GIVE_BACK_HISTORY_MAX: Final = 64
 
 FIRED_IDS_MAX: Final = 10_000
 """Explicit message ids, and timers, that one FireTimers brings into the dedupe window: what a request may bring."""
+
+POP_MESSAGES_MAX: Final = 32
+"""Messages of one pop."""
+
+POP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of one pop: a batch beyond the first is not begun when the blocks, unpacked, would take more than this."""
+
+POP_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+"""The longest that a popped message is held before it has to be acknowledged, or held on to again."""
+
+POP_HELD_MAX: Final = 20_000
+"""Messages of one group that are handed out and not acknowledged."""
+
+POP_ACK_KEPT_MS: Final = 60_000
+"""How long an acknowledged handle is remembered, at most, if its time is not over earlier: acknowledged again, it is
+answered alike."""
+
+POP_ACK_SWEPT_MS: Final = 5_000
+"""What is acknowledged is forgotten at full multiples of this, many at a time."""

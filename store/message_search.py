@@ -34,6 +34,7 @@ TraceEventName = Literal[
     "scheduled",
     "taken_back",
     "visible",
+    "popped",
     "consumed",
     "skipped",
     "rewound",
@@ -225,7 +226,7 @@ class MessageSearch:
 
     def _passes(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent]:
         for group, (committed, commit) in self._groups.passed(topic, queue, offset):
-            name: TraceEventName = "consumed"
+            name: TraceEventName = "popped" if commit.popped else "consumed"
             if commit.reset_from is not None:
                 name = "skipped" if committed > offset else "rewound"
             yield TraceEvent(

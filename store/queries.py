@@ -7,10 +7,12 @@ from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
 from store.index import Index
+from store.leases import Leases
 from store.limits import TRANSACTION_RETENTION_MS
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.outcomes import OutcomeOf, Outcomes
+from store.pops import Pops
 from store.queues import Queues
 from store.results import (
     DueCheck,
@@ -47,7 +49,11 @@ class Queries:
         settings: ClusterSettings,
         outcomes: Outcomes,
         search: MessageSearch,
+        leases: Leases,
+        pops: Pops,
     ) -> None:
+        self._leases = leases
+        self._pops = pops
         self._outcomes = outcomes
         self._settings = settings
         self._index = index
@@ -155,8 +161,14 @@ class Queries:
         return self._timers.counters.messages
 
     def next_due_ms(self) -> int | None:
-        """When the next timer is due; None without timers. Cheap enough to be asked after every apply."""
-        return self._timers.next_due_ms()
+        """When the next timer is due, or the time of a popped message is over; None without either. Cheap enough to be
+        asked after every apply."""
+        timers_ms, leases_ms = self._timers.next_due_ms(), self._leases.next_due_ms()
+        return min(timers_ms, leases_ms) if timers_ms is not None and leases_ms is not None else timers_ms or leases_ms
+
+    def leases_next_due_ms(self) -> int | None:
+        """When the time of the next popped message is over; None when none is out."""
+        return self._leases.next_due_ms()
 
     def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> ScheduledPage:
         """A topic's waiting messages by due time. `after` is the `next` of an earlier page; Refused
@@ -218,6 +230,11 @@ class Queries:
     def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
         """What the group has committed, by topic and queue; None when it does not exist."""
         return self._groups.offsets(group, topic)
+
+    def poppable(self, group: str, topic: str) -> int | None:
+        """How many messages a pop could look at, in the topic and among those that come again; None when it may have
+        to be noted, or refused, without any."""
+        return self._pops.poppable(group, topic)
 
     def replayed_at_ms(self, group: str, offset: int) -> int | None:
         """When the dead letter at this offset was replayed last; None if it never was. Refused (`group_not_found`)."""

@@ -81,6 +81,14 @@ class Redeliveries:
             results.append(MessageGivenBack(item.topic, item.queue, item.offset, mark.attempt, outcome, mark.due_at_ms))
         return MessagesGivenBack(command.group, self._groups.generation(command.group), tuple(results))
 
+    def give_back_popped(self, group: str, giving: GivingGroup, item: GivenBack, at: At) -> Mark | None:
+        """One that pop consumers held; None if it is there no more. Its lease sees to it that it is given back once."""
+        try:
+            found = self._find(item)
+        except Refused:
+            return None
+        return self._give_back_one(GiveBack(group, None, None, ()), giving, found, at)
+
     def replay(self, command: ReplayDeadLetters, at: At) -> DeadLettersReplayed:
         """Append dead letters to what the group is given again, at once and with no attempts behind them."""
         group_id = self._groups.id_of(command.group)

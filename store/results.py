@@ -7,6 +7,7 @@ import msgspec
 
 from store.command import BlockEncoding, QueueOffset, TopicFilter, TopicType
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
+from store.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
 from store.retention_results import Expired, Swept
 
 TransactionState = Literal["prepared", "committed", "rolled_back", "discarded"]
@@ -282,13 +283,15 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
-    """`offset` is the next one to read, `lag` how many messages are behind it."""
+    """`offset` is the next one to read; `lag` is how many messages are behind it, or handed out to pop consumers and
+    not acknowledged: those are `held`."""
 
     topic: str
     queue: int
     offset: int
     max_offset: int
     lag: int
+    held: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -422,4 +425,9 @@ Result = (
     | DeadLettersReplayed
     | Expired
     | Swept
+    | Popped
+    | PopsAcked
+    | InvisibleChanged
+    | PopsExpired
+    | GroupDeleted
 )

@@ -18,19 +18,24 @@ import msgspec
 
 from store import keys
 from store.command import (
+    AckPopped,
     CancelScheduled,
+    ChangeInvisible,
     CloneOffsets,
     Command,
     CommitOffsets,
     Decide,
     DecodedEntry,
+    DeleteGroup,
     DeleteTopic,
     Discard,
     ExpireMessages,
+    ExpirePopped,
     FireTimers,
     GiveBack,
     JoinGroup,
     LeaveGroup,
+    Pop,
     Prepare,
     Produce,
     PutGroup,
@@ -50,14 +55,17 @@ from store.errors import Refused
 from store.expiry import OUTCOMES_REMOVED_MIN, Expiry
 from store.given_back import GivenBackMarks
 from store.group_history import GroupHistory
+from store.group_removal import GroupRemoval
 from store.groups import Groups
 from store.index import Index
+from store.leases import Leases
 from store.limits import DEDUPE_MIN_ENTRIES
 from store.log_references import LOG_RANGE_BYTES, LogReferences
 from store.message_index import MessageIndex
 from store.message_search import MessageSearch
 from store.outcomes import Outcomes
 from store.placement import At, Placement
+from store.pops import Pops
 from store.queries import Queries
 from store.queues import BlockLocation, Queues
 from store.record import KIND_ENTRY, Entry
@@ -144,14 +152,19 @@ class StateMachine(Queries):
         settings = ClusterSettings(index)
         transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes, references)
         marks = GivenBackMarks(index)
-        groups = Groups(index, topics, marks, GroupHistory(index), applied.next_group_id, outcomes)
+        leases, history = Leases(index), GroupHistory(index)
+        groups = Groups(index, topics, marks, history, applied.next_group_id, outcomes, leases)
         search = MessageSearch(index, topics, queues, transactions.table, groups, messages)
-        super().__init__(index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes, search)
-        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
         redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
         expiry = Expiry(
             index, topics, queues, transactions.table, groups, marks, messages, references, self._forget_outcomes
         )
+        pops = Pops(topics, queues, groups, leases, redeliveries, outcomes)
+        super().__init__(
+            index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes, search, leases, pops
+        )
+        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
+        removal = GroupRemoval(topics, groups, marks, history, leases, messages)
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
         self._flush_entries = flush_entries
@@ -180,6 +193,11 @@ class StateMachine(Queries):
             PutSettings: lambda command, _at, _: settings.put(command),
             ExpireMessages: lambda command, at, _: expiry.expire(command, at),
             SweepIndex: lambda command, at, _: expiry.sweep_index(command, at),
+            Pop: lambda command, at, _: pops.pop(command, at),
+            AckPopped: lambda command, at, _: pops.ack(command, at),
+            ChangeInvisible: lambda command, at, _: pops.change_invisible(command, at),
+            ExpirePopped: lambda command, at, _: pops.expire(command, at),
+            DeleteGroup: lambda command, _at, _: removal.delete(command),
         }
         if stored is None:
             topics.create_system_topics()

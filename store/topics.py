@@ -160,6 +160,11 @@ class Topics:
         """Remove the topic; its rows, what the dedupe window holds of it, and its timers, go with time."""
         topic = self.require(command.topic)
         _refuse_system_topic(topic)
+        self.remove(topic)
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        """As `delete`, of any topic."""
         self._index.delete(keys.topic(topic.name))
         for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id), keys.topic_timers(topic.id)):
             self._index.delete_range(prefix, keys.after(prefix))
@@ -169,7 +174,6 @@ class Topics:
             self._index.put(keys.dropped_topic(topic.id), b"")
         del self._topics[topic.name]
         del self._by_id[topic.id]
-        return topic
 
     def advance(self, topic: Topic, queue: int, count: int) -> int:
         """Take `count` offsets of the queue; the first of them."""

@@ -371,7 +371,7 @@ def test_group_offsets_are_fenced_by_generation(cluster: ClusterProcess) -> None
     commit = {"member_id": member, "generation": generation, "offsets": [{"topic": "grouped", "queue": 0, "offset": 3}]}
     call(leader, "PUT", "/v1/groups/readers/offsets", commit)
     (row,) = call(leader, "GET", "/v1/groups/readers/offsets?topic=grouped")["offsets"]
-    assert row == {"topic": "grouped", "queue": 0, "offset": 3, "max_offset": 4, "lag": 1}
+    assert row == {"topic": "grouped", "queue": 0, "offset": 3, "max_offset": 4, "lag": 1, "held": 0}
     call(leader, "POST", members, {"topics": ["grouped"], "client_id": "c2"}, status=201)
     beat = call(leader, "POST", f"{members}/{member}/heartbeat", {"generation": generation})
     assert beat["generation"] > generation

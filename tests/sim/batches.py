@@ -166,6 +166,13 @@ class Batches:
         self._note_end(topic, 0, body["max_offset"])
         return expected
 
+    def check_popped(self, node_id: int, origin: dict[str, Any], message_id: str, batch_id: str) -> None:
+        """A message that was popped; `origin` is where it was first."""
+        topic, queue, offset = origin["topic"], origin["queue"], origin["offset"]
+        where = f"node {node_id}, popped {message_id} of {topic} {queue} at {offset}"
+        self._visible(where, batch_id, topic, queue)
+        self._same_for_all(where, topic, queue, offset, [message_id])
+
     def check_asked(self, check: dict[str, Any], batches: Sequence[BatchKey]) -> None:
         """A check shows the whole transaction that it is about."""
         shown = list(dict.fromkeys(message["message_id"].rpartition("-")[0] for message in check["messages"]))

@@ -10,6 +10,7 @@ import cluster.check_api
 import cluster.check_service
 import cluster.group_coordinator
 import cluster.retention_service
+import store.pops
 import store.state_machine
 
 
@@ -21,6 +22,8 @@ class ServiceSettings:
     """Whether anybody answers checks; if not, transactions may stay undecided."""
     members: bool = False
     """Whether consumer groups have members."""
+    poppers: bool = False
+    """Whether there are pop consumers."""
     check_immunity_ms: int = 6_000
     check_interval_ms: int = 30_000
     check_max: int = 15
@@ -48,6 +51,9 @@ class Pace:
     webhook_retry_ms: int
     webhooks_at_once: int
     expiry_interval_s: float
+    pop_ack_kept_ms: int
+    pop_ack_swept_ms: int
+    pop_held_max: int
     rows_per_expiry: int = 16
     keys_per_sweep: int = 50
     sweep_interval_s: float = 0.5
@@ -68,6 +74,9 @@ class Pace:
                 (cluster.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
                 (cluster.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),
                 (store.state_machine, "OUTCOMES_REMOVED_MIN", self.outcomes_removed),
+                (store.pops, "POP_ACK_KEPT_MS", self.pop_ack_kept_ms),
+                (store.pops, "POP_ACK_SWEPT_MS", self.pop_ack_swept_ms),
+                (store.pops, "POP_HELD_MAX", self.pop_held_max),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield
@@ -92,8 +101,12 @@ def draw_service_settings(random: Random) -> ServiceSettings:
             webhook_retry_ms=random.choice((20, 300)),
             webhooks_at_once=random.choice((1, 4)),
             expiry_interval_s=random.choice((0.05, 0.3)),
+            pop_ack_kept_ms=random.choice((100, 1_000)),
+            pop_ack_swept_ms=random.choice((1, 500)),
+            pop_held_max=random.choice((10, 1_000)),
         ),
         retention_ms=random.choice((None, None, 800, 2_500)),
         retention_check_ms=random.choice((30, 200)),
         log_range_bytes=random.choice((64, 512, 4 * 1024)),
+        poppers=random.random() < 0.4,
     )

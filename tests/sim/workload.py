@@ -8,6 +8,7 @@ from .checkers.history import History
 from .clients import MSGPACK, Answer, Clients, decode_body, json_request, msgpack_request
 from .ledger import BatchKey, Ledger, SentBatch
 from .members import Members
+from .poppers import Poppers
 from .producers import Producers
 from .service_settings import ServiceSettings
 from .wire import Reply, Request
@@ -56,12 +57,14 @@ class Workload:
             world, clients, self.batches, self.ledger, history.transactions, self.queues, services
         )
         self.members = Members(world, clients, self.batches, history, self.queues, services)
+        self.poppers = Poppers(world, clients, self.batches, history, self.queues, services)
 
     def start(self) -> None:
         for topic, queues in TOPICS.items():
             self._make_topic(topic, queues)
         self.producers.start()
         self.members.start()
+        self.poppers.start()
         self._act_later()
 
     def end_load(self) -> None:
@@ -69,7 +72,7 @@ class Workload:
         self.running = False
         self._clients.network.heal()
         self.producers.heal()
-        self.members.healed = True
+        self.members.healed = self.poppers.healed = True
         self._produce_for_certain()
 
     def settled(self) -> bool:
@@ -81,12 +84,14 @@ class Workload:
         """What has not happened yet; nothing when all has."""
         if self._clients.open_requests:
             return f"{self._clients.open_requests} requests are not answered"
-        return self.producers.unsettled() or self.members.unsettled(self.ledger.ends)
+        ends = self.ledger.ends
+        return self.producers.unsettled() or self.members.unsettled(ends) or self.poppers.unsettled(ends)
 
     def stop(self) -> None:
         """Nobody asks for anything any more."""
         self.producers.stop()
         self.members.stop()
+        self.poppers.stop()
 
     def _make_topic(self, topic: str, queues: int) -> None:
         def on_answer(answer: Answer | None) -> None:

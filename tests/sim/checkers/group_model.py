@@ -111,6 +111,12 @@ class GroupModel:
             if group.members and topic in group.topics:
                 group.generation += 1
 
+    def delete(self, name: str) -> KnownGroup | None:
+        """One of the same name is another group, whose generations begin anew; what was known of it."""
+        for mine in [each for each in self._owners if each[0] == name]:
+            del self._owners[mine]
+        return self.known.pop(name, None)
+
     def on_assigned(self, name: str, generation: int, member_id: str, places: Collection[Place]) -> None:
         """Somebody was told that the member owns these queues in that generation."""
         owners = self._owners.setdefault((name, generation), {})

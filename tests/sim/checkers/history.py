@@ -4,14 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from store.command import (
+    AckPopped,
+    ChangeInvisible,
     Command,
     CommitOffsets,
     Decide,
+    DeleteGroup,
     Discard,
     ExpireMessages,
+    ExpirePopped,
     GiveBack,
     JoinGroup,
     LeaveGroup,
+    Pop,
     Prepare,
     PutGroup,
     PutSettings,
@@ -23,12 +28,14 @@ from store.command import (
     decode_entry,
 )
 from store.errors import Refused
+from store.pop_results import GroupDeleted
 from store.record import KIND_ENTRY, Entry
 from store.results import OffsetsCommitted, OffsetsReset, Result, TopicPut
 from store.state_machine import StateMachine
 from store.topics import RETRY_PREFIX
 
 from .group_model import GroupModel
+from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
 from .retention import Retention
 from .sessions import SessionChecker
@@ -44,6 +51,7 @@ class History:
         self.transactions = TransactionModel()
         self.groups = GroupModel()
         self.redeliveries = RedeliveryModel(self.groups)
+        self.pops = PopModel(self.groups)
         self.sessions = SessionChecker()
         self.retention = Retention()
         self._index = 0
@@ -57,9 +65,14 @@ class History:
             ResumeTransaction: transactions.resume,
             PutSettings: lambda command, result, _: transactions.put_settings(command, result),
             PutTopic: self._on_topic,
-            JoinGroup: lambda command, result, _: groups.join(command, result),
+            JoinGroup: self._on_join,
+            Pop: self.pops.pop,
+            AckPopped: self.pops.ack,
+            ChangeInvisible: self.pops.change,
+            ExpirePopped: self.pops.expire,
+            DeleteGroup: lambda command, result, _: self.pops.delete(command, result),
             LeaveGroup: lambda command, result, _: groups.leave(command, result),
-            PutGroup: lambda command, result, _: groups.put(command, result),
+            PutGroup: self._on_put,
             CommitOffsets: self._on_commit,
             ResetOffsets: self._on_reset,
             GiveBack: lambda command, result, _: redeliveries.give_back(command, result),
@@ -80,6 +93,9 @@ class History:
             if handler is not None:
                 handler(command, result, machine.clock_ms)
         self.retention.on_applied(machine)
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(command, DeleteGroup) and isinstance(result, GroupDeleted):
+                self.pops.check_deleted(command, machine)
         if any(isinstance(command, _GROUPS_CHANGE) for command in commands):
             for view in machine.groups():
                 names = (*view.topics, RETRY_PREFIX + view.group)
@@ -91,6 +107,15 @@ class History:
         self.transactions.check_replica(node_id, machine)
         self.groups.check_replica(node_id, machine)
         self.redeliveries.check_replica(node_id, machine)
+        self.pops.check_replica(node_id, machine)
+
+    def _on_put(self, command: PutGroup, result: Result | Refused, clock_ms: int) -> None:
+        self.groups.put(command, result)
+        self.pops.put(command, result)
+
+    def _on_join(self, command: JoinGroup, result: Result | Refused, clock_ms: int) -> None:
+        self.groups.join(command, result)
+        self.pops.join(command.group, result)
 
     def _on_topic(self, command: PutTopic, result: Result | Refused, clock_ms: int) -> None:
         if isinstance(result, TopicPut):
@@ -107,6 +132,7 @@ class History:
 
     def _on_reset(self, command: ResetOffsets, result: Result | Refused, clock_ms: int) -> None:
         self.groups.reset(command, result)
+        self.pops.reset(command, result)
         if isinstance(result, OffsetsReset):
             for item in command.offsets:
                 self.redeliveries.on_reset(command.group, (item.topic, item.queue))

@@ -11,6 +11,7 @@ from . import (
     groups,
     log_files,
     operators,
+    pops,
     recovery,
     replication,
     retention,
@@ -22,6 +23,6 @@ from . import (
 
 AREAS = (
     *(election, replication, durability, log_files, recovery),
-    *(applying, dedupe, transactions, operators, timers, groups, services, retention, snapshots),
+    *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

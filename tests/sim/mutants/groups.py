@@ -4,7 +4,8 @@ import store.groups
 from store import keys
 from store.command import CommitOffsets
 from store.errors import Refused
-from store.groups import Groups, _Group, _Member, _require_member
+from store.group_record import Group, Member
+from store.groups import Groups, _require_member
 from store.placement import At
 from store.results import OffsetsCommitted
 from tests.sim.variant import Swap, mutant
@@ -34,18 +35,18 @@ def refuses_a_commit_and_keeps_it(groups: Groups, command: CommitOffsets, at: At
         raise
 
 
-def accepts_a_stale_generation(group: _Group, member_id: str, generation: int | None) -> _Member:
+def accepts_a_stale_generation(group: Group, member_id: str, generation: int | None) -> Member:
     """A member commits with the generation of an assignment that it has lost."""
     return _require_member(group, member_id)
 
 
-def forgets_members_at_a_restart(groups: Groups, group: _Group) -> None:
+def forgets_members_at_a_restart(groups: Groups, group: Group) -> None:
     """Members, assignment and generation are in memory only: on the disk a group stays as it was made."""
     if groups._index.get(keys.group(group.name)) is None:
         _store(groups, group)
 
 
-def forgets_offsets_at_a_restart(groups: Groups, group: _Group, changes: object) -> None:
+def forgets_offsets_at_a_restart(groups: Groups, group: Group, changes: object) -> None:
     """Committed offsets are in memory only."""
     for topic, queue, offset in changes:  # type: ignore[attr-defined]
         group.offsets[topic.id, queue] = offset

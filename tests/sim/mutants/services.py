@@ -11,7 +11,8 @@ from cluster.sessions import Session, Sessions
 from raft.proposals import Applied
 from store.assignment import TopicQueue, assign
 from store.command import Command, CommitOffsets, Decide, RecordChecks
-from store.groups import Groups, _Group
+from store.group_record import Group
+from store.groups import Groups
 from store.placement import At
 from store.results import ChecksRecorded, Decided, DueCheck, GroupView, OffsetsCommitted
 from store.transaction_table import TransactionTable
@@ -97,7 +98,7 @@ def goes_by_heartbeats_of_long_ago(sessions: Sessions, term: int, groups: list[G
     return _expired(sessions, term, groups)
 
 
-def a_rebalance_skips_to_the_end(groups: Groups, group: _Group) -> None:
+def a_rebalance_skips_to_the_end(groups: Groups, group: Group) -> None:
     """Who is assigned a queue begins at its end, whatever was processed of it."""
     _rebalance(groups, group)
     for name in group.record.topics:
@@ -106,7 +107,7 @@ def a_rebalance_skips_to_the_end(groups: Groups, group: _Group) -> None:
             groups._set_offsets(group, [(topic, queue, end) for queue, end in enumerate(topic.ends)])
 
 
-def a_rebalance_keeps_the_generation(groups: Groups, group: _Group) -> None:
+def a_rebalance_keeps_the_generation(groups: Groups, group: Group) -> None:
     """Who has lost a queue can go on committing its offsets."""
     generation = group.record.generation
     _rebalance(groups, group)

@@ -1,0 +1,239 @@
+"""What becomes of messages that are popped, by rules of its own: fed with each applied command, once per index.
+
+A message is handed out once; by the replicated clock it has one handle from then on, until it is acknowledged or given
+back. Acknowledged it never comes again. Given back, it comes again once with one attempt more or is a dead letter: not
+before its time, unless its handle asked for it. A group has either members or messages that are popped.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from store.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, PutGroup, ResetOffsets
+from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
+from store.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
+from store.results import GroupPut, Joined, OffsetsReset, Row
+from store.state_machine import StateMachine
+from store.topics import DLQ_PREFIX, RETRY_PREFIX
+
+from .group_model import GroupModel, KnownGroup, Place
+from .violation import Violation
+
+_ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
+Spot = tuple[Place, int]
+
+
+class Shown(NamedTuple):
+    """What a row of a group's own topics says of its message."""
+
+    origin: Spot
+    attempt: int
+
+
+@dataclass
+class Hold:
+    """One handing out of one message."""
+
+    spot: Spot
+    due_ms: int
+    state: Literal["held", "acked", "given back"] = "held"
+    answered_until_ms: int = 0
+    """Acknowledged once more before, it is answered alike."""
+
+
+@dataclass
+class PoppedGroup:
+    next: dict[Place, int] = field(default_factory=dict)
+    """What is handed out next."""
+    holds: dict[PopHandle, Hold] = field(default_factory=dict)
+    held: dict[Spot, PopHandle] = field(default_factory=dict)
+    given: list[Spot] = field(default_factory=list)
+    """What must come again or be a dead letter, once each."""
+    scheduled: int = 0
+    """So many of those come again."""
+
+
+class PopModel:
+    def __init__(self, groups: GroupModel) -> None:
+        self._groups = groups
+        self.known: dict[str, PoppedGroup] = {}
+        self.ack_kept_ms = 0
+        self._attempts_max: dict[str, int] = {}
+        self._deleted: set[str] = set()
+
+    def put(self, command: PutGroup, result: object) -> None:
+        if isinstance(result, GroupPut) and command.group not in self._deleted:
+            self._attempts_max[command.group] = result.retry_max_attempts
+
+    def pop(self, command: Pop, result: object, clock_ms: int) -> None:
+        members = self._groups.known.get(command.group, KnownGroup()).members
+        if not isinstance(result, Popped):
+            refused_for = result.code if isinstance(result, Refused) else None
+            if refused_for == GROUP_HAS_MEMBERS and not members:
+                _fail("pop_or_members", command.group, "has no members, and may not pop for having them")
+            return
+        if members:
+            _fail("pop_or_members", command.group, f"has the members {members}, and pops {result}")
+        group = self.known.setdefault(command.group, PoppedGroup())
+        offsets = self._groups.known.setdefault(command.group, KnownGroup()).offsets
+        for messages in result.messages:
+            place = (messages.topic, messages.queue)
+            for offset in messages.offsets:
+                if (place, offset) in group.held:
+                    _fail("popped_twice", command.group, f"{place} {offset} is held, and handed out: {messages}")
+                if offset != group.next.get(place, 0):
+                    _fail("pop_order", command.group, f"{messages} at {place}; next is {group.next.get(place, 0)}")
+                group.next[place] = offsets[place] = offset + 1
+                handle = messages.handle(offset)
+                if handle in group.holds:
+                    _fail("popped_twice", command.group, f"{handle} is given for another message")
+                group.holds[handle] = Hold((place, offset), clock_ms + command.invisible_ms)
+                group.held[place, offset] = handle
+        if sum(len(each.offsets) for each in result.messages) > command.max_messages:
+            _fail("popped_twice", command.group, f"{command} is answered {result}")
+        if result.due_ms != clock_ms + command.invisible_ms:
+            _fail("pop_times", command.group, f"{command} at {clock_ms} is answered {result}")
+
+    def ack(self, command: AckPopped, result: object, clock_ms: int) -> None:
+        if not isinstance(result, PopsAcked):
+            return
+        group = self.known.get(command.group, PoppedGroup())
+        for handle, outcome in zip(command.handles, result.outcomes, strict=True):
+            hold = group.holds.get(handle)
+            state = hold.state if hold is not None else "given back"
+            if outcome == "acked" and state == "given back":
+                _fail("ack_fencing", command.group, f"{handle} is over ({hold}), and acknowledged")
+            if outcome != "acked" and hold is not None:
+                if state == "held":
+                    _fail("ack_fencing", command.group, f"{handle} is held ({hold}), and told that it is over")
+                if state == "acked" and clock_ms < hold.answered_until_ms:
+                    _fail("ack_fencing", command.group, f"{handle} is acknowledged ({hold}), and told that it is not")
+            if hold is not None and hold.state == "held":
+                self._end(group, hold, "acked")
+                hold.answered_until_ms = min(hold.due_ms, clock_ms + self.ack_kept_ms)
+
+    def change(self, command: ChangeInvisible, result: object, clock_ms: int) -> None:
+        group = self.known.get(command.group, PoppedGroup())
+        hold = group.holds.get(command.handle)
+        is_held = hold is not None and hold.state == "held"
+        if isinstance(result, Refused):
+            if is_held and result.code == HANDLE_EXPIRED:
+                _fail("ack_fencing", command.group, f"{command.handle} is held ({hold}), and told that it is over")
+            return
+        assert isinstance(result, InvisibleChanged)
+        if hold is None or not is_held:
+            _fail("ack_fencing", command.group, f"{command.handle} is over ({hold}), and goes on: {result}")
+            return
+        if result.outcome == "held":
+            if not command.invisible_ms or result.due_ms != clock_ms + command.invisible_ms:
+                _fail("pop_times", command.group, f"{command} at {clock_ms} is answered {result}")
+            hold.due_ms = clock_ms + (command.invisible_ms or 0)
+        else:
+            self._end(group, hold, "given back")
+            group.given.append(hold.spot)
+            group.scheduled += result.outcome == "scheduled"
+
+    def expire(self, command: ExpirePopped, result: object, clock_ms: int) -> None:
+        assert isinstance(result, PopsExpired)
+        if len({name for name, _ in result.messages}) == 1:
+            self.known.setdefault(result.messages[0][0], PoppedGroup()).scheduled += result.scheduled
+        for name, messages in result.messages:
+            group = self.known.get(name, PoppedGroup())
+            for offset in messages.offsets:
+                hold = group.holds.get(messages.handle(offset))
+                if hold is None or hold.state != "held":
+                    _fail("popped_twice", name, f"{messages} comes again at {clock_ms}, and is {hold}")
+                    return
+                if hold.due_ms > clock_ms:
+                    _fail("pop_times", name, f"{hold} comes again at {clock_ms}")
+                self._end(group, hold, "given back")
+                group.given.append(hold.spot)
+
+    def reset(self, command: ResetOffsets, result: object) -> None:
+        group = self.known.get(command.group)
+        if group is None or not isinstance(result, OffsetsReset):
+            return
+        for item in command.offsets:
+            place = (item.topic, item.queue)
+            group.next[place] = item.offset
+            for hold in group.holds.values():
+                if hold.spot[0] == place:
+                    hold.answered_until_ms = 0
+                    if hold.state == "held":
+                        self._end(group, hold, "given back")
+
+    def join(self, name: str, result: object) -> None:
+        held = self.known[name].held if name in self.known else {}
+        if isinstance(result, Joined) and held:
+            _fail("pop_or_members", name, f"holds {held}, and takes a member: {result}")
+        if isinstance(result, Refused) and result.code == GROUP_IS_POPPED and not held:
+            _fail("pop_or_members", name, "holds nothing, and takes no members for that")
+
+    def delete(self, command: DeleteGroup, result: object) -> None:
+        if not isinstance(result, GroupDeleted):
+            return
+        known = self._groups.delete(command.group)
+        group = self.known.pop(command.group, None)
+        if (known is not None and known.members) or (group is not None and group.held):
+            _fail("pop_or_members", command.group, f"is used ({known}, {group}), and deleted")
+        self._deleted.add(command.group)
+        self._attempts_max.pop(command.group, None)
+
+    def check_deleted(self, command: DeleteGroup, machine: StateMachine) -> None:
+        """The entry that deletes it is applied: its own topics are gone."""
+        gone = [RETRY_PREFIX] + [DLQ_PREFIX] * command.with_dead_letters
+        left = [prefix + command.group for prefix in gone if machine.topic(prefix + command.group) is not None]
+        if left:
+            _fail("group_deleted", command.group, f"is deleted, and {left} stay")
+
+    def check_replica(self, node_id: int, machine: StateMachine) -> None:
+        """Exactly what was given back came again or is dead, and exactly what is held counts."""
+        for name in self._deleted - self._groups.known.keys() - self.known.keys():
+            left = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if machine.topic(topic) is not None]
+            if machine.group(name) is not None or left:
+                _fail("group_deleted", name, f"was deleted, node {node_id} has {machine.group(name)} and {left}")
+        for name, group in self.known.items():
+            held = Counter(place for place, _ in group.held)
+            there = {(each.topic, each.queue): each.held for each in machine.offsets(name) or () if each.held}
+            if there != dict(held):
+                _fail("popped_held", name, f"holds {dict(held)}, by node {node_id} {there}")
+            retries, letters = shown(machine, RETRY_PREFIX + name), shown(machine, DLQ_PREFIX + name)
+            wanted = Counter(_expected(name, spot, retries) for spot in group.given)
+            came = Counter((*retries, *letters))
+            if wanted != came:
+                missing, extra = wanted - came, came - wanted
+                _fail("popped_lost", name, f"on node {node_id}, of what was given back came not {missing}, but {extra}")
+            most = self._attempts_max.get(name)
+            if most is not None and any(each.attempt != most + 1 for each in letters):
+                _fail("popped_lost", name, f"on node {node_id} are dead {letters}")
+            if most is not None and any(each.attempt > most for each in retries):
+                _fail("popped_lost", name, f"on node {node_id} come again {retries}")
+
+    def _end(self, group: PoppedGroup, hold: Hold, state: Literal["acked", "given back"]) -> None:
+        hold.state = state
+        del group.held[hold.spot]
+
+
+def shown(machine: StateMachine, topic: str) -> list[Shown]:
+    if machine.topic(topic) is None:
+        return []
+    rows: list[Row] = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX)
+    found = []
+    for row in rows:
+        came = row.redelivery
+        if came is None or row.count != 1:
+            raise Violation("popped_lost", f"{topic} has {row}")
+        found.append(Shown(((came.topic, came.queue), came.offset), came.attempt))
+    return found
+
+
+def _expected(group: str, spot: Spot, retries: list[Shown]) -> Shown:
+    place, offset = spot
+    if place[0] == RETRY_PREFIX + group:
+        before = retries[offset]
+        return Shown(before.origin, before.attempt + 1)
+    return Shown((place, offset), 1)
+
+
+def _fail(invariant: str, group: str, found: str) -> None:
+    raise Violation(invariant, f"group {group}: {found}")

@@ -1,0 +1,136 @@
+"""Messages that are popped, and the deletion of groups, broken."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from store.command import AckPopped, ExpirePopped, GivenBack, PopPick
+from store.given_back import GivingGroup, Mark
+from store.group_record import Group
+from store.groups import Groups
+from store.index import Index
+from store.leases import Lease, LeaseKey, Leases
+from store.placement import At
+from store.pop_results import PopsAcked, PopsExpired
+from store.pops import Pops, _Taken
+from store.redelivery import Redeliveries
+from store.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
+from tests.sim.variant import Swap, mutant
+
+_popped, _due, _find, _give_back_popped = Groups.popped, Leases.due, Leases.find, Redeliveries.give_back_popped
+_take_picked, _init, _remove, _remove_topic = Pops._take_picked, Leases.__init__, Groups.remove, Topics.remove
+
+
+def hands_out_again(groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: object) -> None:
+    """What was handed out stays where it was."""
+
+
+def passes_a_message_by(
+    groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: tuple[bytes, bytes]
+) -> None:
+    """A pop moves the group past one message more than it hands out."""
+    _popped(groups, group, topic, queue, min(offset + 1, topic.ends[queue]), commits)
+
+
+def loses_what_nobody_acknowledged(pops: Pops, command: ExpirePopped, at: At) -> PopsExpired:
+    """A lease that is over is removed, and its messages with it."""
+    due = list(pops._leases.due(at.clock_ms))
+    for key, lease in due:
+        pops._leases.remove(key, lease)
+    return PopsExpired((), 0, 0, len(due))
+
+
+def takes_messages_away_early(leases: Leases, until_ms: int) -> Iterator[tuple[LeaseKey, Lease]]:
+    """When one lease is over, others are that have time left."""
+    return _due(leases, until_ms + 3_600_000)
+
+
+def takes_any_acknowledgement(pops: Pops, command: AckPopped, at: At) -> PopsAcked:
+    """Nobody is told that the time of a handle is over."""
+    for handle in command.handles:
+        group_id = pops._groups.id_of(command.group)
+        found = pops._leases.find(group_id, *msgspec.structs.astuple(handle))
+        if found is not None:
+            pops._ack(command.group, *found, [handle.offset], at)
+    return PopsAcked(command.group, tuple("acked" for _ in command.handles))
+
+
+def forgets_an_acknowledgement(pops: Pops, group: str, key: LeaseKey, lease: Lease, offsets: list[int], at: At) -> None:
+    """What was acknowledged is held as before."""
+
+
+def goes_by_the_entry_alone(leases: Leases, group_id: int, raft_index: int, number: int, offset: int) -> object:
+    """A handle is good for whatever the same entry handed out first."""
+    return _find(leases, group_id, raft_index, 0, offset)
+
+
+def gives_no_more_time(pops: Pops, key: LeaseKey, lease: Lease, offset: int, due_ms: int) -> None:
+    """Who holds on to a message is told so, and has the time that was left."""
+
+
+def gives_back_two_times(
+    redeliveries: Redeliveries, group: str, giving: GivingGroup, item: GivenBack, at: At
+) -> Mark | None:
+    """A message that was not acknowledged comes again twice."""
+    _give_back_popped(redeliveries, group, giving, item, at)
+    return _give_back_popped(redeliveries, group, giving, item, at)
+
+
+def lets_members_in(groups: Groups, group: Group) -> None:
+    """A group takes members, is committed for and deleted while its messages are out."""
+
+
+def forgets_what_is_held_at_a_restart(leases: Leases, index: Index) -> None:
+    """How many messages are out is counted from the start of the process."""
+    _init(leases, index)
+    leases._held.clear()
+    leases._of_group.clear()
+
+
+def picks_what_others_have(
+    pops: Pops, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
+) -> tuple[tuple[int, ...], int]:
+    """What a filter found is handed out, also when others have popped there since it looked."""
+    begin = group.offsets[topic.id, queue]
+    moved = tuple(
+        msgspec.structs.replace(each, begin=begin, end=max(begin, each.end)) if each.queue == queue else each
+        for each in picks
+    )
+    return _take_picked(pops, group, topic, queue, moved, taken)
+
+
+def leaves_handles_behind(leases: Leases, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
+    """A reset leaves messages with those who popped them, and hands them out once more."""
+
+
+def deletes_a_group_that_is_used(groups: Groups, name: str) -> int:
+    """Members, or messages that are out, do not keep a group from being deleted."""
+    group = groups._require(name)
+    group.record.members.clear()
+    groups._leases.revoke(group.record.id)
+    return _remove(groups, name)
+
+
+def keeps_the_retries_of_a_deleted_group(topics: Topics, topic: Topic) -> None:
+    """A group is deleted, and its own topics stay."""
+    if not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        _remove_topic(topics, topic)
+
+
+MUTANTS = (
+    mutant(17, Swap(Groups, "remove", deletes_a_group_that_is_used)),
+    mutant(17, Swap(Topics, "remove", keeps_the_retries_of_a_deleted_group)),
+    mutant(17, Swap(Groups, "popped", hands_out_again)),
+    mutant(17, Swap(Groups, "popped", passes_a_message_by)),
+    mutant(17, Swap(Pops, "expire", loses_what_nobody_acknowledged)),
+    mutant(17, Swap(Leases, "due", takes_messages_away_early)),
+    mutant(17, Swap(Pops, "ack", takes_any_acknowledgement)),
+    mutant(17, Swap(Pops, "_ack", forgets_an_acknowledgement)),
+    mutant(17, Swap(Leases, "find", goes_by_the_entry_alone)),
+    mutant(17, Swap(Pops, "_hold", gives_no_more_time)),
+    mutant(17, Swap(Redeliveries, "give_back_popped", gives_back_two_times)),
+    mutant(17, Swap(Groups, "_refuse_popped", lets_members_in)),
+    mutant(17, Swap(Leases, "__init__", forgets_what_is_held_at_a_restart)),
+    mutant(17, Swap(Pops, "_take_picked", picks_what_others_have), rare=True),
+    mutant(17, Swap(Leases, "revoke", leaves_handles_behind)),
+)
