@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keelmq.message import Receipt as Receipt
     from keelmq.message import ReceivedMessage as ReceivedMessage
     from keelmq.message import SendResult as SendResult
+    from keelmq.pop_consumer import PopConsumer as PopConsumer
     from keelmq.producer import Producer as Producer
     from keelmq.redelivery import RetryLater as RetryLater
     from keelmq.selectors import RoundRobin as RoundRobin
@@ -42,6 +43,7 @@ _MODULES = {
     "Message": "message",
     "Origin": "message",
     "Outcome": "transaction",
+    "PopConsumer": "pop_consumer",
     "Producer": "producer",
     "Receipt": "message",
     "ReceivedMessage": "message",

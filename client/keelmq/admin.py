@@ -169,6 +169,15 @@ class Admin:
         settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
         return await self._call("PUT", _group_path(group), {k: v for k, v in settings.items() if v is not None})
 
+    async def delete_group(
+        self, group: str, *, with_dead_letters: bool = False, operator: str = "", reason: str = ""
+    ) -> None:
+        """Remove offsets, settings and retries of a group, and if asked its dead letters; who and why is kept in the
+        log. Raises GroupNotFound, or Conflict while it has members or its pop consumers hold messages."""
+        flag = "true" if with_dead_letters else "false"
+        query = _query({"with_dead_letters": flag, "operator": operator, "reason": reason})
+        await self._connection.call("DELETE", f"{_group_path(group)}?{query}")
+
     async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> Json:
         """Dead letters from an offset on, with their history: `messages`, `next_offset` and `max_offset`."""
         return await self._call(

@@ -11,6 +11,7 @@ from keelmq import (
     cli_group,
     cli_log,
     cli_message,
+    cli_pop,
     cli_scheduled,
     cli_send,
     cli_topic,
@@ -40,6 +41,7 @@ app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_log.app, name="log")
 app.command("send", epilog=cli_send.EXAMPLES)(cli_send.send)
 app.command("consume", epilog=cli_consume.EXAMPLES)(cli_consume.consume)
+app.command("pop", epilog=cli_pop.EXAMPLES)(cli_pop.pop)
 
 
 def _show_version(value: bool) -> None:

@@ -66,7 +66,7 @@ def consume(
     def emit(message: "ReceivedMessage") -> bool:
         """Print; False when that was the last one asked for."""
         nonlocal printed
-        _print_message(message, as_json)
+        print_message(message, as_json=as_json)
         printed += 1
         return printed != max_messages
 
@@ -199,13 +199,20 @@ async def _read_queue(
         offset = pulled.next_offset
 
 
-def _print_message(message: "ReceivedMessage", as_json: bool) -> None:
-    text, encoding = _text(message.body)
-    if as_json:
-        from keelmq.message import to_builtins
+def message_line(message: "ReceivedMessage") -> dict[str, Any]:
+    """What `--json` prints of a message."""
+    from keelmq.message import to_builtins
 
-        print_json({**to_builtins(message), "body": text, "encoding": encoding})
+    text, encoding = _text(message.body)
+    return {**to_builtins(message), "body": text, "encoding": encoding}
+
+
+def print_message(message: "ReceivedMessage", *, as_json: bool) -> None:
+    """One line."""
+    if as_json:
+        print_json(message_line(message))
         return
+    text, encoding = _text(message.body)
     details = [f"tag={message.tag}"] if message.tag else []
     details += [f"keys={','.join(message.keys)}"] if message.keys else []
     details += [f"{name}={value}" for name, value in message.properties.items()]

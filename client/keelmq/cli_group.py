@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
 
+Operator = Annotated[str, typer.Option(envvar="USER", help="Who does it; kept in the log.")]
 Source = Annotated[
     str,
     typer.Argument(metavar="FROM", help="Whose offsets are taken.", autocompletion=group_names, show_default=False),
@@ -112,6 +113,36 @@ def clone_offsets(
         return
     print(f"{target} goes on from where {source} is, generation {answer['generation']}")
     print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+
+
+@app.command(epilog="Example:  keelmq group delete points --reason 'the service is gone'")
+def delete(
+    group: GroupArgument,
+    with_dead_letters: Annotated[
+        bool, typer.Option("--with-dead-letters", help="Its dead letters too; otherwise they stay readable.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    operator: Operator = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group that nobody uses, with its offsets, settings and what it is to be given again."""
+    from keelmq.admin import Admin
+
+    if not yes:
+        typer.confirm(f"Delete group {group} with its offsets?", abort=True, err=True)
+
+    async def work(connection: "Connection") -> None:
+        await Admin(connection).delete_group(
+            group, with_dead_letters=with_dead_letters, operator=operator, reason=reason
+        )
+
+    run(servers, work, as_json=as_json)
+    if as_json:
+        print_json({"group": group, "deleted": True})
+    else:
+        print(f"group {group} is deleted")
 
 
 RESET_EXAMPLES: Final = (

@@ -20,7 +20,7 @@ import aiohttp
 from rich.console import Console
 
 from deploy.local_nodes import NodeError
-from tests.bench import compression, floor, groups, load, storm, timers
+from tests.bench import compression, floor, groups, load, pops, storm, timers
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
 
@@ -82,6 +82,16 @@ async def run_groups(directory: Path, settings: argparse.Namespace, figures: Fig
     try:
         cluster.start()
         await groups.measure(cluster, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
+async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"{NODES} nodes, {', '.join(map(str, pops.WORKER_COUNTS))} pop consumers")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await pops.measure(cluster, settings.seconds, figures)
     finally:
         cluster.close()
 
@@ -155,6 +165,8 @@ def chosen(settings: argparse.Namespace) -> Section:
         return run_timers
     if settings.storm is not None:
         return run_storm
+    if settings.pops:
+        return run_pops
     return run_groups if settings.groups else run
 
 
@@ -175,6 +187,7 @@ def main() -> int:
     )
     parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at one moment (default 100,000)")
     parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
+    parser.add_argument("--pops", action="store_true", help="measure pop consumers, and nothing else")
     parser.add_argument(
         "--storm", type=int, metavar="N", help="measure what N undecided transactions do to producers, and nothing else"
     )

@@ -28,6 +28,7 @@ from tests.chaos.violations import Kind, Violations
 from tests.chaos.workloads.consume import Group, Readers
 from tests.chaos.workloads.delayed import Delayed
 from tests.chaos.workloads.operators import Operators
+from tests.chaos.workloads.pops import Pops
 from tests.chaos.workloads.produce import Batches, Idempotent, Keyed, Singles
 from tests.chaos.workloads.raw_http import RawHttp
 from tests.chaos.workloads.returns import Returns
@@ -44,6 +45,7 @@ BATCHES_SHARE: Final = 0.8
 """Of the wanted rate; the workers that send one by one have fixed paces."""
 MEMBERS: Final = 3
 RETURNS_MEMBERS: Final = 2
+POPPERS: Final = 3
 OFFSETS_INTERVAL_S: Final = 1.0
 GUILT_POLL_S: Final = 0.1
 WORKERS_END_TIMEOUT_S: Final = 60.0
@@ -113,6 +115,7 @@ class Epoch:
         field = Field(cluster.urls, run_id, self._book, reads, self._history, self.violations, self.plan.seed)
         scheduler = Scheduler(cluster, self._book, self._kinds, self.plan.seed, self._display.event)
         group, returns = Group(field, MEMBERS), Returns(field, RETURNS_MEMBERS)
+        pops = Pops(field, POPPERS)
         transactional = [Transactions(field, 0.1), Transactions(field, 1.0, abandoned=True)]
         operators = Operators(field, transactional[1].database, 0.5)
         verdict = Verdict(field, cluster, observer, [each.database for each in transactional])
@@ -122,13 +125,14 @@ class Epoch:
         await cluster.wait_ready()
         await create_topics(cluster.urls)
         await returns.prepare()
+        await pops.prepare()
         background = [
             asyncio.create_task(observer.run()),
             asyncio.create_task(self._poll_offsets(verdict, group, cluster)),
             asyncio.create_task(self._tick()),
         ]
         consuming = asyncio.Event()
-        consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming)))
+        consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming), pops.run(consuming)))
         begun_s = time.monotonic()
         try:
             await self._trouble(field, scheduler, [*transactional, operators], consumers)
@@ -144,6 +148,7 @@ class Epoch:
             await verdict.judge_queues(lambda text: self._display.event("step", text))
             await verdict.judge_returns(returns.processed)
             await verdict.judge_audit(operators.steps)
+            verdict.judge_pops(pops)
             await verdict.judge_logs(last_index, lambda text: self._display.event("step", text))
         return Figures.of(
             scheduler,
@@ -228,6 +233,7 @@ class Epoch:
         await verdict.timers_fired()
         await verdict.drain(group.progress)
         await verdict.drain_returns()
+        await verdict.drain_pops()
 
     async def _poll_offsets(self, verdict: Verdict, group: Group, cluster: ChaosCluster) -> None:
         rng = random.Random(f"offsets {self.plan.seed}")

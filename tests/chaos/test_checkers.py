@@ -14,6 +14,7 @@ from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, LogContent, compare_logs
 from tests.chaos.checkers.node_logs import leaders_in, traces_in
+from tests.chaos.checkers.pops import judge_pops
 from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
 from tests.chaos.ledger import Book, Place, WorkerLedger
 from tests.chaos.message import body_of, number_in, number_of
@@ -322,6 +323,14 @@ class TestReturns:
     def test_anything_else_is_named(self, violations: Violations, processed: dict[int, int], dead: list[int]) -> None:
         judge_returns({10, 11}, processed, dead, violations)
         assert dict(violations.counts) == {Kind.RETURNED: 1}
+
+
+def test_everything_that_is_popped_is_acknowledged_in_the_end(violations: Violations) -> None:
+    judge_pops({1, 2, 3}, {1, 2}, {3}, violations)
+    assert not violations
+    judge_pops({1, 2, 3}, {1, 2}, (), violations)
+    judge_pops({1}, {1, 4}, (), violations)
+    assert dict(violations.counts) == {Kind.RETURNED: 2}
 
 
 def test_what_was_taken_back_is_in_no_queue(book: Book, violations: Violations) -> None:

@@ -18,6 +18,7 @@ from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, compare_logs
 from tests.chaos.checkers.node_logs import leaders_in, traces_in
+from tests.chaos.checkers.pops import judge_pops
 from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.message import number_in
@@ -26,6 +27,7 @@ from tests.chaos.progress import GroupProgress
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.consume import GROUP
 from tests.chaos.workloads.operators import Step
+from tests.chaos.workloads.pops import POPS_GROUP, POPS_RETRY_TOPIC, POPS_TOPIC, Pops
 from tests.chaos.workloads.returns import RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
 from tests.chaos.workloads.transactions import Database
 from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
@@ -72,7 +74,7 @@ class Verdict:
     async def timers_fired(self) -> None:
         """Until no message waits for its time any more: those that were delayed, and those that were given back."""
         until_s = time.monotonic() + RESOLVE_TIMEOUT_S
-        for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC)):
+        for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC), quote(POPS_RETRY_TOPIC)):
             while await self._from_leader(f"/v1/topics/{topic}/scheduled?limit=1", lambda answer: answer["messages"]):
                 if time.monotonic() > until_s:
                     self._field.violations.add(Kind.NO_PROGRESS, f"messages of {topic} still wait for their time")
@@ -86,18 +88,35 @@ class Verdict:
         """
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
-            before = await self._returns_ends()
+            before = await self._ends_of(RETURNS_GROUP)
             await self.timers_fired()
-            if before is not None and before == await self._returns_ends():
+            if before is not None and before == await self._ends_of(RETURNS_GROUP):
                 return
             if time.monotonic() > until_s:
                 self._field.violations.add(Kind.NOT_DRAINED, f"group {RETURNS_GROUP} does not reach its queues' ends")
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _returns_ends(self) -> list[int] | None:
+    async def drain_pops(self) -> None:
+        """Until everything is acknowledged: what is held, or waits to come again, is lag or a timer."""
+        until_s = time.monotonic() + DRAIN_TIMEOUT_S
+        while True:
+            before = await self._ends_of(POPS_GROUP)
+            await self.timers_fired()
+            if before is not None and before == await self._ends_of(POPS_GROUP):
+                return
+            if time.monotonic() > until_s:
+                self._field.violations.add(Kind.NOT_DRAINED, f"group {POPS_GROUP} does not acknowledge everything")
+                return
+            await asyncio.sleep(POLL_S)
+
+    def judge_pops(self, pops: Pops) -> None:
+        """After the queues were read: every message of the topic is acknowledged."""
+        judge_pops(self._field.reads.numbers(POPS_TOPIC), pops.acked_s, pops.unknown, self._field.violations)
+
+    async def _ends_of(self, group: str) -> list[int] | None:
         """The ends of the group's queues; None while it lags behind one."""
-        path = f"/v1/groups/{RETURNS_GROUP}/offsets"
+        path = f"/v1/groups/{group}/offsets"
         offsets: list[dict[str, Any]] | None = await self._from_leader(path, lambda answer: answer["offsets"])
         if not offsets or any(each["lag"] for each in offsets):
             return None

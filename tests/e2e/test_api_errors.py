@@ -183,6 +183,17 @@ CASES = [
     Case("offset_moves_back", 409, "PUT", f"{GROUP}/offsets", offsets(0, member_id="m", generation=1)),
     Case("group_has_members", 409, "PUT", f"{GROUP}/offsets", offsets(1)),
     Case("group_has_members", 409, "POST", f"{GROUP}/clone-offsets", {"source": "other"}, extra={"generation": 1}),
+    Case("group_has_members", 409, "POST", f"{GROUP}/pop", {"topic": "orders"}, extra={"generation": 1}),
+    Case("group_has_members", 409, "DELETE", GROUP, extra={"generation": 1}),
+    Case("group_not_found", 404, "DELETE", "/v1/groups/none"),
+    Case("group_not_found", 404, "POST", "/v1/groups/none/pop/ack", {"receipt_handles": ["1-0-0"]}),
+    Case("topic_not_found", 404, "POST", "/v1/groups/none/pop", {"topic": "none"}),
+    Case("invalid_request", 400, "POST", "/v1/groups/popped/pop/ack", {"receipt_handles": ["none"]}),
+    Case("group_is_popped", 409, "POST", "/v1/groups/popped/members", {"topics": ["orders"]}, extra={"held": 1}),
+    Case("group_is_popped", 409, "PUT", "/v1/groups/popped/offsets", offsets(3)),
+    Case("group_is_popped", 409, "DELETE", "/v1/groups/popped", extra={"held": 1}),
+    Case("handle_expired", 409, "POST", "/v1/groups/popped/pop/invisible", {"receipt_handle": "1-0-0"}),
+    Case("subscription_mismatch", 409, "POST", "/v1/groups/popped/pop", {"topic": "orders", "tags": "A"}),
     Case("subscription_mismatch", 409, "POST", f"{GROUP}/members", {"topics": ["plain"]}),
     Case(
         "subscription_mismatch", 409, "POST", f"{GROUP}/members", {"topics": ["orders"], "tags": {"orders": "A"}},
@@ -212,6 +223,7 @@ TESTED_ELSEWHERE = {
     "not_ready": "test_faults_cluster.py",
     "unknown_outcome": "test_faults_cluster.py",
     "disk_full": "test_faults_disk.py",
+    "too_many_held": "test_pop.py",
     "log_range_removed": "test_log_events.py",
 }
 
@@ -236,6 +248,8 @@ def node(single: ClusterProcess) -> NodeProcess:
     session = {"topics": ["orders"], "member_id": "m", "session_timeout_ms": 600_000}
     ok(node.request("POST", f"{GROUP}/members", payload=session))
     ok(node.request("PUT", f"{GROUP}/offsets", payload=offsets(1, member_id="m", generation=1)))
+    pop = {"topic": "orders", "max_messages": 1, "invisible_ms": 3_600_000}
+    assert len(ok(node.request("POST", "/v1/groups/popped/pop", payload=pop))["messages"]) == 1
     return node
 
 

@@ -1,0 +1,37 @@
+"""A stateless worker: as many of it as there is work, whatever the number of queues.
+
+    python -m examples.pop_worker orders shippers --servers http://127.0.0.1:7081
+
+Run it several times. Messages are handed out one by one; a worker that is killed loses nothing, what it held comes
+again to another one. SIGTERM lets running handlers end.
+"""
+
+import argparse
+import asyncio
+import signal
+
+from keelmq import PopConsumer, ReceivedMessage
+
+
+async def ship(message: ReceivedMessage) -> None:
+    """The work. Raising gives the message back: it comes again by the group's back-off."""
+    again = f", attempt {message.attempt}" if message.attempt else ""
+    print(f"shipped {message.body.decode()}{again}", flush=True)
+
+
+async def main(topic: str, group: str, servers: str) -> None:
+    worker = PopConsumer(ship, topic=topic, group=group, servers=servers, concurrency=16)
+    stopping: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(worker.close())))
+    await worker.run()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Take messages as a pop consumer.")
+    parser.add_argument("topic")
+    parser.add_argument("group")
+    parser.add_argument("--servers", default="http://127.0.0.1:7081")
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.topic, arguments.group, arguments.servers))

@@ -1,0 +1,107 @@
+"""Pop consumers that forget messages, give them back, hold on to them, and crash with them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import keelmq
+from keelmq.errors import Closed, Conflict, Unavailable
+from keelmq.pop_calls import PopCalls, PoppedMessage
+from keelmq.selection import EVERYTHING
+from tests.chaos.message import name_of, number_in
+from tests.chaos.violations import Kind
+from tests.chaos.workloads.worker import TRANSACTION_TOPICS, Field
+
+POPS_GROUP: Final = "chaos-pops"
+POPS_TOPIC: Final = TRANSACTION_TOPICS[0]
+POPS_RETRY_TOPIC: Final = f"%RETRY%{POPS_GROUP}"
+MAX_ATTEMPTS: Final = 1_000
+"""Clocks leap, and every leap is an attempt: none is to be the last."""
+RETRY_DELAYS_MS: Final = (200,)
+INVISIBLE_MS: Final = (1_000, 4_000)
+WAIT_MS: Final = 1_000
+PAUSE_S: Final = 0.2
+FORGOTTEN_SHARE, GIVEN_BACK_SHARE, HELD_SHARE = 0.05, 0.1, 0.1
+
+
+class Pops:
+    """`acked_s`: when a message, by its number, was known to be acknowledged. It never comes again after that.
+    `unknown`: those whose acknowledgement was never answered."""
+
+    def __init__(self, field: Field, workers: int) -> None:
+        self.acked_s: dict[int, float] = {}
+        self.unknown: set[int] = set()
+        self._field = field
+        self._workers = workers
+        self._rng = field.rng("pops")
+
+    async def prepare(self) -> None:
+        """Give the group its limits, on a cluster that is ready. Idempotent."""
+        connection = keelmq.Connection(self._field.urls)
+        try:
+            await keelmq.Admin(connection).put_group(
+                POPS_GROUP, retry_max_attempts=MAX_ATTEMPTS, retry_delays_ms=RETRY_DELAYS_MS
+            )
+        finally:
+            connection.close()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self._workers):
+                tasks.create_task(self._work(f"popper-{number}", stop))
+
+    async def _work(self, name: str, stop: asyncio.Event) -> None:
+        connection = keelmq.Connection(self._field.urls)
+        calls = PopCalls(connection, POPS_GROUP, POPS_TOPIC, EVERYTHING, name)
+        try:
+            while not stop.is_set():
+                try:
+                    await self._round(name, calls)
+                except keelmq.KeelMQError as error:
+                    if not isinstance(error, Unavailable | Closed) and not error.outcome_unknown:
+                        self._field.violations.add(Kind.CONTRACT, f"{name}: {type(error).__name__}: {error}")
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            connection.close()
+
+    async def _round(self, name: str, calls: PopCalls) -> None:
+        begun_s = time.monotonic()
+        popped = await calls.pop(self._rng.randint(1, 32), self._rng.randint(*INVISIBLE_MS), WAIT_MS, "earliest")
+        finished: list[PoppedMessage] = []
+        for each in popped:
+            self._look_at(name, each.message, begun_s)
+            fate = self._rng.random()
+            if fate < FORGOTTEN_SHARE:
+                continue
+            with contextlib.suppress(Conflict):  # too late: somebody else has it, or will
+                if fate < FORGOTTEN_SHARE + GIVEN_BACK_SHARE:
+                    await calls.give_back(each.receipt_handle, at_once=self._rng.random() < 0.5, reason="chaos")
+                    continue
+                if fate < FORGOTTEN_SHARE + GIVEN_BACK_SHARE + HELD_SHARE:
+                    await calls.hold(each.receipt_handle, INVISIBLE_MS[1])
+            finished.append(each)
+        await self._acknowledge(calls, finished)
+
+    def _look_at(self, name: str, message: keelmq.ReceivedMessage, begun_s: float) -> None:
+        place = message.origin if message.origin is not None else message
+        self._field.reads.read((place.topic, place.queue), place.offset, message.body, name)
+        number = number_in(message.body)
+        if number is not None and self.acked_s.get(number, begun_s) < begun_s:
+            detail = f"{name_of(number)} was acknowledged, and is handed out again: attempt {message.attempt}"
+            self._field.violations.add(Kind.RETURNED, detail)
+
+    async def _acknowledge(self, calls: PopCalls, finished: Sequence[PoppedMessage]) -> None:
+        if not finished:
+            return
+        numbers = {each.receipt_handle: number_in(each.message.body) for each in finished}
+        try:
+            answers = await calls.ack(list(numbers))
+        except keelmq.KeelMQError:
+            self.unknown.update(number for number in numbers.values() if number is not None)
+            raise
+        now_s = time.monotonic()
+        for handle, number in numbers.items():
+            if number is not None and answers.get(handle):
+                self.acked_s.setdefault(number, now_s)
