@@ -367,7 +367,7 @@ class Fold:
                 del self.state.given_back[key]
         if row.topic == f"%RETRY%{row.group}" and row.topic in self.state.group_places:
             places = self.state.group_places[row.topic]
-            for offset in [offset for offset in places if offset < row.offset_end]:
+            for offset in [offset for offset in places if row.offset <= offset < row.offset_end]:
                 del places[offset]
 
     def _messages_between(self, row: Row, begin: int, end: int) -> tuple[list[int], list[str]]:

@@ -175,6 +175,18 @@ def test_a_message_that_is_given_back_counts_as_consumed_when_it_was_processed()
     assert folded.state.given_back == {}
 
 
+def test_pop_consumers_acknowledge_in_any_order() -> None:
+    log = History()
+    log.publish("orders", "m-0", "m-1", "m-2")
+    for number in range(3):
+        log.retry("g", "orders", number, f"m-{number}")
+    log.publish("%RETRY%g", "m-0", "m-1", "m-2", attempt=1)
+    for offset in (2, 0, 1):
+        log.ack("g", "%RETRY%g", offset, offset + 1)
+    consumed = Folded(log.table()).of_kind("CONSUMED_BY")
+    assert {f"message:orders/m-{number}" for number in range(3)} <= {source for source, _ in consumed}
+
+
 def test_a_dead_letter_was_never_consumed() -> None:
     folded = Folded(shop().table())
     assert folded.of_kind("DEAD_LETTERED") == {("message:orders/later-0", "consumer_group:shipping")}
