@@ -7,8 +7,9 @@ lost: at worst a check is asked once more without being counted twice.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from cluster.block_reader import BlockReader, message_view
@@ -210,7 +211,7 @@ class CheckService:
         now_ms = self._core.now_ms()
         self._expire(now_ms)
         self._pace.refill()
-        given_up: list[str] = []
+        given_up: dict[str, int] = {}
         for _ in range(PAGES_PER_SCAN):
             more = self._scan_page(now_ms, given_up)
             polled = any(self._pollers.values())
@@ -222,16 +223,17 @@ class CheckService:
                     _wake(poller)
         if given_up and not self._discarding:
             self._discarding = True
-            asyncio.create_task(self._discard(tuple(given_up[:DISCARDS_MAX])), name="discard")  # noqa: RUF006
+            first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
+            asyncio.create_task(self._discard(first), name="discard")  # noqa: RUF006
 
-    def _scan_page(self, now_ms: int, given_up: list[str]) -> bool:
+    def _scan_page(self, now_ms: int, given_up: dict[str, int]) -> bool:
         """Go on where the last page ended; False when this scan is to end here."""
         rows = min(DUE_PER_PAGE, self._pace.left + 1)
         due = self._core.state.due_checks(now_ms, rows, self._scanned_to)
         for check in due:
             if check.transaction_id not in self._leased_until_ms:
                 if check.check_times >= self._core.config.check_max:
-                    given_up.append(check.transaction_id)
+                    given_up[check.transaction_id] = check.check_times
                 elif self._pace.used_up:
                     return False
                 else:
@@ -274,9 +276,10 @@ class CheckService:
             return None
         return free[0]
 
-    async def _discard(self, transaction_ids: tuple[str, ...]) -> None:
+    async def _discard(self, given_up: Mapping[str, int]) -> None:
+        """Those that were asked about so often; what was resumed before this is carried out stays."""
         try:
-            applied = await self._core.propose(Discard(transaction_ids))
+            applied = await self._core.propose(Discard(tuple(given_up), tuple(given_up.values())))
             self._core.metrics.decided["discarded"].inc(len(applied.result.transaction_ids))
             for transaction_id in applied.result.transaction_ids:
                 logger.warning("transaction %s discarded: nobody answered its checks", transaction_id)

@@ -109,6 +109,9 @@ class Discard(msgspec.Struct, array_like=True, frozen=True, tag_field="command",
     """Give up on transactions that nobody decided."""
 
     transaction_ids: tuple[str, ...]
+    check_times: tuple[int, ...] = ()
+    """How often each had been asked about when this was proposed: one that was resumed since is left alone. Empty in
+    entries of before that was known: then all are given up."""
 
 
 class SetCheckUrl(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=8):

@@ -159,7 +159,10 @@ class Transactions:
     def discard(self, command: Discard, at: At) -> Discarded:
         """The message ids are kept: a discarded transaction still has what it takes to deliver it."""
         discarded: list[str] = []
+        seen = dict(zip(command.transaction_ids, command.check_times, strict=False))
         for transaction_id, record in self._still_prepared(command.transaction_ids):
+            if record.check_times < seen.get(transaction_id, 0):
+                continue  # resumed meanwhile: its checks begin anew
             record.decided_at_ms = at.clock_ms
             record.decided_index = at.raft_index
             self.table.decide(transaction_id, record, DISCARDED)

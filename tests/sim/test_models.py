@@ -175,6 +175,9 @@ def test_what_is_discarded_is_resumed_and_asked_about_anew() -> None:
     resumed(model, refused("prepared"), by="bob")
     broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_050), by="bob"))
     assert list(model.undecided) == ["t"]
+    late = Discard(("t",), (1,))  # proposed before it was resumed
+    model.discard(late, Discarded(()))
+    broken("discarded", lambda: model.discard(late, Discarded(("t",))))
     checked(model)
     model.discard(Discard(("t",)), Discarded(("t",)))
     resumed(model, Resumed("t", "prepared", 2_050), by="bob")

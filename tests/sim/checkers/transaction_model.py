@@ -142,13 +142,17 @@ class TransactionModel:
                 )
 
     def discard(self, command: Discard, result: object) -> None:
-        prepared = [each for each in dict.fromkeys(command.transaction_ids) if each in self.undecided]
+        seen = dict(zip(command.transaction_ids, command.check_times, strict=False))
+        prepared = [
+            each
+            for each in dict.fromkeys(command.transaction_ids)
+            if each in self.undecided and self.known[each].check_times >= seen.get(each, 0)
+        ]
         if not isinstance(result, Discarded) or list(result.transaction_ids) != prepared:
             _fail("discarded", ", ".join(command.transaction_ids), f"of these {prepared} are undecided: {result}")
         for transaction_id in prepared:
             known = self.known[transaction_id]
-            # One that was resumed may be hit by a discard that was proposed before: it can be resumed again.
-            if known.check_times < self.check_max and known.resumed_by is None:
+            if known.check_times < self.check_max:
                 _fail("discarded", transaction_id, f"after {known.check_times} checks, not {self.check_max}")
             known.discards += 1
             self._settle(transaction_id, "discarded")

@@ -48,7 +48,7 @@ def counts_undelivered_checks(service: CheckService, check: DueCheck, now_ms: in
 
 def discards_instead_of_asking(service: CheckService, check: DueCheck, now_ms: int) -> None:
     """A transaction is discarded when its first check is due."""
-    _in_background(service._discard((check.transaction_id,)))
+    _in_background(service._discard({check.transaction_id: check.check_times}))
 
 
 def loses_the_check_count_at_a_restart(transactions: Transactions, command: RecordChecks, at: At) -> ChecksRecorded:

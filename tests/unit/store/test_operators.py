@@ -18,7 +18,17 @@ from store.command import (
 )
 from store.errors import Refused
 from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX, TIMELINE_EVENTS_MAX
-from store.results import Decided, Position, Prepared, Resumed, Settings, SettingsPut, TimelineEvent, TransactionView
+from store.results import (
+    Decided,
+    Discarded,
+    Position,
+    Prepared,
+    Resumed,
+    Settings,
+    SettingsPut,
+    TimelineEvent,
+    TransactionView,
+)
 from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
 
@@ -286,3 +296,12 @@ def test_a_record_without_the_fields_of_operators_is_read(replica: Replica) -> N
     replica.index.commit()
     assert not isinstance(replica.one(resume()), Refused)
     assert events(replica) == ["prepared", "check", "discarded", "resumed"]
+
+
+def test_a_discard_that_was_under_way_leaves_alone_what_was_resumed(replica: Replica) -> None:
+    """It was proposed when all checks were unanswered; those of the resumed one begin anew."""
+    replica.do(prepare("tx", header()), prepare("other", header(batch_id="b2")))
+    checks = RecordChecks(("tx", "other"), "c", "poll", 50)
+    replica.do(checks, checks, Discard(("tx",), (2,)), resume())
+    assert replica.one(Discard(("tx", "other"), (2, 2))) == Discarded(("other",))
+    assert view(replica).state == "prepared"
