@@ -191,6 +191,7 @@ class SafeSyncObj(ElectionHandlers):
                     self.snapshots.want(peer)
                 self._send_appends_to(peer, progress, heartbeat=True)
             return
+        progress.counts = reply.counts
         progress.on_ack(reply.match_index)
         self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
@@ -200,7 +201,8 @@ class SafeSyncObj(ElectionHandlers):
         """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
         counts that one.
         """
-        self.set_match(peer, min(self._progress[peer].acked, self.log.synced_index))
+        progress = self._progress[peer]
+        self.set_match(peer, min(progress.acked, self.log.synced_index) if progress.counts else 0)
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
@@ -231,21 +233,22 @@ class SafeSyncObj(ElectionHandlers):
         self._known_committed = max(self._known_committed, min(message.commit_index, match))
         self.commit_index = self._known_committed
         self._rejoin.follow(message.term, message.commit_index)
+        counts = self.journal.voter or self._rejoin.has_heard_all
         if append.entries:
-            self.gate.submit(peer, AppendReply(self.term, True, match), match, self.log.synced_index)
+            self.gate.submit(peer, AppendReply(self.term, True, match, counts=counts), match, self.log.synced_index)
         else:  # a heartbeat is answered at once: a slow disk is not a dead node
-            self.send(peer, AppendReply(self.term, True, min(match, self.log.synced_index)))
+            self.send(peer, AppendReply(self.term, True, min(match, self.log.synced_index), counts=counts))
 
     def _vote_again(self) -> None:
         """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
         if self.journal.voter or self.leader_id is None:
             return
-        if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
-            return
         if not self._rejoin.has_heard_all:
             for peer in self._rejoin.to_ask():
-                log.info("caught up; asking node %d for its term before voting again", peer)
+                log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
                 self.send(peer, PreVote(self.term, self.log.last_index, self.log.last_term, False))
+            return
+        if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
             return
         try:
             self.set_term(self.term, self.leader_id)

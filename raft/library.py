@@ -173,6 +173,10 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         """What the library's commit rule may count for that peer."""
         self._SyncObj__raftMatchIndex[self._nodes[node_id]] = index
 
+    def counted(self, node_id: int) -> int:
+        """What it was last told to count for that peer."""
+        return int(self._SyncObj__raftMatchIndex[self._nodes[node_id]])
+
     def heard_from(self, node_id: int) -> None:
         """Feeds check-quorum."""
         self._SyncObj__lastResponseTime[self._nodes[node_id]] = now()

@@ -101,6 +101,9 @@ class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
 
     Otherwise: the entry before `rejected_prev + 1` did not match; the leader should go on from `hint`, the first
     index of the follower's conflicting term (row 12) or the end of its log.
+
+    `counts`: this copy may be counted for a commit; not so while the node's old disk, which is lost, may have voted
+    in a later term than its new one knows of (raft/rejoin.py).
     """
 
     term: Natural
@@ -108,6 +111,7 @@ class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
     match_index: Natural
     rejected_prev: Natural = 0
     hint: Natural = 0
+    counts: bool = True
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag=9, frozen=True):

@@ -19,6 +19,8 @@ class Progress:
     def __init__(self, next_index: int) -> None:
         self.acked = 0
         """The follower's fsynced log equals ours up to here, by its own word in this term."""
+        self.counts = False
+        """Whether that copy may be counted, by the follower's last word."""
         self.next_index = next_index
         self.announced_commit = 0
         """The commit index in what was sent last."""

@@ -7,6 +7,8 @@ again once it cannot contradict either:
   here: that one stands behind everything earlier leaders committed (Raft paper 5.4.2).
 * Every other node has spoken to it since it started, so its term is at least that of every vote it may have given:
   who asked for one had its term on disk before. Its vote in the present term counts as given to the leader it follows.
+
+The second is needed for its copies to count as well: having voted for another, the old disk would not have taken them.
 """
 
 from collections.abc import Callable, Collection

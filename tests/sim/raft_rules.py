@@ -39,6 +39,7 @@ class RaftRules:
         self._bound_by: dict[int, set[int]] = {}
         self._was_led = False  # by anybody, ever
         self._heard: dict[int, set[int]] = {}  # by each node since it started
+        self._knows_terms: set[int] = set()  # nodes that heard everybody, in one go, since their disk was replaced
 
     def on_start(self, node_id: int) -> None:
         self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
@@ -46,6 +47,7 @@ class RaftRules:
         self._heard[node_id] = set()
 
     def on_wiped(self, node_id: int) -> None:
+        self._knows_terms.discard(node_id)
         if not self._was_led:
             return  # a disk that is replaced within the very first election is out of scope (docs/reliability.md)
         held, knows = self._disks[node_id].before_wipe, self._safety.committed.knows
@@ -76,7 +78,10 @@ class RaftRules:
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
-        self._heard[replica.node_id].add(source)
+        heard = self._heard[replica.node_id]
+        heard.add(source)
+        if len(heard) == len(self._disks) - 1:
+            self._knows_terms.add(replica.node_id)
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
@@ -114,8 +119,19 @@ class RaftRules:
         if durable.hard_state[0] > handlers.term:
             return  # in a later term it may have cut what it acknowledged, since that was not committed
         knows_disk = replica.incarnation_of(answer.peer) == incarnation(answer.peer, durable.wipes)
+        if knows_disk and answer.peer in self._bound_by and not durable.voter and handlers.counted(answer.peer):
+            self._check_new_disk(leader, answer.peer)
         term = self._term_in(replica.log, counted)
         check_counted(leader, answer.peer, counted, term, durable, knows_disk=knows_disk)
+
+    def _check_new_disk(self, leader: int, node_id: int) -> None:
+        """The lost disk may have voted for who leads a later term: its node counts once it would know of that."""
+        if node_id not in self._knows_terms:
+            silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
+            raise Violation(
+                "counted_too_early",
+                f"leader {leader} counts the copy on node {node_id}'s new disk, and that has not heard {silent}",
+            )
 
     def _term_in(self, log: CommitLog, index: int) -> int:
         """Of an entry of that log; of one before its base, what is committed there."""

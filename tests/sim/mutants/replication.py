@@ -22,6 +22,13 @@ class TakesAcksOfAnyTerm(SafeSyncObj):
         super().on_append_reply(peer, msgspec.structs.replace(reply, term=self.term))
 
 
+class CountsANewDiskAtOnce(SafeSyncObj):
+    """The copy on a new disk counts although the old one may have voted for who leads a later term."""
+
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        super().on_append_reply(peer, msgspec.structs.replace(reply, counts=True))
+
+
 class CountsAcksOfALostDisk(SafeSyncObj):
     """What a node acknowledged before its disk was replaced still counts."""
 
@@ -168,6 +175,7 @@ def _handlers(invariant: int, part: type[SafeSyncObj]) -> Variant:
 MUTANTS = (
     _handlers(1, TakesAcksOfAnyTerm),
     _handlers(12, CountsAcksOfALostDisk),
+    _handlers(12, CountsANewDiskAtOnce),
     _handlers(1, KeepsPromisesOfPastTerms),
     _handlers(1, CutsMatchingEntries),
     _handlers(3, CutsCommittedEntries),

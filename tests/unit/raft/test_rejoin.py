@@ -116,3 +116,21 @@ async def test_what_a_lost_disk_acknowledged_no_longer_counts(tmp_path: Path) ->
         leader.disk.release()
         assert await unanswered(pending), "only the leader's disk has it"
         pending.cancel()
+
+
+async def test_a_new_disk_does_not_count_before_every_node_has_told_its_term(tmp_path: Path) -> None:
+    # The silent node may lead a later term by the vote of the lost disk, which would refuse what it is sent now.
+    async with cluster(3, tmp_path, election_timeout_ms=4_000) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        silent, wiped = [member for member in members if member is not leader]
+        await silent.stop()
+        await wipe(wiped)
+        await wiped.start()
+        pending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: wiped.log.synced_index == leader.log.last_index)
+        assert await unanswered(pending), "of three disks one is away, and one has forgotten whom it voted for"
+        await silent.start()
+        await pending
+        await until(lambda: same_state(members))
