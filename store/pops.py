@@ -244,8 +244,10 @@ class Pops:
             self._outcomes.add(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
 
     def _hold(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int) -> None:
-        """Until another time: a lease of its own if there are others in it."""
-        if lease.held == (offset,):
+        """Until another time: a lease of its own if there are others in it, also acknowledged ones that would go
+        sooner.
+        """
+        if lease.held == (offset,) and (due_ms >= lease.due_ms or not lease.acked):
             self._leases.replace(key, lease, msgspec.structs.replace(lease, due_ms=due_ms))
             return
         without = tuple(each for each in lease.held if each != offset)

@@ -130,6 +130,16 @@ def test_a_message_is_held_on_to_alone_and_keeps_its_handle(replica: Replica) ->
     assert replica.refusal(ChangeInvisible("g", handles[1], 5_000)).code == "handle_expired"
 
 
+def test_what_is_held_for_a_shorter_time_leaves_acknowledged_ones_theirs(replica: Replica) -> None:
+    """Seed 983284: the last one held of a lease took the others' time along."""
+    handles = pop(replica, 2)
+    ack(replica, handles[:1])
+    change(replica, handles[1], 1_000)
+    replica.now_ms += 1_000
+    assert expire(replica).scheduled == 1
+    assert ack(replica, handles) == ("acked", "handle_expired")
+
+
 def test_giving_back_is_at_once_or_by_the_groups_back_off(replica: Replica) -> None:
     handles = pop(replica, 3)
     assert change(replica, handles[0], 0) == InvisibleChanged("g", "scheduled", replica.now_ms)
