@@ -4,13 +4,11 @@ Rows, timers and the halves of transactions point at message blocks in log recor
 that anything points at may be removed. The counts are a function of the entries, the same on every replica.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from store import keys
+from store.block_location import BlockLocation
 from store.index import Index
-
-if TYPE_CHECKING:
-    from store.queues import BlockLocation
 
 LOG_RANGE_BYTES: Final = 4 * 1024 * 1024
 """Positions are counted in ranges of this size: so much more than necessary may be kept."""
@@ -39,7 +37,7 @@ class LogReferences:
     def begin_entry(self, raft_index: int) -> None:
         self._entry_index = raft_index
 
-    def add(self, block: "BlockLocation") -> None:
+    def add(self, block: BlockLocation) -> None:
         """Something new points at the block: its own entry is being applied, or something points at it already."""
         if block.inline is not None:
             return
@@ -50,7 +48,7 @@ class LogReferences:
         known.count += 1
         self._touched.add(number)
 
-    def remove(self, block: "BlockLocation") -> None:
+    def remove(self, block: BlockLocation) -> None:
         if block.inline is not None:
             return
         number = block.position // self._range_bytes

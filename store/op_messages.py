@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from store.block_location import BlockLocation
 from store.placement import At
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.topics import OP_HALF_TOPIC, Topics
 from store.transaction_table import STATES, TransactionRecord
 

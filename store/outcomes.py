@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from store import keys
+from store.block_location import BlockLocation
 from store.index import Index
-from store.queues import BlockLocation
 
 EventType = Literal[
     "HALF",

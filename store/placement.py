@@ -16,12 +16,13 @@ queue position whichever way, and however often, it arrives:
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from store.block_location import BlockLocation
 from store.command import BatchHeader
 from store.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
 from store.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
 from store.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.results import BatchPlaced, MessagePlaced, Redelivery
 from store.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
 from store.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable

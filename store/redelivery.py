@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from store.block_location import BlockLocation
 from store.command import GiveBack, GivenBack, ReplayDeadLetters
 from store.errors import INVALID_REQUEST, OFFSET_OUT_OF_RANGE, Refused
 from store.given_back import REPLAYED, GivenBackMarks, GivingGroup, Mark
@@ -19,7 +20,7 @@ from store.limits import DELAY_MAX_MS, GIVE_BACK_HISTORY_MAX, GIVE_BACK_REASON_B
 from store.message_index import RedeliveryEvent
 from store.outcomes import EventType, Outcomes, message_events, messages_of
 from store.placement import At, Placement
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.results import (
     Attempt,
     DeadLetterReplayed,

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from store import keys
+from store.block_location import BlockLocation
 from store.command import (
     AckPopped,
     CancelScheduled,
@@ -67,7 +68,7 @@ from store.outcomes import Outcomes
 from store.placement import At, Placement
 from store.pops import Pops
 from store.queries import Queries
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.record import KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
 from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut

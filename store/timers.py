@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from store import keys
+from store.block_location import BlockLocation
 from store.command import BatchHeader
 from store.dedupe import KnownMessage, SeenBatch
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import DELAY_MAX_MS
 from store.log_references import LogReferences
-from store.queues import BlockLocation
 from store.results import Redelivery, ScheduledMessage, ScheduledPage
 
 _NEVER: Final = keys.after(keys.TIMER)

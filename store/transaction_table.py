@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from store import keys
+from store.block_location import BlockLocation
 from store.command import BatchHeader
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import TIMELINE_EVENTS_MAX
 from store.log_references import LogReferences
-from store.queues import BlockLocation
 from store.results import (
     DueCheck,
     HalfBatchView,

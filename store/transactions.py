@@ -14,6 +14,7 @@
 
 from collections.abc import Sequence
 
+from store.block_location import BlockLocation
 from store.command import BatchHeader, Decide, Discard, Prepare, RecordChecks, ResumeTransaction
 from store.errors import (
     IDEMPOTENCY_CONFLICT,
@@ -30,7 +31,7 @@ from store.message_index import MessageIndex
 from store.op_messages import append_decision
 from store.outcomes import Event, EventType, Outcomes, message_events, messages_of
 from store.placement import At, CheckedBatch, OfTransaction, Placement
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.results import ChecksRecorded, Decided, Discarded, Position, Prepared, Resumed, TimelineEvent
 from store.settings import ClusterSettings
 from store.topics import DISCARDED_TOPIC, HALF_TOPIC, Topics

@@ -3,11 +3,12 @@
 from typing import Any
 
 from raft.clock import ReplicatedClock
+from store.block_location import BlockLocation
 from store.command import DecodedEntry
 from store.errors import Refused
 from store.index import Index
 from store.placement import At
-from store.queues import BlockLocation, Queues
+from store.queues import Queues
 from store.results import Result
 from store.state_machine import StateMachine
 from store.topics import Topic, Topics

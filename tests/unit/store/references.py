@@ -5,8 +5,8 @@ from collections import Counter
 import msgspec
 
 from store import keys
+from store.block_location import BlockLocation
 from store.index import Index
-from store.queues import BlockLocation
 from store.timers import decode_timer
 from store.transaction_table import TransactionRecord
 
