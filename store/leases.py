@@ -3,8 +3,8 @@
     - A lease holds messages of one queue that were handed out together. Holding on to one of several longer makes a
       lease of its own of it (`single`), so that its handle stays what it is.
     - A message is held by one lease at most. Once it is acknowledged or given back its handle is over.
-    - What was acknowledged stays in its lease until that is due, so that the same acknowledgement again is answered
-      alike.
+    - What was acknowledged stays in its lease, also for a while after that holds nothing more, so that the same
+      acknowledgement again is answered alike.
 
 How many messages each queue has out is counted in memory: whoever asks for a lag, or wants to join, must not look.
 """

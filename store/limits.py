@@ -90,8 +90,7 @@ POP_HELD_MAX: Final = 20_000
 """Messages of one group that are handed out and not acknowledged."""
 
 POP_ACK_KEPT_MS: Final = 60_000
-"""How long an acknowledged handle is remembered, at most, if its time is not over earlier: acknowledged again, it is
-answered alike."""
+"""How long an acknowledged handle is remembered, at least: acknowledged again, it is answered alike."""
 
 POP_ACK_SWEPT_MS: Final = 5_000
 """What is acknowledged is forgotten at full multiples of this, many at a time."""

@@ -5,10 +5,12 @@
 - What is not acknowledged in its time is given back as any message is (store/redelivery.py): it comes again by way of
   `%RETRY%<group>`, with one attempt more, or is a dead letter.
 - A handle is good until its message is given back: acknowledged a little late, but before that, it is processed.
+- An acknowledgement is remembered for POP_ACK_KEPT_MS: whoever repeats it, for want of an answer, must not hear that it
+  came too late and take its work back.
 - Where the next messages are taken from goes round, so that neither a queue nor what comes again starves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -123,10 +125,9 @@ class Pops:
             raise Refused(HANDLE_EXPIRED, detail, {"group": command.group})
         key, lease = found
         if invisible_ms:
-            self._hold(key, lease, handle.offset, at.clock_ms + invisible_ms)
+            self._hold(key, lease, handle.offset, at.clock_ms + invisible_ms, at)
             return InvisibleChanged(command.group, "held", at.clock_ms + invisible_ms)
-        without = tuple(offset for offset in lease.held if offset != handle.offset)
-        self._leases.replace(key, lease, msgspec.structs.replace(lease, held=without))
+        self._shrink(key, lease, {handle.offset}, at)
         mark = self._give_back(command.group, lease, handle.offset, invisible_ms, command.reason, at)
         if mark is None:
             return InvisibleChanged(command.group, "gone", None)
@@ -145,7 +146,10 @@ class Pops:
         given: list[tuple[str, PoppedMessages]] = []
         scheduled = dead = 0
         for key, lease in due:
-            self._leases.remove(key, lease)
+            if lease.held:
+                self._shrink(key, lease, lease.held, at)
+            else:
+                self._leases.remove(key, lease)
             name = self._groups.name_of(key.group_id) if lease.held else None
             topic = self._topics.by_id(lease.topic_id)
             if name is None or topic is None:
@@ -231,29 +235,32 @@ class Pops:
         newly = sorted(set(offsets) & set(lease.held))
         if not newly:
             return
-        held = tuple(offset for offset in lease.held if offset not in newly)
-        due_ms = lease.due_ms
-        if not held:
-            due_ms = -(-min(due_ms, at.clock_ms + POP_ACK_KEPT_MS) // POP_ACK_SWEPT_MS) * POP_ACK_SWEPT_MS
-        after = msgspec.structs.replace(lease, held=held, acked=(*lease.acked, *newly), due_ms=due_ms)
-        self._leases.replace(key, lease, after)
+        self._shrink(key, msgspec.structs.replace(lease, acked=(*lease.acked, *newly)), newly, at)
         topic = self._topics.by_id(lease.topic_id)
         assert topic is not None, "what is held of a topic is revoked with it"
         client = lease.client_id or None
         for begin, end in _runs(newly):
             self._outcomes.add(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
 
-    def _hold(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int) -> None:
-        """Until another time: a lease of its own if there are others in it, also acknowledged ones that would go
-        sooner.
-        """
-        if lease.held == (offset,) and (due_ms >= lease.due_ms or not lease.acked):
+    def _hold(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
+        """Until another time: a lease of its own if there are others in it, also acknowledged ones."""
+        if lease.held == (offset,) and not lease.acked:
             self._leases.replace(key, lease, msgspec.structs.replace(lease, due_ms=due_ms))
             return
-        without = tuple(each for each in lease.held if each != offset)
-        self._leases.replace(key, lease, msgspec.structs.replace(lease, held=without))
+        self._shrink(key, lease, (offset,), at)
         alone = msgspec.structs.replace(lease, held=(offset,), acked=(), due_ms=due_ms)
         self._leases.put(key._replace(single=offset + 1), alone)
+
+    def _shrink(self, key: LeaseKey, lease: Lease, without: Collection[int], at: At) -> None:
+        """The lease no longer holds these. It stays as long as it holds any, and then for what was acknowledged."""
+        held = tuple(offset for offset in lease.held if offset not in without)
+        due_ms = lease.due_ms
+        if not held:
+            due_ms = -(-(at.clock_ms + POP_ACK_KEPT_MS) // POP_ACK_SWEPT_MS) * POP_ACK_SWEPT_MS
+        if held or lease.acked:
+            self._leases.replace(key, lease, msgspec.structs.replace(lease, held=held, due_ms=due_ms))
+        else:
+            self._leases.remove(key, lease)
 
     def _give_back(
         self, group: str, lease: Lease, offset: int, delay_ms: int | None, reason: str, at: At

@@ -110,7 +110,7 @@ class PopModel:
                     _fail("ack_fencing", command.group, f"{handle} is acknowledged ({hold}), and told that it is not")
             if hold is not None and hold.state == "held":
                 self._end(group, hold, "acked")
-                hold.answered_until_ms = min(hold.due_ms, clock_ms + self.ack_kept_ms)
+                hold.answered_until_ms = clock_ms + self.ack_kept_ms
 
     def change(self, command: ChangeInvisible, result: object, clock_ms: int) -> None:
         group = self.known.get(command.group, PoppedGroup())

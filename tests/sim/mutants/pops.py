@@ -1,6 +1,6 @@
 """Messages that are popped, and the deletion of groups, broken."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -18,7 +18,8 @@ from store.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
 from tests.sim.variant import Swap, mutant
 
 _popped, _due, _find, _give_back_popped = Groups.popped, Leases.due, Leases.find, Redeliveries.give_back_popped
-_take_picked, _init, _remove, _remove_topic = Pops._take_picked, Leases.__init__, Groups.remove, Topics.remove
+_take_picked, _shrink, _init = Pops._take_picked, Pops._shrink, Leases.__init__
+_remove, _remove_topic = Groups.remove, Topics.remove
 
 
 def hands_out_again(groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: object) -> None:
@@ -64,7 +65,16 @@ def goes_by_the_entry_alone(leases: Leases, group_id: int, raft_index: int, numb
     return _find(leases, group_id, raft_index, 0, offset)
 
 
-def gives_no_more_time(pops: Pops, key: LeaseKey, lease: Lease, offset: int, due_ms: int) -> None:
+def forgets_acknowledgements_with_their_lease(
+    pops: Pops, key: LeaseKey, lease: Lease, without: Collection[int], at: At
+) -> None:
+    """When a lease holds nothing more, nobody knows what was acknowledged of it."""
+    _shrink(
+        pops, key, lease if set(lease.held) - set(without) else msgspec.structs.replace(lease, acked=()), without, at
+    )
+
+
+def gives_no_more_time(pops: Pops, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
     """Who holds on to a message is told so, and has the time that was left."""
 
 
@@ -127,6 +137,7 @@ MUTANTS = (
     mutant(17, Swap(Pops, "ack", takes_any_acknowledgement)),
     mutant(17, Swap(Pops, "_ack", forgets_an_acknowledgement)),
     mutant(17, Swap(Leases, "find", goes_by_the_entry_alone)),
+    mutant(17, Swap(Pops, "_shrink", forgets_acknowledgements_with_their_lease)),
     mutant(17, Swap(Pops, "_hold", gives_no_more_time)),
     mutant(17, Swap(Redeliveries, "give_back_popped", gives_back_two_times)),
     mutant(17, Swap(Groups, "_refuse_popped", lets_members_in)),

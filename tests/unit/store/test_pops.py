@@ -92,8 +92,7 @@ def test_what_is_not_acknowledged_in_time_comes_again_with_another_handle(replic
     assert replica.machine.next_due_ms() == replica.now_ms
     again = PoppedMessages("orders", 0, handles[0].raft_index, 0, (0, 2))
     assert expire(replica) == PopsExpired((("g", again),), 2, 0, 1)
-    assert replica.machine.next_due_ms() is None
-    assert ack(replica, handles) == ("handle_expired",) * 3
+    assert ack(replica, handles) == ("handle_expired", "acked", "handle_expired")
     rows = replica.machine.rows("%RETRY%g", 0, 0, 10, 1 << 20)
     assert [(row.redelivery.offset, row.redelivery.attempt) for row in rows if row.redelivery] == [(0, 1), (2, 1)]
     assert {handle.offset for handle in pop(replica)} == set(range(3, 10)) | {0, 1}
@@ -116,6 +115,23 @@ def test_an_acknowledgement_may_be_repeated_for_a_while(replica: Replica) -> Non
     replica.now_ms += POP_ACK_SWEPT_MS
     expire(replica)
     assert ack(replica, handles) == ("handle_expired", "handle_expired")
+    assert not [key for key in replica.dump() if key[:1] in b"pP"], "nothing is left of them"
+
+
+def test_an_acknowledgement_is_remembered_beyond_the_time_of_its_lease(replica: Replica) -> None:
+    """A consumer whose answer got lost asks again. Told that it came too late, it would take back its work, and the
+    message would never come again."""
+    whole, part, lent = pop(replica, 2, 1_000), pop(replica, 2, 1_000), pop(replica, 2, 1_000)
+    acked = [*whole, part[0], lent[0]]
+    ack(replica, acked)
+    change(replica, lent[1], 2_000)
+    replica.now_ms += POP_ACK_KEPT_MS - 1
+    assert expire(replica).scheduled == 2
+    assert ack(replica, acked) == ("acked",) * 4
+    for _ in range(2):
+        replica.now_ms += POP_ACK_KEPT_MS + POP_ACK_SWEPT_MS
+        expire(replica)
+    assert ack(replica, acked) == ("handle_expired",) * 4
     assert not [key for key in replica.dump() if key[:1] in b"pP"], "nothing is left of them"
 
 
