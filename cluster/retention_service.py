@@ -131,8 +131,11 @@ class RetentionService:
     def _drop_segments(self) -> None:
         """Remove what neither the state nor any node needs, as far as this node's index is on disk without it."""
         core = self._core
-        needed = min(core.state.log_floor, core.raft.needed_from(), core.state.applied_index + 1)
-        needed = min(needed, core.log.synced_index + 1)  # of a log that is behind the state, what is there
+        # of a log that is behind the state, what is there
+        needed = min(core.state.log_floor, core.state.applied_index + 1, core.log.synced_index + 1)
+        if not core.log.can_drop_before(needed):
+            return  # in most cases: what the others need takes a walk through the log's positions to know
+        needed = min(needed, core.raft.needed_from())
         if not core.log.can_drop_before(needed):
             return
         needed = min(needed, core.state.flush() + 1)

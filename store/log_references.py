@@ -28,7 +28,7 @@ class LogReferences:
     def __init__(self, index: Index, range_bytes: int = LOG_RANGE_BYTES) -> None:
         self._index = index
         self._range_bytes = range_bytes
-        self._ranges: dict[int, _Range] = {}
+        self._ranges: dict[int, _Range] = {}  # in ascending order: a new range is that of the newest entry
         self._touched: set[int] = set()
         self._entry_index = 0
         for key, value in index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES)):
@@ -44,6 +44,8 @@ class LogReferences:
         number = block.position // self._range_bytes
         known = self._ranges.get(number)
         if known is None:
+            if number < next(reversed(self._ranges), 0):
+                raise AssertionError(f"nothing pointed at log position {block.position} any more")
             known = self._ranges[number] = _Range(0, self._entry_index)
         known.count += 1
         self._touched.add(number)
@@ -71,8 +73,8 @@ class LogReferences:
 
     def floor(self, applied_index: int) -> int:
         """Nothing that is applied points before this entry; `applied_index` + 1 if nothing points anywhere."""
-        first = min((number for number, each in self._ranges.items() if each.count), default=None)
-        return applied_index + 1 if first is None else self._ranges[first].first_index
+        first = next((each for each in self._ranges.values() if each.count), None)
+        return applied_index + 1 if first is None else first.first_index
 
     @property
     def blocks(self) -> int:

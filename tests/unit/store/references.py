@@ -29,5 +29,12 @@ def counted(index: Index) -> dict[int, int]:
     return {keys.read_u64(key[1:]): keys.read_u64(value[:8]) for key, value in found}
 
 
+def floor(index: Index, applied_index: int) -> int:
+    """The first entry that the index says is pointed at."""
+    found = index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES))
+    ranges = {keys.read_u64(key[1:]): keys.read_u64(value[8:]) for key, value in found}
+    return ranges[min(ranges)] if ranges else applied_index + 1
+
+
 def assert_references_hold(index: Index, range_bytes: int) -> None:
     assert counted(index) == Counter(position // range_bytes for position in pointed_at(index))

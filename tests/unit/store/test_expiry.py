@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from store import keys
+from store.block_location import BlockLocation
 from store.command import (
     BatchHeader,
     CancelScheduled,
@@ -32,7 +33,7 @@ from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, T
 from store.message_index import key_hash
 from store.results import QueueRange
 from store.retention_results import Expired, ExpiredQueue, Swept
-from tests.unit.store.references import assert_references_hold
+from tests.unit.store.references import assert_references_hold, floor
 from tests.unit.store.replica import Replica, dump, header, prepare, produce
 
 KEPT_MS = 10_000
@@ -176,6 +177,14 @@ def test_a_timer_that_was_taken_back_keeps_nothing(exact: Replica) -> None:
     exact.one(produce(delayed("d", 100_000)))
     exact.one(CancelScheduled("orders", "d-0"))
     assert exact.machine.log_floor == exact.machine.applied_index + 1
+
+
+def test_nothing_begins_to_point_at_what_nothing_pointed_at(exact: Replica) -> None:
+    """The log may lack it, and the floor is that of the first range there is."""
+    exact.one(produce(header(batch_id="b0")))
+    references = exact.machine._references
+    with pytest.raises(AssertionError, match="nothing pointed at log position 0"):
+        references.add(BlockLocation(0, 0, 1, 0, "b"))
 
 
 def test_a_message_that_was_given_back_keeps_its_block(exact: Replica) -> None:
@@ -348,6 +357,7 @@ def test_whatever_happens_the_counts_are_those_of_what_is_there(
         replica.do(*random_commands(random), *random_commands(random))
         if step % 10 == 0:
             assert_references_hold(replica.index, 512)
+            assert replica.machine.log_floor == floor(replica.index, replica.machine.applied_index)
     assert_references_hold(replica.index, 512)
     replica.reopen()
     other = Replica(directory / "other", log_range_bytes=512)
