@@ -35,12 +35,17 @@ from store.errors import IndexDamaged, IndexOutdated
 from store.hard_state import HardState
 from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
-from store.log_base import read_base
-from store.log_errors import DiskError, LogError
+from store.log_base import BEGINNING, read_base
+from store.log_errors import REPAIR_ADVICE, DiskError, LogError
 
 logger = logging.getLogger(__name__)
 
 HTTP_BACKLOG: Final = 1024
+REBUILD_ADVICE: Final = (
+    "Unless a later version wrote it, which then is the one to start: keep this node stopped, move the directory aside "
+    "and start the node. The log is complete, so the index is made anew from it."
+)
+LOG_BEGINS_LATE: Final = "The log begins late, so the index cannot be made anew from it."
 ID_PREFIX_BYTES: Final = 10
 """Random bytes that set this process' ids apart from everybody else's, for ever."""
 
@@ -185,17 +190,28 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
 
 
 def _open_index(path: Path, disk: Disk) -> Index:
-    """One that an earlier version made is removed: everything in it comes again from the log, which is complete."""
+    """One that an earlier version made is removed if the log is complete: everything in it comes again from there.
+
+    IndexDamaged says what to do, which depends on the log.
+    """
     directory = path / "index"
     try:
         return Index.open(str(directory))
+    except IndexDamaged as damaged:
+        advice = REBUILD_ADVICE if _log_is_complete(path, disk) else f"{LOG_BEGINS_LATE} {REPAIR_ADVICE}"
+        raise IndexDamaged(f"{damaged}. {advice}") from damaged
     except IndexOutdated as outdated:
-        log_directory = path / "log"
-        if log_directory.is_dir() and read_base(disk, str(log_directory)).base.index:
-            raise IndexDamaged(f"{outdated}, and the log does not go back to its beginning any more") from None
+        if not _log_is_complete(path, disk):
+            raise IndexDamaged(f"{outdated}. {LOG_BEGINS_LATE} {REPAIR_ADVICE}") from None
         logger.warning("%s: making the index anew from the log, which takes a while", outdated)
         shutil.rmtree(directory)
         return Index.open(str(directory))
+
+
+def _log_is_complete(path: Path, disk: Disk) -> bool:
+    """LogCorruption when that cannot be told: then this node has to begin anew as well."""
+    log_directory = path / "log"
+    return not log_directory.is_dir() or read_base(disk, str(log_directory)).base == BEGINNING
 
 
 def _open_log(config: NodeConfig, path: Path, disk: Disk, applied_index: int) -> tuple[CommitLog, HardState]:

@@ -89,11 +89,9 @@ class LogApi:
     def _why_removed(self, from_index: int) -> str:
         core = self._core
         if from_index < core.log.first_index:
-            return f"the log begins at index {core.log.first_index}: what was before is removed"
-        return (
-            f"an older version applied the entries before {core.state.first_outcome} here and did not keep what they "
-            "did: ask another node, or stop this one and remove its index directory, which is then made anew of the log"
-        )
+            return f"this node's log begins at index {core.log.first_index}: what was before is removed"
+        first_outcome = core.state.first_outcome
+        return f"what entries did is kept from index {first_outcome} on: what is before, nothing points at any more"
 
     async def _wait(self, from_index: int, wait_ms: int) -> None:
         """Until the entry is applied, or the time is over."""

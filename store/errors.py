@@ -3,7 +3,7 @@
     Refused         a command that cannot be carried out: deterministic, the same on every replica, changed nothing.
                     It is a *result* of apply, not a failure: the client is answered with `code`.
     IndexOutdated   an earlier version wrote the index, and it has to be made anew from the log.
-    IndexDamaged    the RocksDB index cannot be opened or was written by another version: the node stops.
+    IndexDamaged    the RocksDB index cannot be opened or was written by a later version: the node stops.
 
 Everything else that is raised while applying is a bug and stops the node: a replica that skipped an entry would
 differ from the others for ever.
@@ -55,7 +55,11 @@ class Refused(Exception):
 
 
 class IndexDamaged(Exception):
-    """The index cannot be opened or has another format. Deleting it costs a replay of the whole log."""
+    """The index cannot be opened or has another format.
+
+    What makes up for it depends on the log: one that goes back to its beginning makes the index anew. Of what was
+    removed before a base the index alone holds the effects, so the node has to begin anew as a whole.
+    """
 
 
 class IndexOutdated(Exception):

@@ -1,4 +1,4 @@
-"""The RocksDB index: everything that is derived from the commit log.
+"""The RocksDB index: everything that is derived from the commit log, also what was removed from its front since.
 
 Promises
     - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get` and `scan` at once; `commit`
@@ -71,9 +71,7 @@ class Index:
             raise IndexOutdated(f"{path} has format {found!r}, this version writes {FORMAT!r}")
         elif found != FORMAT:
             index._database.close()
-            raise IndexDamaged(
-                f"{path} has format {found!r}, this version reads {FORMAT!r}: move it away to rebuild it"
-            )
+            raise IndexDamaged(f"{path} has format {found!r}, this version reads {FORMAT!r}")
         return index
 
     def get(self, key: bytes) -> bytes | None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster.broker import Broker
+from cluster.broker import LOG_BEGINS_LATE, REBUILD_ADVICE, Broker
+from cluster.config import NodeConfig
 from cluster.exit_codes import ExitCode, StartupError
 from raft.node import RaftNode
 from store import keys
 from store.index import Index
+from store.log_errors import REPAIR_ADVICE
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 SEGMENT_BYTES = 1 << 16
@@ -119,10 +121,26 @@ async def test_the_log_is_cut_to_what_is_pointed_at_when_nobody_needs_more(
         pulled = (await node.call("GET", "/v1/topics/orders/queues/0/messages?offset=0")).body
         assert [message["offset"] for message in pulled["messages"]] == [100]
     assert not fatal
+    (tmp_path / "data" / "index" / "CURRENT").write_bytes(b"nonsense")
+    refused_start(config, "cannot be opened", LOG_BEGINS_LATE, REPAIR_ADVICE)
     shutil.rmtree(tmp_path / "data" / "index")
-    with pytest.raises(StartupError, match="index_behind_base") as caught:
-        Broker.open(config, fatal.append)
+    refused_start(config, "index_behind_base", REPAIR_ADVICE)
+    mark_format(tmp_path, b"1")
+    refused_start(config, "format b'1'", LOG_BEGINS_LATE, REPAIR_ADVICE)
+
+
+def refused_start(config: NodeConfig, *said: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        Broker.open(config, print)
     assert caught.value.code == ExitCode.LOG_CORRUPT
+    assert all(part in str(caught.value) for part in said), caught.value
+
+
+def mark_format(tmp_path: Path, version: bytes) -> None:
+    index = Index.open(str(tmp_path / "data" / "index"))
+    index.put(keys.META_FORMAT, version)
+    index.commit()
+    index.close()
 
 
 async def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,12 +164,12 @@ async def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, caplo
     assert not fatal
 
 
-def test_an_index_of_a_later_version_is_refused(tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_index_is_told_with_what_to_do_about_it(tmp_path: Path) -> None:
     config = node_config(tmp_path)
     Broker.open(config, print).close()
-    index = Index.open(str(tmp_path / "data" / "index"))
-    index.put(keys.META_FORMAT, b"99")
-    index.commit()
-    index.close()
-    with pytest.raises(StartupError, match="99"):
-        Broker.open(config, print)
+    mark_format(tmp_path, b"99")
+    refused_start(config, "format b'99'", REBUILD_ADVICE)
+    (tmp_path / "data" / "index" / "CURRENT").write_bytes(b"nonsense")
+    refused_start(config, "cannot be opened", REBUILD_ADVICE)
+    (tmp_path / "data" / "index").rename(tmp_path / "data" / "aside")
+    Broker.open(config, print).close()
