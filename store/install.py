@@ -148,19 +148,24 @@ def finish_install(disk: Disk, data_directory: str, places: IndexPlaces) -> Deci
 
     InstallDamaged when the decision cannot be read; DiskError: nothing is lost, the next start goes on.
     """
-    path = f"{data_directory}/{DECISION_FILE}"
-    if not disk.exists(path):
+    decision = read_decision(disk, data_directory)
+    if decision is None:
         places.remove_incoming()
         return None
     disk.sync_directory(data_directory)  # a decision that is acted upon is durable
-    decision = _decode(path, disk.read_bytes(path))
     log_directory = f"{data_directory}/log"
     disk.make_directory(log_directory)
     write_base(disk, log_directory, StoredBase(decision.base, decision.index, restarting=True))
     places.adopt_incoming()
-    disk.unlink(path)
+    disk.unlink(f"{data_directory}/{DECISION_FILE}")
     disk.sync_directory(data_directory)
     return decision
+
+
+def read_decision(disk: Disk, data_directory: str) -> Decision | None:
+    """What the node is to start with, if that is a snapshot; None otherwise. InstallDamaged."""
+    path = f"{data_directory}/{DECISION_FILE}"
+    return _decode(path, disk.read_bytes(path)) if disk.exists(path) else None
 
 
 def _decode(path: str, data: bytes) -> Decision:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 CYCLES = 6
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 NO_SKIP_VARIABLE = "TESTS_MAY_NOT_SKIP"  # set by .ci/run where it is root
 INTERRUPTED = 130
 
@@ -80,20 +80,28 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(directory: Path) -> N
     assert figures["cycles"] == CYCLES
     assert figures["acked"] > 0
     assert figures["transactions"] > 0
+    assert figures["segments_removed"] > 0
     assert figures["nodes_without_power"].keys() | figures["skipped_filesystems"].keys() == {"ext4", "xfs"}
     assert figures["skipped_filesystems"] == {} or NO_SKIP_VARIABLE not in os.environ, output
     assert list(directory.iterdir()) == []
 
 
-def test_a_broker_that_does_not_sync_is_found_guilty(directory: Path) -> None:
-    """The harness can fail: with nodes whose fdatasync does nothing it does."""
-    run = Run(directory, "--cycles", str(CYCLES), "--no-fsync")
+@pytest.mark.parametrize(
+    ("broken", "retention", "accusation"),
+    [("no_fsync", "never", "lost"), ("no_index_flush", "always", "other_violations")],
+)
+def test_a_broker_that_does_not_sync_is_found_guilty(
+    broken: str, retention: str, accusation: str, directory: Path
+) -> None:
+    """The harness can fail: with nodes whose fdatasync, or whose flush of the index before segments of the log are
+    removed, does nothing it does."""
+    run = Run(directory, "--cycles", str(CYCLES), "--retention", retention, "--broken", broken)
     try:
         status, figures, output = run.result()
     finally:
         run.end()
     assert status == 1, output
-    assert figures["lost"] > 0, output
+    assert figures[accusation] > 0, output
     assert list(directory.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ allow it: then RESULT says why it was skipped.
 import argparse
 import json
 import logging
+import math
 import random
 import signal
 import sys
@@ -20,14 +21,15 @@ from tests.powerloss.cluster import PowerCluster
 from tests.powerloss.epoch import Broken, Epoch
 from tests.powerloss.images import FILESYSTEMS, Filesystem
 from tests.powerloss.machine import Workspace, enter_isolation, usable_filesystems
-from tests.powerloss.plan import SEGMENT_BYTES, draw_filesystems
+from tests.powerloss.plan import draw_epoch
 from tests.powerloss.tally import ProgressLine, Tally
 
 EPOCH_CYCLES: Final = 25
 """Logs stay small enough to be read whole in every cycle."""
 _SEED_BITS: Final = 32
 _VIOLATIONS_SHOWN: Final = 20
-_NO_FSYNC: Final = Path(__file__).parent / "no_fsync"
+BROKEN: Final = ("no_fsync", "no_index_flush")
+"""Directories beside this file, each with a `sitecustomize` that breaks the nodes."""
 
 
 class Interruption:
@@ -98,14 +100,22 @@ def _run_epochs(
 ) -> None:
     """Until all cycles are done or a violation is found."""
     rng = random.Random(tally.seed)
+    environment = {"PYTHONPATH": str(Path(__file__).parent / settings.broken)} if settings.broken else {}
+    cycles = settings.epoch
+    with_retention = settings.retention == "always"
+    if settings.retention == "alternate":
+        with_retention = rng.random() < 1 / 2
+        cycles = min(cycles, math.ceil(settings.cycles / 2))
     while tally.cycles < settings.cycles:
-        environment = {"PYTHONPATH": str(_NO_FSYNC)} if settings.no_fsync else {}
-        cluster = PowerCluster(directory, draw_filesystems(rng, usable), rng.choice(SEGMENT_BYTES), environment)
-        epoch = Epoch(cluster, rng.getrandbits(_SEED_BITS), tally, show, settings.keep)
+        plan = draw_epoch(rng, usable, retention=with_retention)
+        cluster = PowerCluster(directory, plan.filesystems, plan.options, environment)
+        epoch = Epoch(cluster, plan, rng.getrandbits(_SEED_BITS), tally, show, settings.keep)
         try:
-            epoch.run(min(settings.epoch, settings.cycles - tally.cycles))
+            epoch.run(min(cycles, settings.cycles - tally.cycles))
         except Broken:
             return
+        if settings.retention == "alternate":
+            with_retention = not with_retention
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -120,7 +130,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="cycles before a new cluster on new disks (default: %(default)s)",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy the nodes' data here at a violation")
-    parser.add_argument("--no-fsync", action="store_true", help="let the nodes skip fdatasync: this must be found out")
+    parser.add_argument(
+        "--retention",
+        choices=["alternate", "always", "never"],
+        default="alternate",
+        help="whether topics keep messages for a short time, so that the front of the log goes (default: every other "
+        "epoch)",
+    )
+    parser.add_argument("--broken", choices=BROKEN, help="run nodes with this defect: it must be found out")
     return parser.parse_args(arguments)
 
 

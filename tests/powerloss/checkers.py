@@ -2,18 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
 
 from tests.powerloss.ledger import Ledger, Place, Promise
 from tests.powerloss.log_on_disk import EntryKey, LogOnDisk
+from tests.powerloss.queue_reader import QueueReader
+from tests.powerloss.violation import Violation
 
-Kind = Literal["lost", "phantom", "damage", "term", "answer", "refusal", "replicas"]
 MAJORITY = 2
-
-
-class Violation(NamedTuple):
-    kind: Kind
-    detail: str
 
 
 def promises_name_a_majority(promises: Iterable[Promise]) -> list[Violation]:
@@ -24,12 +19,13 @@ def promises_name_a_majority(promises: Iterable[Promise]) -> list[Violation]:
     ]
 
 
-def promised_is_on_disk(node_id: int, log: LogOnDisk, promises: Iterable[Promise]) -> list[Violation]:
-    """Every write that was acknowledged as durable on this node is on its disk after its power loss."""
+def promised_is_on_disk(node_id: int, log: LogOnDisk, ledger: Ledger, promises: int) -> list[Violation]:
+    """Each of the first `promises` writes that was acknowledged as durable on this node is on its disk after its power
+    loss, unless it was removed after its time."""
     found = []
-    for promise in promises:
+    for promise in ledger.promises[:promises]:
         if node_id in promise.durable_on:
-            missing = _missing(log, promise)
+            missing = _missing(log, promise, ledger)
             if missing:
                 found.append(Violation("lost", f"node {node_id}, durable_on {promise.durable_on}: {missing}"))
     return found
@@ -39,7 +35,7 @@ def majority_holds(logs: Mapping[int, LogOnDisk], ledger: Ledger, promises: int,
     """With the disks of all nodes at hand: the first `promises` writes and `decisions` are on a majority of them."""
     found = []
     for promise in ledger.promises[:promises]:
-        holders = [node_id for node_id, log in logs.items() if not _missing(log, promise)]
+        holders = [node_id for node_id, log in logs.items() if not _missing(log, promise, ledger)]
         if len(holders) < MAJORITY:
             found.append(Violation("lost", f"entry {promise.index} of term {promise.term} is on {holders} only"))
     recorded: Counter[tuple[str, str]] = Counter()
@@ -74,24 +70,29 @@ def disk_is_sound(node_id: int, log: LogOnDisk, ledger: Ledger, terms_seen: Mapp
     return found
 
 
-def visible_where_promised(seen: Mapping[int, Place], promised: Sequence[tuple[int, Place]]) -> list[Violation]:
+def visible_where_promised(reader: QueueReader, promised: Sequence[tuple[int, Place]]) -> list[Violation]:
     return [
-        Violation("lost", f"message {number} was acknowledged at {place}, read at {seen.get(number)}")
+        Violation("lost", f"message {number} was acknowledged at {place}, read at {reader.seen.get(number)}")
         for number, place in promised
-        if seen.get(number) != place
+        if not reader.accounts_for(number, place)
     ]
 
 
-def all_settled(seen: Mapping[int, Place], ledger: Ledger) -> list[Violation]:
+def all_settled(reader: QueueReader, ledger: Ledger) -> list[Violation]:
     """At rest, every transaction decided: exactly what must be visible is, and nothing that must not."""
-    lost = ledger.must_be_visible() - seen.keys()
+    seen = reader.seen
+    gone = {number for number, place in ledger.places if reader.accounts_for(number, place)}
+    lost = ledger.must_be_visible() - seen.keys() - gone
     phantom = [number for number in seen if not ledger.may_be_visible(number)]
     found = [Violation("lost", f"message {number} is not in any queue") for number in sorted(lost)]
     return found + [Violation("phantom", f"message {number} is at {seen[number]}") for number in phantom]
 
 
-def _missing(log: LogOnDisk, promise: Promise) -> str:
-    """What of the promise is not in the log, or an empty string."""
+def _missing(log: LogOnDisk, promise: Promise, ledger: Ledger) -> str:
+    """What of the promise is not in the log and has to be, or an empty string."""
+    if promise.index <= log.base.index:
+        early = [number for number in promise.numbers if not ledger.is_over(number)]
+        return f"entry {promise.index} was removed, and with it messages {early} before their time" if early else ""
     header = log.records.get(promise.index)
     if header is None or header.term != promise.term:
         there = "nothing" if header is None else f"term {header.term}"

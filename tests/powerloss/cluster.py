@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,22 +21,21 @@ _STATES_OF_STOPPED: Final = frozenset("TtZX")
 
 
 class PowerCluster:
-    """`processes` and, under each node's data directory, its disk."""
+    """`processes` and, under each node's data directory, its disk. `options` are those of the nodes."""
 
     def __init__(
         self,
         directory: Path,
         filesystems: Mapping[int, Filesystem],
-        segment_bytes: int,
+        options: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
         self.disks = {
             node_id: NodeDisk(directory, f"node{node_id}", filesystem) for node_id, filesystem in filesystems.items()
         }
         ports = range(_FIRST_PORT, _FIRST_PORT + 2 * len(filesystems))
-        options = (*_OPTIONS, "--segment-bytes", str(segment_bytes))
         self.processes = ClusterProcess(
-            directory, len(filesystems), options=options, environment=environment, ports=ports
+            directory, len(filesystems), options=(*_OPTIONS, *options), environment=environment, ports=ports
         )
         self.nodes = self.processes.nodes
 

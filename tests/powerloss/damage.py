@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from store.log_base import DAMAGED_BASE
+from store.log_base import FILE_NAME as BASE_NAME
 from store.record import HEADER_BYTES, KIND_ENTRY, Header, encode_header
 from store.recovery import RecoveryCase
 from tests.powerloss.log_on_disk import HARD_STATE, LOG_DIRECTORY, LogOnDisk, segment_path, segment_starts
@@ -21,6 +23,7 @@ _PAYLOAD_BYTES_MAX: Final = 3_000
 _GARBAGE_BYTES_MAX: Final = 3_000
 _SECTOR_BYTES: Final = 512
 _HARD_STATE_PROBABILITY: Final = 0.1
+_BASE_PROBABILITY: Final = 0.2
 _REFUSED_PROBABILITY: Final = 0.6  # of the flips: in what a start of the node looks at
 
 
@@ -85,7 +88,10 @@ def flip_bit(data_dir: Path, log: LogOnDisk, rng: random.Random) -> Flip | None:
     if hard_state.exists() and rng.random() < _HARD_STATE_PROBABILITY:
         return _flip(hard_state, rng.randrange(hard_state.stat().st_size), "hard state", rng)
     directory = data_dir / LOG_DIRECTORY
-    starts = segment_starts(directory) if directory.is_dir() else []
+    base = directory / BASE_NAME
+    if base.exists() and rng.random() < _BASE_PROBABILITY:
+        return _flip(base, rng.randrange(base.stat().st_size), DAMAGED_BASE, rng)
+    starts = segment_starts(directory, log.base) if log.records else []
     choices = _known_synced(list(log.records.values()), starts)
     if not choices:
         return None

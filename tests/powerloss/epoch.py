@@ -9,24 +9,29 @@ from pathlib import Path
 from typing import Final
 
 from cluster.exit_codes import ExitCode
+from store.disk import PosixDisk
+from store.log_base import read_base
 from store.log_errors import LogError
 from tests.e2e.cluster_process import wait_for
 from tests.powerloss import checkers
-from tests.powerloss.checkers import Violation
 from tests.powerloss.cluster import PowerCluster
 from tests.powerloss.damage import Flip, LiveTail, flip_bit, tear
 from tests.powerloss.file_events import FileEvents
 from tests.powerloss.ledger import Ledger
-from tests.powerloss.log_on_disk import LogOnDisk, LogReader
-from tests.powerloss.plan import EVENT_TIMEOUT_S, NODES, CyclePlan, draw_cycle
+from tests.powerloss.log_on_disk import LOG_DIRECTORY, LogOnDisk, LogReader
+from tests.powerloss.plan import EVENT_TIMEOUT_S, NODES, CyclePlan, EpochPlan, draw_cycle
 from tests.powerloss.queue_reader import QueueReader
 from tests.powerloss.tally import Tally
+from tests.powerloss.violation import Violation
 from tests.powerloss.writer import QUEUES, TOPICS, Writer
 
 READY_TIMEOUT_S: Final = 120.0  # a busy machine may not sync anything for a minute
 SETTLE_TIMEOUT_S: Final = 120.0
 REFUSAL_TIMEOUT_S: Final = 30.0
 RUN_ON_MAX_S: Final = 0.05
+FOR_EVER: Final = -1
+_REMOVAL: Final = "nothing needs them any more"
+_SNAPSHOT: Final = "received as a snapshot"
 _RECOVERY_CASE: Final = re.compile(r"commit log opened: RecoveryReport\(case=<RecoveryCase\.\w+: '(\w+)'")
 
 
@@ -40,6 +45,7 @@ class Epoch:
     def __init__(
         self,
         cluster: PowerCluster,
+        plan: EpochPlan,
         seed: int,
         tally: Tally,
         show: Callable[[str], None],
@@ -50,10 +56,13 @@ class Epoch:
         self._tally = tally
         self._show = show
         self._evidence = evidence
-        self._ledger = Ledger()
+        self._kept_ms = plan.kept_ms
+        self._ledger = Ledger(plan.kept_ms)
         self._reader = QueueReader(self._ledger)
         self._logs = LogReader()
-        self._writer = Writer([node.url for node in cluster.nodes.values()], self._ledger, seed)
+        servers = [node.url for node in cluster.nodes.values()]
+        self._writer = Writer(servers, self._ledger, seed, expiring=plan.kept_ms is not None)
+        self._bases: dict[int, int] = {}
         self._terms_seen: dict[int, int] = {}
         self._output_read: dict[int, int] = {}
         self._acknowledged_before = 0
@@ -64,7 +73,9 @@ class Epoch:
         try:
             self._cluster.make_disks()
             for number in range(cycles):
-                self._cycle(draw_cycle(self._random, first=number == 0))
+                if self._kept_ms is not None and number:
+                    self._wait_removed()
+                self._cycle(draw_cycle(self._random, first=number == 0, retention=self._kept_ms is not None))
             self._show("the epoch's last comparison")
             self._settle()
         finally:
@@ -149,7 +160,7 @@ class Epoch:
         promises, decisions = len(self._ledger.promises), len(self._ledger.decisions)
         found += checkers.promises_name_a_majority(self._ledger.promises[:promises])
         for node_id, log in logs.items():
-            found += checkers.promised_is_on_disk(node_id, log, self._ledger.promises[:promises])
+            found += checkers.promised_is_on_disk(node_id, log, self._ledger, promises)
             found += checkers.disk_is_sound(node_id, log, self._ledger, self._terms_seen)
         if len(logs) == len(NODES):
             found += checkers.majority_holds(logs, self._ledger, promises, decisions)
@@ -207,7 +218,7 @@ class Epoch:
         except (RuntimeError, TimeoutError) as error:
             self._judge([Violation("refusal", str(error))])
         if not self._writer.started:
-            self._create_topics()
+            self._put_topics(FOR_EVER if self._kept_ms is None else self._kept_ms)
             self._writer.start()
         self._wait(lambda: self._ledger.acknowledged > acknowledged, "a write to be acknowledged")
         self._tally.note_heal(time.monotonic() - begun_s, f"{plan.scope}: {plan.moment}")
@@ -231,13 +242,13 @@ class Epoch:
                 found.extend(self._reader.read(leader))
             except OSError:
                 return False
-            return bool(found) or all(number in self._reader.seen for number, _ in waiting)
+            return bool(found) or all(self._reader.accounts_for(*each) for each in waiting)
 
         try:
             wait_for(all_read, "what was acknowledged to be visible", READY_TIMEOUT_S)
         except TimeoutError as error:
             found.append(Violation("lost", str(error)))
-        self._judge([*found, *checkers.visible_where_promised(self._reader.seen, waiting), *self._complaints()])
+        self._judge([*found, *checkers.visible_where_promised(self._reader, waiting), *self._complaints()])
         self._acknowledged_before = len(promised)
         self._tally.acknowledged += self._ledger.acknowledged - self._counted
         self._counted = self._ledger.acknowledged
@@ -246,6 +257,8 @@ class Epoch:
 
     def _settle(self) -> None:
         """The writer ends, every transaction is decided, all power goes, and every node is read from the start."""
+        if self._kept_ms is not None:
+            self._keep_the_rest()
         self._writer.pause()
         self._wait(self._all_decided, "every transaction to be decided")
         self._writer.stop()
@@ -256,11 +269,11 @@ class Epoch:
         self._cluster.processes.start()
         self._cluster.processes.wait_ready(READY_TIMEOUT_S)
         self._cluster.processes.wait_same_state()
-        found = checkers.all_settled(self._reader.seen, self._ledger)
+        found = checkers.all_settled(self._reader, self._ledger)
         for node in self._cluster.nodes.values():
             again = QueueReader(self._ledger)
             found += again.read(node)
-            if again.seen != self._reader.seen:
+            if (again.seen, again.starts) != (self._reader.kept(), self._reader.starts):
                 found.append(Violation("replicas", f"node {node.node_id} shows other messages than were read before"))
             self._tally.messages_read += len(again.seen)
         self._note_recoveries()
@@ -274,13 +287,34 @@ class Epoch:
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
-    def _create_topics(self) -> None:
-        def created() -> bool:
+    def _put_topics(self, retention_ms: int) -> None:
+        settings = {"queues": QUEUES, "retention_ms": retention_ms}
+
+        def done() -> bool:
             leader = self._cluster.processes.wait_leader()
-            replies = [leader.request("PUT", f"/v1/topics/{topic}", payload={"queues": QUEUES}) for topic in TOPICS]
+            replies = [leader.request("PUT", f"/v1/topics/{topic}", payload=settings) for topic in TOPICS]
             return all(reply.status in (200, 201) for reply in replies)
 
-        self._wait(created, "the topics")
+        self._wait(done, "the topics")
+
+    def _keep_the_rest(self) -> None:
+        """From now on nothing expires any more, so that there is something to compare."""
+        self._put_topics(FOR_EVER)
+        self._ledger.keep_all()
+        acknowledged = self._ledger.acknowledged
+        self._wait(lambda: self._ledger.acknowledged > acknowledged, "a write that is kept")
+
+    def _wait_removed(self) -> None:
+        """Until every node has removed segments since the last time."""
+        disk, nodes = PosixDisk(), self._cluster.nodes
+        begun = dict(self._bases)
+
+        def removed() -> bool:
+            for node_id, node in nodes.items():
+                self._bases[node_id] = read_base(disk, str(node.data_dir / LOG_DIRECTORY)).base.index
+            return all(base > begun.get(node_id, 0) for node_id, base in self._bases.items())
+
+        self._wait(removed, "segments to be removed on every node")
 
     def _wait_level(self, node_id: int) -> None:
         """Until the node has everything that is committed by now."""
@@ -310,7 +344,10 @@ class Epoch:
     def _note_recoveries(self) -> None:
         for node in self._cluster.nodes.values():
             output = node.output()
-            self._tally.recoveries.update(_RECOVERY_CASE.findall(output[self._output_read.get(node.node_id, 0) :]))
+            new = output[self._output_read.get(node.node_id, 0) :]
+            self._tally.recoveries.update(_RECOVERY_CASE.findall(new))
+            self._tally.removals += new.count(_REMOVAL)
+            self._tally.snapshots += new.count(_SNAPSHOT)
             self._output_read[node.node_id] = len(output)
 
     def _judge(self, found: Sequence[Violation]) -> None:

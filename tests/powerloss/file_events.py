@@ -1,4 +1,4 @@
-"""Waiting for a file to be made, renamed or written, within microseconds: inotify."""
+"""Waiting for a file to be made, renamed, written or removed, within microseconds: inotify."""
 
 import ctypes
 import os
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Self
 WRITTEN: Final = 0x002
 RENAMED_TO: Final = 0x080
 CREATED: Final = 0x100
+DELETED: Final = 0x200
 _FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 64 * 1024
@@ -21,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class FileEvent(NamedTuple):
     directory: str  # its last component
-    kind: int  # WRITTEN, RENAMED_TO or CREATED
+    kind: int  # WRITTEN, RENAMED_TO, CREATED or DELETED
     name: str
 
 
@@ -33,7 +34,7 @@ class FileEvents:
         self._watches: dict[int, str] = {}
         try:
             for directory in directories:
-                mask = WRITTEN | RENAMED_TO | CREATED
+                mask = WRITTEN | RENAMED_TO | CREATED | DELETED
                 watch = _checked(_libc.inotify_add_watch(self._descriptor, os.fsencode(directory), mask))
                 self._watches[watch] = directory.name
         except OSError:

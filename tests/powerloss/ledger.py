@@ -4,6 +4,7 @@ One thread writes, another reads: everything that is read meanwhile is a list th
 """
 
 import enum
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -53,9 +54,12 @@ class Half(msgspec.Struct):
 
 
 class Ledger:
-    """Messages are numbered in the order in which they were begun."""
+    """Messages are numbered in the order in which they were begun. `kept_ms` is how long topics keep them."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_ms: int | None = None) -> None:
+        self._kept_ms = kept_ms
+        self._begun_ms: list[int] = []
+        self._kept_for_ever_from_ms: int | None = None
         self.fates: list[Fate] = []
         self.promises: list[Promise] = []
         self.places: list[tuple[int, Place]] = []
@@ -70,6 +74,7 @@ class Ledger:
     def begin(self, count: int) -> list[int]:
         """Numbers of messages about to be sent; what becomes of them is unknown until it is told here."""
         first = len(self.fates)
+        self._begun_ms.extend([_now_ms()] * count)
         self.fates.extend([Fate.UNKNOWN] * count)
         return list(range(first, first + count))
 
@@ -98,6 +103,17 @@ class Ledger:
         for number in numbers:
             self.fates[number] = Fate.REFUSED
 
+    def keep_all(self) -> None:
+        """The topics keep for ever what they hold now."""
+        self._kept_for_ever_from_ms = _now_ms()
+
+    def is_over(self, number: int) -> bool:
+        """Whether the message's retention is: it may be gone."""
+        if self._kept_ms is None:
+            return False
+        now_ms = _now_ms() if self._kept_for_ever_from_ms is None else self._kept_for_ever_from_ms
+        return self._begun_ms[number] + self._kept_ms <= now_ms
+
     def was_sent(self, number: int) -> bool:
         return number < len(self.fates)
 
@@ -109,3 +125,8 @@ class Ledger:
         """Once every transaction is decided."""
         stored = {number for number, fate in enumerate(self.fates) if fate is Fate.STORED}
         return stored.union(*(half.numbers for half in self.halves.values() if half.to_be_visible))
+
+
+def _now_ms() -> int:
+    """By the clock that the nodes have as well: they run on this machine."""
+    return time.time_ns() // 1_000_000

@@ -11,6 +11,8 @@ from store.command import Decide, batches_of, decode_entry
 from store.disk import PosixDisk
 from store.dump import Finding, verify_log
 from store.hard_state import HardState
+from store.install import read_decision
+from store.log_base import BEGINNING, LogBase, StoredBase, read_base
 from store.record import KIND_ENTRY, Header
 from store.scan import scan_records
 from store.segment import SEGMENT_SUFFIX, start_of
@@ -45,6 +47,7 @@ class LogOnDisk(NamedTuple):
     damage: tuple[Finding, ...]  # what opening the log would not repair
     end_position: int
     term: int  # of the hard state
+    base: LogBase  # what is before was removed, or stands in a snapshot that this node is about to start with
     differing: tuple[EntryKey, ...]  # entries that another disk holds with another payload
 
     def has(self, index: int, term: int) -> bool:
@@ -64,11 +67,12 @@ class LogReader:
         directory = data_dir / LOG_DIRECTORY
         term = HardState(self._disk, str(data_dir / HARD_STATE)).term
         if not directory.is_dir():
-            return LogOnDisk({}, self._contents, (), 0, term, ())
+            return LogOnDisk({}, self._contents, (), 0, term, BEGINNING, ())
+        stored = self._stored_base(data_dir)
         records: dict[int, Header] = {}
         differing = []
-        end = 0
-        for start in segment_starts(directory):
+        end = stored.base.position
+        for start in [] if stored.restarting else segment_starts(directory, stored.base):
             for header, payload in self._records(segment_path(directory, start), start):
                 records[header.index] = header
                 end = header.end_position
@@ -79,7 +83,14 @@ class LogReader:
                 elif known.payload_crc != header.payload_crc:
                     differing.append(key)
         damage = tuple(f for f in verify_log(self._disk, str(directory)).findings if not f.harmless)
-        return LogOnDisk(records, self._contents, damage, end, term, tuple(differing))
+        return LogOnDisk(records, self._contents, damage, end, term, stored.base, tuple(differing))
+
+    def _stored_base(self, data_dir: Path) -> StoredBase:
+        """As of the next start: a decision for a snapshot is carried out before anything else."""
+        decision = read_decision(self._disk, str(data_dir))
+        if decision is not None:
+            return StoredBase(decision.base, decision.index, restarting=True)
+        return read_base(self._disk, str(data_dir / LOG_DIRECTORY))
 
     def _records(self, path: Path, start: int) -> list[tuple[Header, bytes]]:
         file = self._disk.open(str(path))
@@ -89,10 +100,10 @@ class LogReader:
             file.close()
 
 
-def segment_starts(directory: Path) -> list[int]:
-    """Positions of the segments in a log directory, in order."""
+def segment_starts(directory: Path, base: LogBase = BEGINNING) -> list[int]:
+    """Positions of the segments in a log directory, in order. What is before the base is only not removed yet."""
     starts = (start_of(path.name, SEGMENT_SUFFIX) for path in directory.iterdir())
-    return sorted(start for start in starts if start is not None)
+    return sorted(start for start in starts if start is not None and start >= base.position)
 
 
 def segment_path(directory: Path, start: int) -> Path:

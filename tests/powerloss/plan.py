@@ -9,13 +9,18 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from store.log_base import FILE_NAME as BASE_NAME
+from store.log_base import TEMPORARY_NAME as BASE_TEMPORARY_NAME
 from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX
 from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
-from tests.powerloss.file_events import CREATED, RENAMED_TO, WRITTEN, FileEvent
+from tests.powerloss.file_events import CREATED, DELETED, RENAMED_TO, WRITTEN, FileEvent
 from tests.powerloss.images import Filesystem
 
 NODES: Final = (1, 2, 3)
 SEGMENT_BYTES: Final = (64 << 10, 128 << 10, 256 << 10)  # small: new segments all the time
+KEPT_MS: Final = (200, 500, 1_000)
+RETENTION_CHECK_MS: Final = 50
+RETAIN_BEHIND_BYTES: Final = (64 << 10, 1 << 20, 64 << 20)  # with less, nodes that were away are sent snapshots
 
 Scope = Literal["one", "majority", "all"]
 Trigger = Literal["load", "first_start", "graceful_stop", "leader_change", "recovery"]
@@ -59,6 +64,14 @@ MOMENTS: Final[dict[str, Moment]] = {
     "recovery: index being opened": Moment("recovery", 3, 0.002, "index", _made(".dbtmp", CREATED)),
     "recovery: log being opened": Moment("recovery", 4, 0.003, "log", _made(SYNCED_MARK_NAME, WRITTEN)),
 }
+REMOVALS: Final[dict[str, Moment]] = {
+    "index flush before segments are removed": Moment("load", 6, 0.003, "index", _made(".sst")),
+    "base of the log being written": Moment("load", 4, 0.001, "log", _made(BASE_TEMPORARY_NAME)),
+    "base of the log just named": Moment("load", 6, 0.001, "log", _made(BASE_NAME, RENAMED_TO)),
+    "segment being removed": Moment("load", 6, 0.001, "log", _made(SEGMENT_SUFFIX, DELETED)),
+}
+"""Only where messages are kept for a short time."""
+_ALL_MOMENTS: Final = MOMENTS | REMOVALS
 FIRST_START: Final = "first start"
 _FIRST_START_MOMENT: Final = Moment("first_start", 0, 1.6)
 EVENT_TIMEOUT_S: Final = 4.0
@@ -80,15 +93,42 @@ class CyclePlan(msgspec.Struct, frozen=True):
 
     @property
     def when(self) -> Moment:
-        return MOMENTS.get(self.moment, _FIRST_START_MOMENT)
+        return _ALL_MOMENTS.get(self.moment, _FIRST_START_MOMENT)
 
 
-def draw_cycle(rng: random.Random, *, first: bool) -> CyclePlan:
+class EpochPlan(msgspec.Struct, frozen=True):
+    """One cluster on new disks. `kept_ms`: how long it keeps messages, None for ever."""
+
+    filesystems: dict[int, Filesystem]
+    segment_bytes: int
+    retain_behind_bytes: int
+    kept_ms: int | None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of its nodes."""
+        return (
+            *("--segment-bytes", str(self.segment_bytes)),
+            *("--retain-behind-bytes", str(self.retain_behind_bytes)),
+            *("--retention-check-ms", str(RETENTION_CHECK_MS)),
+        )
+
+
+def draw_epoch(rng: random.Random, usable: list[Filesystem], *, retention: bool) -> EpochPlan:
+    """With retention what is sent is gone soon, and the log with it."""
+    kept_ms, retain_behind_bytes = rng.choice(KEPT_MS), rng.choice(RETAIN_BEHIND_BYTES)
+    return EpochPlan(
+        draw_filesystems(rng, usable), rng.choice(SEGMENT_BYTES), retain_behind_bytes, kept_ms if retention else None
+    )
+
+
+def draw_cycle(rng: random.Random, *, first: bool, retention: bool) -> CyclePlan:
     """The next cycle; the `first` of an epoch has new, empty disks."""
     scope: Scope = "all" if first else rng.choices(list(_SCOPES), [weight for _, weight in _SCOPES.values()])[0]
     victims = tuple(rng.sample(NODES, _SCOPES[scope][0]))
-    moment = FIRST_START if first else rng.choices(list(MOMENTS), [each.weight for each in MOMENTS.values()])[0]
-    delay_s = rng.uniform(0, (MOMENTS.get(moment) or _FIRST_START_MOMENT).delay_s) * (rng.random() < 0.8)
+    moments = _ALL_MOMENTS if retention else MOMENTS
+    moment = FIRST_START if first else rng.choices(list(moments), [each.weight for each in moments.values()])[0]
+    delay_s = rng.uniform(0, moments.get(moment, _FIRST_START_MOMENT).delay_s) * (rng.random() < 0.8)
     flip = scope == "one" and rng.random() < _FLIP_PROBABILITY
     return CyclePlan(
         scope,

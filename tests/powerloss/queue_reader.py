@@ -3,9 +3,9 @@
 from typing import Final
 
 from tests.e2e.cluster_process import NodeProcess
-from tests.powerloss.checkers import Violation
 from tests.powerloss.ledger import Ledger, Place
 from tests.powerloss.messages import number_in
+from tests.powerloss.violation import Violation
 from tests.powerloss.writer import QUEUES, TOPICS
 
 _MESSAGES_PER_PULL: Final = 5_000
@@ -13,12 +13,16 @@ _BYTES_PER_PULL: Final = 16 << 20
 
 
 class QueueReader:
-    """`seen` says where each message was read. Reading from another node must continue what was read before."""
+    """`seen` says where each message was read, `starts` from where on each queue is kept.
+
+    Reading from another node must continue what was read before.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._next = {(topic, queue): 0 for topic in TOPICS for queue in range(QUEUES)}
         self.seen: dict[int, Place] = {}
+        self.starts = dict.fromkeys(self._next, 0)
 
     def read(self, node: NodeProcess) -> list[Violation]:
         """Everything new on `node`. Raises OSError when it does not answer or cannot know: ask again."""
@@ -26,7 +30,30 @@ class QueueReader:
         for topic, queue in self._next:
             while self._read_some(node, topic, queue, found):
                 pass
+            self._read_start(node, topic, queue)
         return found
+
+    def accounts_for(self, number: int, place: Place) -> bool:
+        """Whether the message was read there, or is gone after its time."""
+        read = self.seen.get(number)
+        if read is not None:
+            return read == place
+        return place.offset < self.starts[place.topic, place.queue] and self._ledger.is_over(number)
+
+    def kept(self) -> dict[int, Place]:
+        """Of what was read, what is still there."""
+        return {
+            number: place
+            for number, place in self.seen.items()
+            if place.offset >= self.starts[place.topic, place.queue]
+        }
+
+    def _read_start(self, node: NodeProcess, topic: str, queue: int) -> None:
+        reply = node.request("GET", f"/v1/topics/{topic}/queues/{queue}/offsets?at=earliest")
+        start = reply.json()["offset"] if reply.status == 200 else -1
+        if start < self.starts[topic, queue]:  # it has not applied what others had: a queue's start never moves back
+            raise ConnectionError(f"node {node.node_id} says that {topic}/{queue} begins at {start}")
+        self.starts[topic, queue] = start
 
     def _read_some(self, node: NodeProcess, topic: str, queue: int, found: list[Violation]) -> bool:
         """True when there is more."""
@@ -38,8 +65,11 @@ class QueueReader:
         page = reply.json()
         for message in page["messages"]:
             place = Place(topic, queue, message["offset"])
-            if place.offset != self._next[topic, queue]:
-                found.append(Violation("lost", f"{place} follows offset {self._next[topic, queue] - 1}"))
+            begin = self._next[topic, queue]
+            if place.offset > begin:
+                self._read_start(node, topic, queue)
+            if place.offset != begin and not begin < place.offset <= self.starts[topic, queue]:
+                found.append(Violation("lost", f"{place} follows offset {begin - 1}"))
             self._next[topic, queue] = place.offset + 1
             found += self._judge(message["body"].encode(), place)
         return bool(page["messages"]) and page["max_offset"] > self._next[topic, queue]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.powerloss.checkers import Violation
+from tests.powerloss.violation import Violation
 
 _LINE_EVERY_S: Final = 10.0
 _P99: Final = 0.99
@@ -29,6 +29,8 @@ class Tally:
         self.tears: Counter[str] = Counter()
         self.flips: Counter[str] = Counter()
         self.recoveries: Counter[str] = Counter()
+        self.removals = 0  # how often nodes removed segments from the front of their log
+        self.snapshots = 0  # how often nodes started with one
         self.heals: Counter[str] = Counter()
         self.acknowledged = 0
         self.messages_read = 0
@@ -54,6 +56,8 @@ class Tally:
             "bit_flips_detected": dict(self.flips),
             "healed_by": dict(self.heals),
             "recovery_cases": dict(self.recoveries),
+            "segments_removed": self.removals,
+            "snapshots_taken": self.snapshots,
             "moments": dict(self.moments),
             "moments_missed": dict(self.missed),
             "methods": dict(self.methods),
@@ -98,6 +102,8 @@ class Tally:
             for name, count in sorted(counter.items(), key=lambda item: -item[1]):
                 table.add_row(prefix + name, f"{count:,}")
             table.add_section()
+        table.add_row("segments removed from the front of a log", f"{self.removals:,}")
+        table.add_row("snapshots taken", f"{self.snapshots:,}")
         table.add_row("messages acknowledged", f"{self.acknowledged:,}")
         table.add_row("transactions begun", f"{self.transactions:,}")
         table.add_row("violations", f"{len(self.violations):,}", style="red" if self.violations else "green")

@@ -1,7 +1,7 @@
 """The load: a thread that sends through the SDK as an application would, and notes what it was told.
 
-Singles that the SDK batches, explicit batches, and transactions that commit, roll back, or leave the decision to the
-broker's check. The check is answered from the ledger, which is this application's durable state.
+Singles that the SDK batches, explicit batches, small and large, and transactions that commit, roll back, or leave the
+decision to the broker's check. The check is answered from the ledger, which is this application's durable state.
 """
 
 import asyncio
@@ -28,18 +28,27 @@ RETRIES: Final = 60
 PAUSE_MAX_S: Final = 0.01
 SINGLES_MAX: Final = 12
 BATCH_MAX: Final = 40
-_KINDS: Final = ("singles", "batch", "transaction")
-_WEIGHTS: Final = (6, 3, 3)
+LARGE_MESSAGES: Final = 10
+LARGE_BYTES: Final = 25_000
+_KINDS: Final = ("singles", "batch", "large batch", "transaction")
+_WEIGHTS: Final = (6, 3, 0, 3)
+_EXPIRING_WEIGHTS: Final = (4, 2, 6, 0)
 _START_TIMEOUT_S: Final = 10.0
 
 
 class Writer:
-    """Sends from `start` until `stop`; `pause` holds new operations back and waits until none is under way."""
+    """Sends from `start` until `stop`; `pause` holds new operations back and waits until none is under way.
 
-    def __init__(self, servers: Sequence[str], ledger: Ledger, seed: int) -> None:
+    What it sends when messages are kept for a short time fills the log fast, and has nothing that holds the log longer:
+    what a transaction did is known for three days.
+    """
+
+    def __init__(self, servers: Sequence[str], ledger: Ledger, seed: int, *, expiring: bool) -> None:
         self._servers = list(servers)
         self._ledger = ledger
         self._random = random.Random(seed)
+        self._weights = _EXPIRING_WEIGHTS if expiring else _WEIGHTS
+        self._compress = not expiring
         self._name = f"{seed:x}"
         self._transactions = 0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="writer", daemon=True)
@@ -77,7 +86,9 @@ class Writer:
         self._busy = 0
         self._may_send.set()
         async with (
-            Producer(self._servers, send_timeout_ms=SEND_TIMEOUT_MS, retries=RETRIES) as producer,
+            Producer(
+                self._servers, send_timeout_ms=SEND_TIMEOUT_MS, retries=RETRIES, compress=self._compress
+            ) as producer,
             TransactionProducer(
                 self._servers,
                 GROUP,
@@ -112,7 +123,7 @@ class Writer:
             await asyncio.sleep(self._random.uniform(0, PAUSE_MAX_S))
 
     async def _one_operation(self, producer: Producer, transactions: TransactionProducer) -> None:
-        (kind,) = self._random.choices(_KINDS, _WEIGHTS)
+        (kind,) = self._random.choices(_KINDS, self._weights)
         topic = self._random.choice(TOPICS)
         queue = self._random.choice([None, *range(QUEUES)])
         if kind == "singles":
@@ -120,6 +131,8 @@ class Writer:
             await asyncio.gather(*(self._send_one(producer, topic, queue, number) for number in numbers))
         elif kind == "batch":
             await self._send_batch(producer, topic, queue, self._ledger.begin(self._random.randint(2, BATCH_MAX)))
+        elif kind == "large batch":
+            await self._send_batch(producer, topic, queue, self._ledger.begin(LARGE_MESSAGES), LARGE_BYTES)
         else:
             await self._transact(transactions)
 
@@ -133,9 +146,11 @@ class Writer:
         else:
             self._ledger.stored({number: _place(result)}, _promise([number], result.receipt))
 
-    async def _send_batch(self, producer: Producer, topic: str, queue: int | None, numbers: list[int]) -> None:
+    async def _send_batch(
+        self, producer: Producer, topic: str, queue: int | None, numbers: list[int], size: int | None = None
+    ) -> None:
         try:
-            result = await producer.send_batch(topic, [body_of(number) for number in numbers], queue=queue)
+            result = await producer.send_batch(topic, [body_of(number, size) for number in numbers], queue=queue)
         except KeelMQError as error:
             self._failed(numbers, error)
         else:
