@@ -220,12 +220,13 @@ class Pops:
     def _take_picked(
         self, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
     ) -> tuple[tuple[int, ...], int]:
-        """What a filter found in the queue, unless others have popped there since it looked."""
+        """What a filter found in the queue and is still there, unless others have popped there since it looked."""
         begin = group.offsets[topic.id, queue]
         pick = next((each for each in picks if each.queue == queue), None)
         if pick is None or pick.begin != begin or not begin <= pick.end <= topic.ends[queue]:
             return (), begin
-        wanted = [offset for offset in sorted(set(pick.offsets)) if begin <= offset < pick.end]
+        kept = max(begin, topic.starts[queue])
+        wanted = [offset for offset in sorted(set(pick.offsets)) if kept <= offset < pick.end]
         offsets = wanted[: taken.messages_left]
         taken.messages_left -= len(offsets)
         taken.any = taken.any or bool(offsets)
