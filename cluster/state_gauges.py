@@ -40,7 +40,7 @@ def _lag(core: Core) -> Iterator[GaugeMetricFamily]:
     )
     seconds = GaugeMetricFamily(
         "keelmq_consumer_lag_seconds",
-        "How long ago the first message that the group has not committed was stored; 0 without one",
+        "How long ago the first message was stored that the group has not committed or acknowledged; 0 without one",
         labels=labels,
     )
     for group, offset in _offsets(core):
@@ -65,7 +65,7 @@ def _offsets(core: Core) -> Iterator[tuple[str, GroupOffset]]:
 def _waited_s(core: Core, offset: GroupOffset) -> float:
     if not offset.lag:
         return 0.0
-    rows = core.state.rows(offset.topic, offset.queue, offset.offset, 1, 1)
+    rows = core.state.rows(offset.topic, offset.queue, offset.processed, 1, 1)
     return max(core.now_ms() - rows[0].stored_at_ms, 0) / 1000 if rows else 0.0
 
 

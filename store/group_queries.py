@@ -36,8 +36,11 @@ class GroupQueries:
             of_topic = self._topics.by_id(topic_id)
             if of_topic is not None and (topic is None or of_topic.name == topic):
                 start, end = of_topic.starts[queue], of_topic.ends[queue]
-                held = self._leases.held(group.record.id, topic_id, queue)
-                found.append(GroupOffset(of_topic.name, queue, offset, end, end - max(offset, start) + held, held))
+                place = (group.record.id, topic_id, queue)
+                held, first_held = self._leases.held(*place), self._leases.first_held(*place)
+                first = offset if first_held is None else first_held
+                lag = end - max(offset, start) + held
+                found.append(GroupOffset(of_topic.name, queue, offset, end, lag, held, first))
         return sorted(found, key=lambda item: (item.topic, item.queue))
 
     def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
@@ -69,12 +72,6 @@ class GroupQueries:
         """The group as one that gives back what `client_id` popped."""
         record = self._require(name).record
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
-
-    def _processed(self, name: str, item: GroupOffset) -> int:
-        """The offset before which the group has processed everything: nothing that pop consumers hold is behind it."""
-        topic = self._topics.require(item.topic)
-        first = self._leases.first_held(self._require(name).record.id, topic.id, item.queue)
-        return item.offset if first is None else first
 
     def _require(self, name: str) -> Group:
         group = self._groups.get(name)

@@ -268,7 +268,7 @@ class Groups(GroupQueries):
         if command.topic is not None:
             self._topics.require(command.topic)
         offsets = tuple(
-            QueueOffset(item.topic, item.queue, self._processed(command.source, item))
+            QueueOffset(item.topic, item.queue, item.processed)
             for item in self.offsets(command.source, command.topic) or []
             if not is_of_group(item.topic)
         )

@@ -6,18 +6,18 @@
     - What was acknowledged stays in its lease, also for a while after that holds nothing more, so that the same
       acknowledgement again is answered alike.
 
-How many messages each queue has out is counted in memory: whoever asks for a lag, or wants to join, must not look.
+What each queue has out is known in memory: whoever asks for a lag, or wants to join, must not look.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from store import keys
+from store.held_offsets import HeldOffsets
 from store.index import Index
 
-_Key = TypeVar("_Key")
 _NEVER: Final = keys.after(keys.LEASE_DUE)
 
 
@@ -56,7 +56,7 @@ class Leases:
     def __init__(self, index: Index) -> None:
         """Count what is held: the number of leases is bounded by what groups may hold."""
         self._index = index
-        self._held: dict[HeldQueue, int] = {}
+        self._held: dict[HeldQueue, HeldOffsets] = {}
         self._of_group: dict[int, int] = {}
         self._count = 0
         self._first = keys.LEASE_DUE
@@ -65,7 +65,7 @@ class Leases:
         for key, value in index.scan(keys.LEASE, keys.after(keys.LEASE)):
             self._count += 1
             lease = _decode(value)
-            self._count_held(LeaseKey(*keys.lease_parts(key)), lease, len(lease.held))
+            self._note_held(LeaseKey(*keys.lease_parts(key)), lease, (), lease.held)
 
     # Changes, during apply.
 
@@ -74,7 +74,7 @@ class Leases:
         self._index.put(keys.lease(*key), _encode(lease))
         self._put_due(lease.due_ms, key)
         self._count += 1
-        self._count_held(key, lease, len(lease.held))
+        self._note_held(key, lease, (), lease.held)
 
     def replace(self, key: LeaseKey, before: Lease, after: Lease) -> None:
         """The same lease, with another content or another time."""
@@ -82,13 +82,13 @@ class Leases:
         if after.due_ms != before.due_ms:
             self._delete_due(before.due_ms, key)
             self._put_due(after.due_ms, key)
-        self._count_held(key, after, len(after.held) - len(before.held))
+        self._note_held(key, after, before.held, after.held)
 
     def remove(self, key: LeaseKey, lease: Lease) -> None:
         self._index.delete(keys.lease(*key))
         self._delete_due(lease.due_ms, key)
         self._count -= 1
-        self._count_held(key, lease, -len(lease.held))
+        self._note_held(key, lease, lease.held, ())
 
     def revoke(self, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
         """End all leases of the group, or those of a topic or queue of it: their handles are over, nothing comes
@@ -136,7 +136,7 @@ class Leases:
 
     def held(self, group_id: int, topic_id: int, queue: int) -> int:
         """Messages of the queue that the group has out."""
-        return self._held.get(HeldQueue(group_id, topic_id, queue), 0)
+        return len(self._held.get(HeldQueue(group_id, topic_id, queue), ()))
 
     def held_by(self, group_id: int) -> int:
         """Messages that the group has out."""
@@ -144,10 +144,8 @@ class Leases:
 
     def first_held(self, group_id: int, topic_id: int, queue: int) -> int | None:
         """The lowest offset of the queue that the group has out."""
-        if not self.held(group_id, topic_id, queue):
-            return None
-        leases = (lease for _, lease in self.of_group(group_id))
-        return min(min(each.held) for each in leases if (each.topic_id, each.queue) == (topic_id, queue) and each.held)
+        held = self._held.get(HeldQueue(group_id, topic_id, queue))
+        return held.first() if held is not None else None
 
     def groups_holding(self, topic_id: int) -> list[int]:
         """The ids of those that have messages of the topic out."""
@@ -165,17 +163,16 @@ class Leases:
         if due == self._first:
             self._first_is_due = False
 
-    def _count_held(self, key: LeaseKey, lease: Lease, change: int) -> None:
-        if not change:
+    def _note_held(self, key: LeaseKey, lease: Lease, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        if before == after:
             return
         place = HeldQueue(key.group_id, lease.topic_id, lease.queue)
-        _add(self._held, place, change)
-        _add(self._of_group, key.group_id, change)
-
-
-def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
-    count = counts.get(key, 0) + change
-    if count:
-        counts[key] = count
-    else:
-        counts.pop(key, None)
+        held = self._held.setdefault(place, HeldOffsets())
+        held.change(before, after)
+        if not held:
+            del self._held[place]
+        of_group = self._of_group.get(key.group_id, 0) + len(after) - len(before)
+        if of_group:
+            self._of_group[key.group_id] = of_group
+        else:
+            self._of_group.pop(key.group_id, None)

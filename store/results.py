@@ -284,7 +284,7 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True):
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
     """`offset` is the next one to read; `lag` is how many messages are behind it, or handed out to pop consumers and
-    not acknowledged: those are `held`."""
+    not acknowledged: those are `held`. Everything before `processed` is processed."""
 
     topic: str
     queue: int
@@ -292,6 +292,7 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
     max_offset: int
     lag: int
     held: int = 0
+    processed: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

@@ -64,6 +64,28 @@ async def test_lag_is_told_in_messages_and_in_seconds(node: Node) -> None:
         assert shown["keelmq_consumer_lag_seconds" + series] == seconds
 
 
+async def test_what_pop_consumers_hold_is_as_old_as_it_is(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+    series, pop = '{group="g",queue="0",topic="orders"}', "/v1/groups/g/pop"
+    handles = []
+    for _ in range(3):
+        await produce(node, 1)
+        answer = await node.call("POST", pop, {"topic": "orders", "invisible_ms": 3_600_000})
+        handles.append(answer.body["messages"][0]["receipt_handle"])
+        node.clock.now_ms += 1_000
+    await produce(node, 1)
+    node.clock.now_ms += 500
+    held_longer = {"receipt_handle": handles[2], "invisible_ms": 7_200_000}
+    assert (await node.call("POST", f"{pop}/invisible", held_longer)).status == 200
+    shown = await metrics(node)
+    for handle, messages, seconds in ((handles[1], 4, 3.5), (handles[0], 3, 3.5), (handles[2], 2, 1.5), (None, 1, 0.5)):
+        assert shown["keelmq_consumer_lag_messages" + series] == messages
+        assert shown["keelmq_consumer_lag_seconds" + series] == seconds
+        if handle is not None:
+            assert (await node.call("POST", f"{pop}/ack", {"receipt_handles": [handle]})).status == 200
+            shown = await metrics(node)
+
+
 async def test_retries_and_dead_letters_are_counted_once(node: Node) -> None:
     await node.call("PUT", "/v1/topics/orders", {"queues": 1})
     await node.call("PUT", "/v1/groups/g", {"retry_max_attempts": 1, "retry_delays_ms": [1]})

@@ -185,7 +185,10 @@ def test_offsets_are_committed_all_or_none_and_survive_a_restart(replica: Replic
     both = (QueueOffset("orders", 0, 10), QueueOffset("orders", 1, 3))
     assert replica.one(CommitOffsets("g", "m1", 1, both)) == OffsetsCommitted("g", both)
     replica.reopen()
-    assert replica.machine.offsets("g") == [GroupOffset("orders", 0, 10, 10, 0), GroupOffset("orders", 1, 3, 10, 7)]
+    assert replica.machine.offsets("g") == [
+        GroupOffset("orders", 0, 10, 10, 0, 0, 10),
+        GroupOffset("orders", 1, 3, 10, 7, 0, 3),
+    ]
     assert replica.machine.offsets("g", "points") == []
     assert replica.machine.offsets("other") is None
     half_wrong = (QueueOffset("orders", 1, 5), QueueOffset("orders", 0, 11))

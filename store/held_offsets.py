@@ -1,0 +1,35 @@
+"""The offsets of one queue that a group has out: how many, and the lowest, without looking at all of them."""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+_STALE_MAX: Final = 64
+"""So many offsets more than twice those that are out are remembered, before those that came back are dropped."""
+
+
+class HeldOffsets:
+    """In memory, of what is in the index."""
+
+    def __init__(self) -> None:
+        self._out: set[int] = set()
+        self._heap: list[int] = []
+        """All that are out, and some that were."""
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def change(self, before: Iterable[int], after: Iterable[int]) -> None:
+        """`after` are out instead of `before`."""
+        self._out.difference_update(before)
+        for offset in after:
+            self._out.add(offset)
+            heappush(self._heap, offset)
+        if len(self._heap) > 2 * len(self._out) + _STALE_MAX:
+            self._heap = list(self._out)
+            heapify(self._heap)
+
+    def first(self) -> int | None:
+        while self._heap and self._heap[0] not in self._out:
+            heappop(self._heap)
+        return self._heap[0] if self._heap else None
