@@ -28,7 +28,7 @@ from store.results import (
     TopicPut,
 )
 from store.state_machine import FLUSH_ENTRIES, StateMachine
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
+from store.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
 
 MOVES_GENERATIONS: Final = (
     Joined,
@@ -79,11 +79,16 @@ class AppliedWaiters:
         elif isinstance(result, Prepared):
             self._touched.add((HALF_TOPIC, 0))
         elif isinstance(result, PopsExpired):
-            self._touched.update((RETRY_PREFIX + group, 0) for group, _ in result.messages)
-        elif isinstance(result, InvisibleChanged | DeadLettersReplayed):
-            self._touched.add((RETRY_PREFIX + result.group, 0))
+            for group, _ in result.messages:
+                self._touch_own(group)
+        elif isinstance(result, InvisibleChanged | DeadLettersReplayed | MessagesGivenBack):
+            self._touch_own(result.group)
         elif isinstance(result, Discarded):
             self._touched.update(((DISCARDED_TOPIC, 0), (OP_HALF_TOPIC, 0)))
+
+    def _touch_own(self, group: str) -> None:
+        """Given back without a delay, a message is there already; or it is dead."""
+        self._touched.update(((RETRY_PREFIX + group, 0), (DLQ_PREFIX + group, 0)))
 
     def wake(self) -> None:
         """Something was applied: wake whoever waits for it."""

@@ -14,13 +14,16 @@ from store.results import (
     BatchPlaced,
     Decided,
     Discarded,
+    GiveBackOutcome,
     GroupView,
     MemberView,
+    MessageGivenBack,
+    MessagesGivenBack,
     Position,
     Prepared,
     Produced,
 )
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC
+from store.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from tests.unit.cluster.conftest import Node
 
 
@@ -59,6 +62,36 @@ async def test_half_and_discarded_messages_wake_the_readers_of_their_system_topi
     waiters.notice(Discarded(("t",)))
     waiters.wake()
     assert await discarded
+
+
+@pytest.mark.parametrize("outcome", ["scheduled", "dead_lettered"])
+async def test_what_is_given_back_at_once_wakes_the_readers_of_a_groups_own_topics(outcome: GiveBackOutcome) -> None:
+    waiters = AppliedWaiters()
+    mine = RETRY_PREFIX + "g" if outcome == "scheduled" else DLQ_PREFIX + "g"
+    member = asyncio.create_task(waiters.wait_queue(mine, 0, 60))
+    popper = asyncio.create_task(waiters.wait_topics((mine, "orders"), 60))
+    other = asyncio.create_task(waiters.wait_queue(RETRY_PREFIX + "h", 0, 60))
+    await waiting(waiters, 3)
+    waiters.notice(MessagesGivenBack("g", 1, (MessageGivenBack("orders", 0, 3, 1, outcome, None),)))
+    waiters.wake()
+    assert all(await asyncio.gather(member, popper))
+    assert not other.done()
+    other.cancel()
+
+
+async def test_a_long_poll_of_a_groups_retries_is_answered_by_what_is_given_back_at_once(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+    await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "one"}, {"body": "two"}]})
+    given = {"messages": [{"topic": "orders", "queue": 0, "offset": 0, "delay_ms": 0}]}
+    assert (await node.call("POST", "/v1/groups/g/retries", given)).status == 200
+    path = "/v1/topics/%25RETRY%25g/queues/0/messages?offset=1&wait_ms=30000"
+    polling = asyncio.create_task(node.call("GET", path))
+    await waiting(node.core.waiters, 1)
+    given["messages"][0]["offset"] = 1
+    assert (await node.call("POST", "/v1/groups/g/retries", given)).status == 200
+    assert len(node.core.waiters) == 0, "it is woken with what was applied"
+    async with asyncio.timeout(60):
+        assert [message["body"] for message in (await polling).body["messages"]] == ["two"]
 
 
 async def test_a_long_poll_of_the_half_topic_is_answered_by_a_prepare(node: Node) -> None:
