@@ -5,7 +5,7 @@ from .checkers.delivered_once import check_delivered_once, places_of
 from .checkers.group_offsets import check_offsets_kept
 from .checkers.history import History
 from .checkers.queues import check_same_for_all, read_queue
-from .checkers.transactions import check_transaction
+from .checkers.transactions import check_delivered_whole, check_transaction
 from .ledger import Ledger
 from .replica import Replica
 from .workload import GROUP, TOPICS
@@ -28,7 +28,11 @@ def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
         if batch.deliver_at_ms is not None and len(places.get(key, ())) != 1:
             raise Violation("acknowledged_lost", f"batch {key}, accepted for later, is at {places.get(key)}")
     by_id = {batch_id: found for (_, batch_id), found in places.items()}
+    transactions = history.transactions
     for transaction_id, transaction in ledger.transactions.items():
+        if transaction_id in transactions.reborn:
+            check_delivered_whole(transaction.batch_ids, by_id, committed=transactions.was_committed(transaction_id))
+            continue
         check_transaction(
             machine,
             transaction_id,
@@ -37,6 +41,7 @@ def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
             asked=transaction.asked,
             outcomes=transaction.final,
             places=by_id,
+            forgotten=transactions.forgotten.get(transaction_id),
         )
     check_offsets_kept(machine, GROUP, ledger.offsets)
     history.check_replica(replica.node_id, machine)

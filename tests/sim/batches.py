@@ -147,7 +147,7 @@ class Batches:
 
     def check_given_again(self, node_id: int, topic: str, offset: int, body: dict[str, Any]) -> int:
         """The msgpack answer of a pull of what a group has given back: single messages, each as it was sent."""
-        expected = offset
+        expected: int = max(offset, body["min_offset"])
         for batch in body["batches"]:
             where = f"node {node_id}, {topic}: message {batch['only']} of {batch['batch_id']} at {batch['base_offset']}"
             if batch["base_offset"] != expected or batch["count"] != 1 or batch["attempt"] < 0:
@@ -188,10 +188,9 @@ class Batches:
             age_ms = (self._world.now_us - sent.sent_us) // 1000 + 1
             if age_ms < sent.delay_ms:
                 raise Violation("delivered_early", f"{where} is delivered after {age_ms} ms: {sent}")
-        if sent.transaction_id is not None:
-            known = self._model.known.get(sent.transaction_id)
-            if known is None or known.state != "committed":
-                raise Violation("transaction_visibility", f"{where} is delivered; {sent.transaction_id} is {known}")
+        if sent.transaction_id is not None and not self._model.was_committed(sent.transaction_id):
+            state = self._model.state_of(sent.transaction_id)
+            raise Violation("transaction_visibility", f"{where} is delivered; {sent.transaction_id} is {state}")
         return sent
 
     def _same_for_all(self, where: str, topic: str, queue: int, offset: int, names: Sequence[str]) -> None:

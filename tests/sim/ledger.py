@@ -35,6 +35,7 @@ class SentTransaction:
     asked: set[str] = field(default_factory=set)  # decisions that some client has sent
     outcomes: set[str] = field(default_factory=set)  # final states that answers named
     operated: bool = False  # an operator may have got it out of `discarded`
+    reborn: bool = False  # it was forgotten, and prepared once more: answers may be about either
 
     def told(self, transaction_id: str, state: str) -> None:
         """An answer to somebody names its state."""
@@ -45,6 +46,8 @@ class SentTransaction:
     @property
     def final(self) -> set[str]:
         """What answers said that it can never be anything else than."""
+        if self.reborn:
+            return set()
         return self.outcomes - {"discarded"} if self.operated else self.outcomes
 
     @property

@@ -231,7 +231,7 @@ class Member:
                     raise Violation("given_back", f"{member_id} gives back {message}: {answer}")
                 processed()
                 return
-            has_expired = answer is not None and answer.code == GONE and self._fleet.settings.retention_ms is not None
+            has_expired = answer is not None and answer.code == GONE and self._fleet.settings.messages_expire
             if answer is not None and answer.code not in FENCES and not has_expired:
                 raise Violation("refused", f"{member_id} gives back {message} in {generation}: {answer}")
             self._look_up()

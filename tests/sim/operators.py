@@ -103,10 +103,11 @@ class Operators:
         self._ledger.refused += not answer.ok
         sent = self._ledger.transactions[transaction_id]
         if answer.ok or answer.code == "transaction_conflict":
+            sent.reborn = transaction_id in self._model.reborn
             sent.told(transaction_id, answer.body["state"])
         elif answer.code != "transaction_not_found":
             raise Violation("refused", f"{what} of {transaction_id} by an operator was refused: {answer}")
-        elif prepared:
+        elif prepared and transaction_id not in self._model.forgotten:
             raise Violation("acknowledged_lost", f"{transaction_id} was prepared: {answer}")
 
     def _switch(self, reject: bool) -> None:

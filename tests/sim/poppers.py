@@ -52,8 +52,7 @@ class Poppers:
 
     @property
     def are_there(self) -> bool:
-        """Not where messages go by their age: the model of what is handed out next knows nothing of that."""
-        return self._settings.poppers and self._settings.retention_ms is None
+        return self._settings.poppers
 
     def start(self) -> None:
         if self.are_there:
@@ -70,10 +69,10 @@ class Poppers:
         if group.held:
             return f"the poppers hold {group.held}"
         places = [(self._topic, queue) for queue in range(self._queues[self._topic])]
-        behind = [place for place in places if group.next.get(place, 0) < ends.get(place, 0)]
+        behind = [place for place in places if self._history.pops.next(GROUP, place) < ends.get(place, 0)]
         if behind:
             return f"the poppers have not taken {behind}"
-        waiting = group.scheduled - group.next.get((RETRY_PREFIX + GROUP, 0), 0)
+        waiting = group.scheduled - self._history.pops.next(GROUP, (RETRY_PREFIX + GROUP, 0))
         return f"{waiting} messages that were given back have not come again" if waiting > 0 else ""
 
     def _configure(self) -> None:

@@ -191,9 +191,10 @@ class Producers:
             if answer.ok and stranger:
                 raise Violation("first_decision_wins", f"a stranger decides {transaction_id}: {answer}")
             if answer.ok or answer.code == "transaction_conflict":
+                sent.reborn = transaction_id in self._model.reborn
                 sent.told(transaction_id, answer.body["state"])
             elif answer.code == "transaction_not_found":
-                if sent.prepared:
+                if sent.prepared and transaction_id not in self._model.forgotten:
                     raise Violation("acknowledged_lost", f"{transaction_id} was prepared: {answer}")
             elif answer.code != "producer_group_mismatch" or not stranger:
                 raise Violation("refused", f"{decision} of {transaction_id} was refused: {answer}")
@@ -236,7 +237,11 @@ class Producers:
     def _on_check_left(self, check: dict[str, Any]) -> None:
         transaction_id = check["transaction_id"]
         self._model.left[transaction_id] += 1
-        sent, known = self._ledger.transactions[transaction_id], self._model.known[transaction_id]
+        sent, known = self._ledger.transactions[transaction_id], self._model.known.get(transaction_id)
+        if known is None:
+            if transaction_id not in self._model.forgotten:
+                raise Violation("checks_counted", f"{transaction_id} is asked about, and was never prepared")
+            return
         if check["check_times"] > known.checks + 1:
             raise Violation("checks_counted", f"{check['check_times']} checks of {transaction_id}, by the log {known}")
         self._batches.check_asked(check, sent.batches)

@@ -76,6 +76,8 @@ class _Run:
         self.faults = Faults(world, self.network, self.replicas, self.observer)
         clients, history = Clients(world, wire, self.network.node_ids), self.observer.history
         history.transactions.check_max = plan.settings.services.check_max
+        history.transactions.retention_ms = plan.settings.services.transaction_retention_ms
+        history.retention.own_ms = plan.settings.services.own_retention_ms
         self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max

@@ -1,7 +1,7 @@
 """How the services of a seed's nodes are configured, and how fast their clients and their own timers are."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 from unittest import mock
@@ -10,8 +10,12 @@ import cluster.check_api
 import cluster.check_service
 import cluster.group_coordinator
 import cluster.retention_service
+import store.expiry
 import store.pops
+import store.queries
 import store.state_machine
+import store.topics
+from store.limits import DEFAULT_RETENTION_MS, TRANSACTION_RETENTION_MS
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,29 @@ class ServiceSettings:
     pace: "Pace | None" = None
     retention_ms: int | None = None
     """Of the clients' topics; the default is never over in a run."""
+    own_retention_ms: int = DEFAULT_RETENTION_MS
+    """Of the system's topics, and of those that groups have of their own."""
+    transaction_retention_ms: int = TRANSACTION_RETENTION_MS
     retention_check_ms: int = 10_000
     log_range_bytes: int = 4 * 1024
 
-    def installed(self) -> AbstractContextManager[None]:
-        return self.pace.installed() if self.pace is not None else nullcontext()
+    @property
+    def messages_expire(self) -> bool:
+        """Some may be gone before everybody has consumed them."""
+        return self.retention_ms is not None or self.own_retention_ms != DEFAULT_RETENTION_MS
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for module, name, value in (
+                (store.topics, "DEFAULT_RETENTION_MS", self.own_retention_ms),
+                (store.expiry, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
+                (store.queries, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
+            ):
+                stack.enter_context(mock.patch.object(module, name, value))
+            if self.pace is not None:
+                stack.enter_context(self.pace.installed())
+            yield
 
 
 @dataclass(frozen=True)
@@ -109,4 +131,6 @@ def draw_service_settings(random: Random) -> ServiceSettings:
         retention_check_ms=random.choice((30, 200)),
         log_range_bytes=random.choice((64, 512, 4 * 1024)),
         poppers=random.random() < 0.4,
+        own_retention_ms=random.choice((DEFAULT_RETENTION_MS, DEFAULT_RETENTION_MS, 1_000, 3_000)),
+        transaction_retention_ms=random.choice((TRANSACTION_RETENTION_MS, TRANSACTION_RETENTION_MS, 1_200, 4_000)),
     )

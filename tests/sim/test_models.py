@@ -54,9 +54,11 @@ from store.results import (
 from .checkers import Violation
 from .checkers.group_model import GroupModel
 from .checkers.redelivery_model import RedeliveryModel
+from .checkers.retention import Retention
 from .checkers.sessions import SessionChecker
 from .checkers.transaction_model import TransactionModel
 
+NOW_MS = 1_000
 CONFLICT = Refused(TRANSACTION_CONFLICT, "", {"state": "committed"})
 
 
@@ -76,7 +78,7 @@ def prepared(
 
 
 def decided(model: TransactionModel, decision: str, result: object, group: str | None = "pay") -> None:
-    model.decide(Decide("t", decision, "producer", "c", group), result)  # type: ignore[arg-type]
+    model.decide(Decide("t", decision, "producer", "c", group), result, NOW_MS)  # type: ignore[arg-type]
 
 
 def checked(model: TransactionModel, at_ms: int = 1_100, *, leaves: bool = True) -> None:
@@ -120,24 +122,24 @@ def test_nothing_is_discarded_before_it_was_asked_often_enough() -> None:
     model.check_max = 2
     prepared(model)
     checked(model)
-    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",)), NOW_MS))
     checked(model)
-    model.discard(Discard(("t",)), Discarded(("t",)))
+    model.discard(Discard(("t",)), Discarded(("t",)), NOW_MS)
     assert not model.undecided
     broken("first_decision_wins", lambda: decided(model, "commit", Decided("t", "committed")))
-    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",))))
+    broken("discarded", lambda: model.discard(Discard(("t",)), Discarded(("t",)), NOW_MS))
 
 
 def discarded(model: TransactionModel) -> None:
     model.check_max = 0
     prepared(model)
-    model.discard(Discard(("t",)), Discarded(("t",)))
+    model.discard(Discard(("t",)), Discarded(("t",)), NOW_MS)
 
 
 def forced(model: TransactionModel, decision: str, result: object, *, by: str = "ann", force: bool = True) -> None:
     why = "by phone" if by else ""
     command = Decide("t", decision, "operator", "", None, force=force, reason=why, operator=by)  # type: ignore[arg-type]
-    model.decide(command, result)
+    model.decide(command, result, NOW_MS)
 
 
 def resumed(model: TransactionModel, result: object, *, by: str = "ann") -> None:
@@ -176,10 +178,10 @@ def test_what_is_discarded_is_resumed_and_asked_about_anew() -> None:
     broken("resumed", lambda: resumed(model, Resumed("t", "prepared", 2_050), by="bob"))
     assert list(model.undecided) == ["t"]
     late = Discard(("t",), (1,))  # proposed before it was resumed
-    model.discard(late, Discarded(()))
-    broken("discarded", lambda: model.discard(late, Discarded(("t",))))
+    model.discard(late, Discarded(()), NOW_MS)
+    broken("discarded", lambda: model.discard(late, Discarded(("t",)), NOW_MS))
     checked(model)
-    model.discard(Discard(("t",)), Discarded(("t",)))
+    model.discard(Discard(("t",)), Discarded(("t",)), NOW_MS)
     resumed(model, Resumed("t", "prepared", 2_050), by="bob")
     decided(model, "rollback", Decided("t", "rolled_back"))
     resumed(model, refused("rolled_back"))
@@ -221,7 +223,7 @@ def committed(model: GroupModel, member_id: str, generation: int, offset: int, *
 
 
 def group_of_two() -> GroupModel:
-    model = GroupModel()
+    model = GroupModel(Retention())
     model.processed = {("g", ("orders", queue)): 10 for queue in (0, 1)}
     joined(model, "m", 1, 0, 1)
     joined(model, "n", 2, 1)
@@ -284,7 +286,7 @@ def given_back(model: RedeliveryModel, outcome: str, offset: int = 3, generation
 
 def test_a_message_is_given_back_once() -> None:
     groups = group_of_two()
-    model = RedeliveryModel(groups)
+    model = RedeliveryModel(groups, Retention())
     given_back(model, "scheduled")
     given_back(model, "already_given_back")
     broken("given_back", lambda: given_back(model, "scheduled"))
@@ -295,7 +297,7 @@ def test_a_message_is_given_back_once() -> None:
 
 def test_what_is_committed_cannot_be_given_back_until_it_is_reset() -> None:
     groups = group_of_two()
-    model = RedeliveryModel(groups)
+    model = RedeliveryModel(groups, Retention())
     given_back(model, "dead_lettered")
     committed(groups, "m", 2, 4)
     model.on_committed("g", ("orders", 0), 4)
@@ -308,9 +310,9 @@ def test_what_is_committed_cannot_be_given_back_until_it_is_reset() -> None:
 
 
 def test_a_dead_letter_is_replayed_once() -> None:
-    groups = GroupModel()
+    groups = GroupModel(Retention())
     groups.put(PutGroup("g", 1), GroupPut("g", True, 1, (0,)))
-    model = RedeliveryModel(groups)
+    model = RedeliveryModel(groups, Retention())
 
     def replay(*, duplicate: bool) -> None:
         replayed = DeadLettersReplayed("g", (DeadLetterReplayed(0, 5, duplicate),))

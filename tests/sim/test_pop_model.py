@@ -21,6 +21,7 @@ from store.results import Joined, OffsetsReset
 from .checkers import Violation
 from .checkers.group_model import GroupModel, KnownGroup
 from .checkers.pop_model import PopModel
+from .checkers.retention import Retention
 
 FIRST = PopHandle(7, 0, 0)
 NOW_MS, INVISIBLE_MS = 1_000, 100
@@ -54,10 +55,15 @@ def expire(model: PopModel, at_ms: int, *offsets: int) -> None:
     model.expire(ExpirePopped(10), result, at_ms)
 
 
+def fresh() -> PopModel:
+    retention = Retention()
+    return PopModel(GroupModel(retention), retention)
+
+
 @pytest.fixture
 def model() -> PopModel:
     """The messages 0 and 1 are handed out."""
-    made = PopModel(GroupModel())
+    made = fresh()
     made.ack_kept_ms = 60
     pop(made, 0, 1)
     return made
@@ -109,11 +115,11 @@ def test_a_group_has_members_or_pop_consumers(model: PopModel) -> None:
     broken("pop_or_members", lambda: model.join("g", JOINED))
     model.join("g", Refused(GROUP_IS_POPPED, ""))
     broken("pop_or_members", lambda: model.delete(DeleteGroup("g"), GroupDeleted("g", ())))
-    other = PopModel(GroupModel())
+    other = fresh()
     broken("pop_or_members", lambda: other.join("g", Refused(GROUP_IS_POPPED, "")))
     refused = Refused(GROUP_HAS_MEMBERS, "")
     broken("pop_or_members", lambda: other.pop(Pop("g", "orders", "w", 8, 1), refused, NOW_MS))
-    groups = GroupModel()
+    groups = GroupModel(Retention())
     groups.known["g"] = KnownGroup(members={"m"})
-    broken("pop_or_members", lambda: pop(PopModel(groups), 0))
-    PopModel(groups).pop(Pop("g", "orders", "w", 8, 1), refused, NOW_MS)
+    broken("pop_or_members", lambda: pop(PopModel(groups, Retention()), 0))
+    PopModel(groups, Retention()).pop(Pop("g", "orders", "w", 8, 1), refused, NOW_MS)

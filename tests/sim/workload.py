@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from store.limits import DEFAULT_RETENTION_MS
+
 from .batches import Batches
 from .checkers import Violation
 from .checkers.history import History
@@ -100,9 +102,8 @@ class Workload:
             else:
                 self._make_topic(topic, queues)
 
-        settings: dict[str, object] = {"queues": queues, "type": "any"}
-        if self._retention_ms is not None:
-            settings["retention_ms"] = self._retention_ms
+        kept_ms = DEFAULT_RETENTION_MS if self._retention_ms is None else self._retention_ms
+        settings: dict[str, object] = {"queues": queues, "type": "any", "retention_ms": kept_ms}
         self._clients.call(json_request("PUT", f"/v1/topics/{topic}", settings), on_answer)
 
     def _grow_topic(self) -> None:

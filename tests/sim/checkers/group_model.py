@@ -14,6 +14,7 @@ from store.results import GroupPut, GroupView, Joined, Left, OffsetsCommitted, O
 from store.state_machine import StateMachine
 from store.topics import RETRY_PREFIX
 
+from .retention import Retention
 from .violation import Violation
 
 Place = tuple[str, int]
@@ -33,7 +34,8 @@ class KnownGroup:
 
 
 class GroupModel:
-    def __init__(self) -> None:
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
         self.known: dict[str, KnownGroup] = {}
         self.accepted: set[tuple[str, str, int, Place, int]] = set()
         """Commits that were carried out: group, member, generation, place, offset."""
@@ -150,9 +152,10 @@ class GroupModel:
             if members != group.members:
                 _fail("group_members", name, f"has {sorted(group.members)}, node {node_id} has {sorted(members)}")
             offsets = {(item.topic, item.queue): item.offset for item in machine.offsets(name) or ()}
-            moved = {place: offset for place, offset in offsets.items() if offset or place in group.offsets}
-            if moved != group.offsets:
-                _fail("group_offsets", name, f"committed {group.offsets}, node {node_id} has {offsets}")
+            for place in offsets.keys() | group.offsets.keys():
+                start = self._retention.start(place)  # where it is among what is gone makes no difference
+                if max(offsets.get(place, 0), start) != max(group.offsets.get(place, 0), start):
+                    _fail("group_offsets", name, f"committed {group.offsets}, node {node_id} has {offsets}")
 
     def _move_on(self, name: str, group: KnownGroup, generation: int, *, changed: bool) -> None:
         if generation < group.generation + changed:

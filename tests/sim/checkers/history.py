@@ -49,19 +49,19 @@ _GROUPS_CHANGE = JoinGroup | LeaveGroup | ResetOffsets | PutTopic | GiveBack
 class History:
     def __init__(self) -> None:
         self.transactions = TransactionModel()
-        self.groups = GroupModel()
-        self.redeliveries = RedeliveryModel(self.groups)
-        self.pops = PopModel(self.groups)
-        self.sessions = SessionChecker()
         self.retention = Retention()
+        self.groups = GroupModel(self.retention)
+        self.redeliveries = RedeliveryModel(self.groups, self.retention)
+        self.pops = PopModel(self.groups, self.retention)
+        self.sessions = SessionChecker()
         self._index = 0
         self._queues: dict[str, int] = {}
         groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
         self._handlers: dict[type[Command], Handler] = {
             Prepare: transactions.prepare,
-            Decide: lambda command, result, _: transactions.decide(command, result),
+            Decide: transactions.decide,
             RecordChecks: transactions.record,
-            Discard: lambda command, result, _: transactions.discard(command, result),
+            Discard: transactions.discard,
             ResumeTransaction: transactions.resume,
             PutSettings: lambda command, result, _: transactions.put_settings(command, result),
             PutTopic: self._on_topic,
@@ -70,13 +70,13 @@ class History:
             AckPopped: self.pops.ack,
             ChangeInvisible: self.pops.change,
             ExpirePopped: self.pops.expire,
-            DeleteGroup: lambda command, result, _: self.pops.delete(command, result),
+            DeleteGroup: self._on_delete,
             LeaveGroup: lambda command, result, _: groups.leave(command, result),
             PutGroup: self._on_put,
             CommitOffsets: self._on_commit,
             ResetOffsets: self._on_reset,
             GiveBack: lambda command, result, _: redeliveries.give_back(command, result),
-            ExpireMessages: self.retention.expire,
+            ExpireMessages: self._on_expire,
             ReplayDeadLetters: lambda command, result, _: redeliveries.replay(command, result),
         }
 
@@ -93,6 +93,7 @@ class History:
             if handler is not None:
                 handler(command, result, machine.clock_ms)
         self.retention.on_applied(machine)
+        self.transactions.check_gone(machine)
         for command, result in zip(commands, results, strict=True):
             if isinstance(command, DeleteGroup) and isinstance(result, GroupDeleted):
                 self.pops.check_deleted(command, machine)
@@ -108,6 +109,14 @@ class History:
         self.groups.check_replica(node_id, machine)
         self.redeliveries.check_replica(node_id, machine)
         self.pops.check_replica(node_id, machine)
+
+    def _on_delete(self, command: DeleteGroup, result: Result | Refused, clock_ms: int) -> None:
+        self.pops.delete(command, result)
+        self.retention.delete_group(result)
+
+    def _on_expire(self, command: ExpireMessages, result: Result | Refused, clock_ms: int) -> None:
+        self.retention.expire(command, result, clock_ms)
+        self.transactions.expire(command, result, clock_ms)
 
     def _on_put(self, command: PutGroup, result: Result | Refused, clock_ms: int) -> None:
         self.groups.put(command, result)

@@ -2,7 +2,8 @@
 
 A message is handed out once; by the replicated clock it has one handle from then on, until it is acknowledged or given
 back. Acknowledged it never comes again. Given back, it comes again once with one attempt more or is a dead letter: not
-before its time, unless its handle asked for it. A group has either members or messages that are popped.
+before its time, unless its handle asked for it. What retention has removed by then does not come, and is never
+handed out. A group has either members or messages that are popped.
 """
 
 from collections import Counter
@@ -12,14 +13,14 @@ from typing import Literal, NamedTuple
 from store.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, PutGroup, ResetOffsets
 from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
 from store.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
-from store.results import GroupPut, Joined, OffsetsReset, Row
+from store.results import GroupPut, Joined, OffsetsReset
 from store.state_machine import StateMachine
 from store.topics import DLQ_PREFIX, RETRY_PREFIX
 
 from .group_model import GroupModel, KnownGroup, Place
+from .retention import Retention
 from .violation import Violation
 
-_ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
 Spot = tuple[Place, int]
 
 
@@ -44,7 +45,7 @@ class Hold:
 @dataclass
 class PoppedGroup:
     next: dict[Place, int] = field(default_factory=dict)
-    """What is handed out next."""
+    """What is handed out next, if it is not gone by then."""
     holds: dict[PopHandle, Hold] = field(default_factory=dict)
     held: dict[Spot, PopHandle] = field(default_factory=dict)
     given: list[Spot] = field(default_factory=list)
@@ -54,12 +55,17 @@ class PoppedGroup:
 
 
 class PopModel:
-    def __init__(self, groups: GroupModel) -> None:
-        self._groups = groups
+    def __init__(self, groups: GroupModel, retention: Retention) -> None:
+        self._groups, self._retention = groups, retention
         self.known: dict[str, PoppedGroup] = {}
         self.ack_kept_ms = 0
         self._attempts_max: dict[str, int] = {}
         self._deleted: set[str] = set()
+
+    def next(self, name: str, place: Place) -> int:
+        """What is handed out next: nothing that is gone."""
+        group = self.known.get(name, PoppedGroup())
+        return max(group.next.get(place, 0), self._retention.start(place))
 
     def put(self, command: PutGroup, result: object) -> None:
         if isinstance(result, GroupPut) and command.group not in self._deleted:
@@ -81,8 +87,9 @@ class PopModel:
             for offset in messages.offsets:
                 if (place, offset) in group.held:
                     _fail("popped_twice", command.group, f"{place} {offset} is held, and handed out: {messages}")
-                if offset != group.next.get(place, 0):
-                    _fail("pop_order", command.group, f"{messages} at {place}; next is {group.next.get(place, 0)}")
+                next_offset = self.next(command.group, place)
+                if offset != next_offset:
+                    _fail("pop_order", command.group, f"{messages} at {place}; next is {next_offset}")
                 group.next[place] = offsets[place] = offset + 1
                 handle = messages.handle(offset)
                 if handle in group.holds:
@@ -128,13 +135,15 @@ class PopModel:
             if not command.invisible_ms or result.due_ms != clock_ms + command.invisible_ms:
                 _fail("pop_times", command.group, f"{command} at {clock_ms} is answered {result}")
             hold.due_ms = clock_ms + (command.invisible_ms or 0)
-        else:
-            self._end(group, hold, "given back")
-            group.given.append(hold.spot)
-            group.scheduled += result.outcome == "scheduled"
+            return
+        if (result.outcome == "gone") != self._is_gone(hold.spot):
+            _fail("popped_lost", command.group, f"{hold} is gone: {self._is_gone(hold.spot)}; given back: {result}")
+        self._give_back(group, hold)
+        group.scheduled += result.outcome == "scheduled"
 
     def expire(self, command: ExpirePopped, result: object, clock_ms: int) -> None:
         assert isinstance(result, PopsExpired)
+        come = 0
         if len({name for name, _ in result.messages}) == 1:
             self.known.setdefault(result.messages[0][0], PoppedGroup()).scheduled += result.scheduled
         for name, messages in result.messages:
@@ -146,8 +155,12 @@ class PopModel:
                     return
                 if hold.due_ms > clock_ms:
                     _fail("pop_times", name, f"{hold} comes again at {clock_ms}")
-                self._end(group, hold, "given back")
-                group.given.append(hold.spot)
+                come += not self._is_gone(hold.spot)
+                self._give_back(group, hold)
+        if come != result.scheduled + result.dead_lettered:
+            _fail(
+                "popped_lost", str(result.messages), f"have {come} messages that are not gone, and it is said: {result}"
+            )
 
     def reset(self, command: ResetOffsets, result: object) -> None:
         group = self.known.get(command.group)
@@ -197,7 +210,8 @@ class PopModel:
             there = {(each.topic, each.queue): each.held for each in machine.offsets(name) or () if each.held}
             if there != dict(held):
                 _fail("popped_held", name, f"holds {dict(held)}, by node {node_id} {there}")
-            retries, letters = shown(machine, RETRY_PREFIX + name), shown(machine, DLQ_PREFIX + name)
+            retries = self._ever_in(machine, RETRY_PREFIX + name)
+            letters = self._ever_in(machine, DLQ_PREFIX + name)
             wanted = Counter(_expected(name, spot, retries) for spot in group.given)
             came = Counter((*retries, *letters))
             if wanted != came:
@@ -209,22 +223,28 @@ class PopModel:
             if most is not None and any(each.attempt > most for each in retries):
                 _fail("popped_lost", name, f"on node {node_id} come again {retries}")
 
+    def _is_gone(self, spot: Spot) -> bool:
+        place, offset = spot
+        return offset < self._retention.start(place)
+
+    def _give_back(self, group: PoppedGroup, hold: Hold) -> None:
+        self._end(group, hold, "given back")
+        if not self._is_gone(hold.spot):
+            group.given.append(hold.spot)
+
+    def _ever_in(self, machine: StateMachine, topic: str) -> list[Shown]:
+        """All messages that ever were there."""
+        found = []
+        for row in self._retention.ever_in(machine, topic):
+            came = row.redelivery
+            if came is None or row.count != 1:
+                raise Violation("popped_lost", f"{topic} has {row}")
+            found.append(Shown(((came.topic, came.queue), came.offset), came.attempt))
+        return found
+
     def _end(self, group: PoppedGroup, hold: Hold, state: Literal["acked", "given back"]) -> None:
         hold.state = state
         del group.held[hold.spot]
-
-
-def shown(machine: StateMachine, topic: str) -> list[Shown]:
-    if machine.topic(topic) is None:
-        return []
-    rows: list[Row] = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX)
-    found = []
-    for row in rows:
-        came = row.redelivery
-        if came is None or row.count != 1:
-            raise Violation("popped_lost", f"{topic} has {row}")
-        found.append(Shown(((came.topic, came.queue), came.offset), came.attempt))
-    return found
 
 
 def _expected(group: str, spot: Spot, retries: list[Shown]) -> Shown:

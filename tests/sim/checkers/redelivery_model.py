@@ -1,7 +1,8 @@
 """What becomes of messages that a group gives back, by rules of its own: fed with each applied command, once per index.
 
 A message is given back once until its offset is committed or reset. It comes again once, with its origin and one
-attempt more; after the last attempt it is a dead letter, and one that is replayed comes again.
+attempt more; after the last attempt it is a dead letter, and one that is replayed comes again. What retention removes
+of the group's own topics was there all the same; only what is gone cannot be given back or replayed.
 """
 
 from collections import Counter
@@ -9,15 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.command import GiveBack, ReplayDeadLetters
-from store.errors import Refused
+from store.errors import OFFSET_OUT_OF_RANGE, Refused
 from store.results import DeadLettersReplayed, MessagesGivenBack, Row
 from store.state_machine import StateMachine
 from store.topics import DLQ_PREFIX, RETRY_PREFIX
 
 from .group_model import GroupModel, Place
+from .retention import Retention
 from .violation import Violation
-
-_ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
 
 
 class _Source(NamedTuple):
@@ -36,8 +36,8 @@ class _Shown(NamedTuple):
 
 
 class RedeliveryModel:
-    def __init__(self, groups: GroupModel) -> None:
-        self._groups = groups
+    def __init__(self, groups: GroupModel, retention: Retention) -> None:
+        self._groups, self._retention = groups, retention
         self._given: dict[tuple[str, Place], dict[int, str]] = {}
         self._replayed: dict[str, set[int]] = {}
         self.scheduled: dict[str, list[_Source]] = {}
@@ -47,6 +47,8 @@ class RedeliveryModel:
     def give_back(self, command: GiveBack, result: object) -> None:
         group = self._groups.check_fence(command, result)
         if isinstance(result, Refused):
+            spots = [((item.topic, item.queue), item.offset) for item in command.messages]
+            self._check_refused(command.group, spots, result)
             return
         assert isinstance(result, MessagesGivenBack)
         self._groups.on_generation(command.group, result.generation)
@@ -65,6 +67,8 @@ class RedeliveryModel:
 
     def replay(self, command: ReplayDeadLetters, result: object) -> None:
         if not isinstance(result, DeadLettersReplayed):
+            letters = (DLQ_PREFIX + command.group, 0)
+            self._check_refused(command.group, [(letters, offset) for offset in command.offsets], result)
             return
         replayed = self._replayed.setdefault(command.group, set())
         for each in result.messages:
@@ -86,8 +90,8 @@ class RedeliveryModel:
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """Exactly what was given back came again, or is a dead letter: once each."""
         for group in self.scheduled.keys() | self.dead.keys():
-            retries = _shown(machine, RETRY_PREFIX + group)
-            letters = _shown(machine, DLQ_PREFIX + group)
+            retries = _shown(self._retention.ever_in(machine, RETRY_PREFIX + group))
+            letters = _shown(self._retention.ever_in(machine, DLQ_PREFIX + group))
             for sources, rows, what in (
                 (self.scheduled.get(group, []), retries, "came again"),
                 (self.dead.get(group, []), letters, "are dead letters"),
@@ -96,6 +100,13 @@ class RedeliveryModel:
                 if wanted != Counter(rows):
                     missing, extra = wanted - Counter(rows), Counter(rows) - wanted
                     _fail(group, f"on node {node_id}, of what was given back {what}: not {missing}, but {extra}")
+
+    def _check_refused(self, group: str, spots: Sequence[tuple[Place, int]], result: object) -> None:
+        """Clients ask for what they have read: only if retention has removed it, it is not there."""
+        if isinstance(result, Refused) and result.code == OFFSET_OUT_OF_RANGE:
+            gone = [spot for spot in spots if spot[1] < self._retention.start(spot[0])]
+            if not gone:
+                _fail(group, f"none of {spots} is gone, and it is said: {result}")
 
 
 def _expected(group: str, source: _Source, retries: Sequence[_Shown], letters: Sequence[_Shown]) -> _Shown:
@@ -112,15 +123,12 @@ def _expected(group: str, source: _Source, retries: Sequence[_Shown], letters: S
     return _Shown((topic, queue, source.offset), 1)
 
 
-def _shown(machine: StateMachine, topic: str) -> list[_Shown]:
-    if machine.topic(topic) is None:
-        return []
-    rows: list[Row] = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX)
+def _shown(rows: Sequence[Row]) -> list[_Shown]:
     shown = []
     for row in rows:
         came = row.redelivery
         if came is None or row.count != 1:
-            raise Violation("given_back", f"{topic} has {row}")
+            raise Violation("given_back", f"a group's own topic has {row}")
         shown.append(_Shown((came.topic, came.queue, came.offset), came.attempt))
     return shown
 

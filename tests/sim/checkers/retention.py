@@ -10,10 +10,12 @@ from collections import deque
 from store import keys
 from store.command import ExpireMessages
 from store.index import Index
+from store.limits import DEFAULT_RETENTION_MS
+from store.pop_results import GroupDeleted
 from store.results import Row, TopicPut
 from store.retention_results import Expired
 from store.state_machine import StateMachine
-from tests.unit.store.references import pointed_at
+from tests.unit.store.references import counted, pointed_at
 
 from .violation import Violation
 
@@ -24,6 +26,8 @@ _ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
 class Retention:
     def __init__(self) -> None:
         self.gone: dict[Place, list[Row]] = {}
+        self.own_ms = DEFAULT_RETENTION_MS
+        """What topics keep that nobody can configure: those of the system, and those that groups have of their own."""
         self._kept: dict[Place, deque[Row]] = {}
         self._ends: dict[Place, int] = {}
         self._starts: dict[Place, int] = {}
@@ -35,17 +39,33 @@ class Retention:
         for queue in range(topic.queues):
             self._ends.setdefault((topic.topic, queue), 0)
 
+    def start(self, place: Place) -> int:
+        """What was before it in the queue is gone."""
+        return self._starts.get(place, 0)
+
+    def ever_in(self, machine: StateMachine, topic: str) -> list[Row]:
+        """All that was ever in the one queue of a group's own topic, what is gone included."""
+        left = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX) if machine.topic(topic) is not None else []
+        return [*self.gone.get((topic, 0), ()), *left]
+
+    def delete_group(self, result: object) -> None:
+        """Its own topics are gone; those of a group of that name to come begin anew."""
+        for topic in result.topics if isinstance(result, GroupDeleted) else ():
+            for known in (self.gone, self._kept, self._ends, self._starts):
+                known.pop((topic, 0), None)
+
     def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
         assert isinstance(result, Expired)
         for expired in result.queues:
             place = (expired.topic, expired.queue)
             if place not in self._ends:
-                raise Violation("retention", f"{place} is no topic of the clients, and loses {expired}")
+                raise Violation("retention", f"{place} was never heard of, and loses {expired}")
             kept, messages = self._kept[place], 0
+            retention_ms = self._retention_ms.get(expired.topic, self.own_ms)
             while kept and kept[0].base_offset < expired.start:
                 row = kept.popleft()
-                over_ms = row.stored_at_ms + self._retention_ms[expired.topic]
-                if self._retention_ms[expired.topic] < 0 or over_ms > clock_ms:
+                over_ms = row.stored_at_ms + retention_ms
+                if retention_ms < 0 or over_ms > clock_ms:
                     raise Violation("retention", f"{row} of {place} goes at {clock_ms}, its time is over at {over_ms}")
                 messages += row.count
                 self.gone.setdefault(place, []).append(row)
@@ -55,6 +75,9 @@ class Retention:
 
     def on_applied(self, machine: StateMachine) -> None:
         """After each entry: what has become visible, and that nothing else has gone."""
+        for topic in machine.topics(system=True):
+            if topic.system:
+                self._ends.setdefault((topic.topic, 0), 0)
         for place, end in self._ends.items():
             new_end = machine.max_offset(*place)
             if new_end != end:
@@ -74,11 +97,16 @@ class Retention:
                 raise Violation(
                     "retention", f"node {node_id}: {place} begins at {machine.min_offset(*place)}, not at {start}"
                 )
-        first = min(pointed_at(index), default=None)
+        places = pointed_at(index)
+        first = min(places, default=None)
         if first is not None and first < position_of_floor:
             raise Violation(
                 "log_floor",
                 f"node {node_id} needs the log from {first} on, and would let it go up to {position_of_floor}",
+            )
+        if sum(counted(index).values()) != len(places):
+            raise Violation(
+                "log_floor", f"node {node_id}: {len(places)} blocks are pointed at, and counted {counted(index)}"
             )
         if any(key[:2] == keys.DROPPED_TOPICS for key, _ in index.scan(keys.DROPPED_TOPICS, keys.DECIDED)):
             raise Violation("retention", f"node {node_id} has rows of topics that nobody deleted")

@@ -3,14 +3,18 @@
 The first decision wins; checks are counted as they are recorded, not before the immunity is over, and not more of them
 than left a node; nothing is discarded before it was asked as often as configured. Only an operator, by name and with a
 reason, gets a transaction out of `discarded`; the timeline tells of it. No new transaction while they are switched off.
+What was decided or discarded is forgotten when its time is over by the replicated clock, the oldest first, and not
+before; an undecided transaction never is. One that is prepared after that is another one.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from store.command import Decide, Discard, Prepare, PutSettings, RecordChecks, ResumeTransaction
+from store.command import Decide, Discard, ExpireMessages, Prepare, PutSettings, RecordChecks, ResumeTransaction
 from store.errors import TRANSACTIONS_REJECTED, Refused
+from store.limits import TRANSACTION_RETENTION_MS
 from store.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed, SettingsPut
+from store.retention_results import Expired
 from store.state_machine import StateMachine
 
 from .violation import Violation
@@ -30,6 +34,8 @@ class Known:
     prepared_at_ms: int
     check_due_ms: int
     state: str = "prepared"
+    decided_at_ms: int | None = None
+    """Or discarded; None while it is undecided."""
     check_times: int = 0
     """Since it was prepared, or resumed last."""
     checks: int = 0
@@ -50,6 +56,24 @@ class TransactionModel:
         self.left: Counter[str] = Counter()
         """Checks that left a node, or that a webhook answered, by transaction."""
         self.rejecting = False
+        self.retention_ms = TRANSACTION_RETENTION_MS
+        self.forgotten: dict[str, str] = {}
+        """What was forgotten, and its state then."""
+        self.reborn: set[str] = set()
+        """Prepared again since: what is said of them is about either."""
+        self._committed: set[str] = set()
+        self._decisions: set[tuple[int, str]] = set()
+        """When and what, those included that were undone since."""
+        self._gone_now: list[str] = []
+
+    def state_of(self, transaction_id: str) -> str | None:
+        """Its state, or the one that it had when it was forgotten."""
+        known = self.known.get(transaction_id)
+        return known.state if known is not None else self.forgotten.get(transaction_id)
+
+    def was_committed(self, transaction_id: str) -> bool:
+        """It, or the one of this id that was forgotten."""
+        return transaction_id in self._committed
 
     def put_settings(self, command: PutSettings, result: object) -> None:
         if command.reject_transactions is not None:
@@ -72,6 +96,8 @@ class TransactionModel:
             due_ms = clock_ms + command.check_after_ms
             known = self.known[transaction_id] = Known(command.producer_group, clock_ms, due_ms)
             self.undecided[transaction_id] = None
+            if transaction_id in self.forgotten:
+                self.reborn.add(transaction_id)
             if result.duplicate:
                 _fail("idempotent_prepare", transaction_id, f"is called a duplicate at its first prepare: {result}")
         elif not result.duplicate:
@@ -79,7 +105,7 @@ class TransactionModel:
         if result.state != known.state:
             _fail("first_decision_wins", transaction_id, f"is {known.state}, preparing again says {result.state}")
 
-    def decide(self, command: Decide, result: object) -> None:
+    def decide(self, command: Decide, result: object, clock_ms: int) -> None:
         transaction_id = command.transaction_id
         known = self.known.get(transaction_id)
         if known is None:
@@ -103,7 +129,7 @@ class TransactionModel:
             _fail("first_decision_wins", transaction_id, f"is {known.state}, {command.decision} gives {result}")
         if known.state in decidable and known.state != wanted and command.source == "operator":
             known.audit.append((wanted, command.operator or None, command.reason or None, command.force))
-        self._settle(transaction_id, wanted)
+        self._settle(transaction_id, wanted, clock_ms)
 
     def resume(self, command: ResumeTransaction, result: object, clock_ms: int) -> None:
         transaction_id, by = command.transaction_id, (command.operator, command.reason)
@@ -120,7 +146,7 @@ class TransactionModel:
         due_ms = clock_ms + command.next_check_after_ms
         if not isinstance(result, Resumed) or (result.state, result.next_check_at_ms) != ("prepared", due_ms):
             _fail("resumed", transaction_id, f"was discarded; resumed by {by}, due at {due_ms}: {result}")
-        known.state, known.check_times, known.resumed_by = "prepared", 0, by
+        known.state, known.check_times, known.resumed_by, known.decided_at_ms = "prepared", 0, by, None
         known.audit.append(("resumed", *by, False))
         self.undecided[transaction_id] = None
 
@@ -141,7 +167,7 @@ class TransactionModel:
                     f"has {known.checks} checks recorded, {self.left[transaction_id]} left any node",
                 )
 
-    def discard(self, command: Discard, result: object) -> None:
+    def discard(self, command: Discard, result: object, clock_ms: int) -> None:
         seen = dict(zip(command.transaction_ids, command.check_times, strict=False))
         prepared = [
             each
@@ -155,7 +181,27 @@ class TransactionModel:
             if known.check_times < self.check_max:
                 _fail("discarded", transaction_id, f"after {known.check_times} checks, not {self.check_max}")
             known.discards += 1
-            self._settle(transaction_id, "discarded")
+            self._settle(transaction_id, "discarded", clock_ms)
+
+    def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
+        assert isinstance(result, Expired)
+        due = sorted(each for each in self._decisions if each[0] + self.retention_ms <= clock_ms)[: command.limit]
+        if result.transactions != len(due):
+            raise Violation("forgotten", f"at {clock_ms} these are over: {due}; it is said: {result}")
+        for decided_at_ms, transaction_id in due:
+            self._decisions.remove((decided_at_ms, transaction_id))
+            known = self.known.get(transaction_id)
+            if known is not None and known.decided_at_ms == decided_at_ms:
+                self.forgotten[transaction_id] = self.known.pop(transaction_id).state
+                self._gone_now.append(transaction_id)
+
+    def check_gone(self, machine: StateMachine) -> None:
+        """After each entry: what it forgot is not there."""
+        for transaction_id in self._gone_now:
+            found = machine.transaction(transaction_id)
+            if transaction_id not in self.known and found is not None:
+                _fail("forgotten", transaction_id, f"its time is over, and there is {found}")
+        self._gone_now.clear()
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
         """The node's state is what the log says, the timeline included."""
@@ -178,10 +224,15 @@ class TransactionModel:
             if sum(event.event == "discarded" for event in timeline) != known.discards:
                 _fail("audit", transaction_id, f"was discarded {known.discards} times; node {node_id} has {timeline}")
 
-    def _settle(self, transaction_id: str, state: str) -> None:
-        self.known[transaction_id].state = state
-        if state != "prepared":
+    def _settle(self, transaction_id: str, state: str, clock_ms: int) -> None:
+        known = self.known[transaction_id]
+        if state not in ("prepared", known.state):
+            known.decided_at_ms = clock_ms
+            self._decisions.add((clock_ms, transaction_id))
             self.undecided.pop(transaction_id, None)
+        if state == "committed":
+            self._committed.add(transaction_id)
+        known.state = state
 
 
 def _fail(invariant: str, transaction_id: str, found: str) -> None:

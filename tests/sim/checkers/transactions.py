@@ -24,10 +24,13 @@ def check_transaction(
     asked: Collection[str],
     outcomes: Collection[str],
     places: Mapping[str, object],
+    forgotten: str | None = None,
 ) -> None:
-    """Against one node's final state: what was promised of it, what was asked for, and what is visible."""
+    """Against one node's final state: what was promised of it, what was asked for, and what is visible.
+
+    `forgotten` is the state that it had when its time was over."""
     view = machine.transaction(transaction_id)
-    state = view.state if view is not None else None
+    state = view.state if view is not None else forgotten
     if prepared and state is None:
         raise Violation("acknowledged_lost", f"the prepared transaction {transaction_id} is gone")
     check_one_outcome(transaction_id, outcomes)
@@ -36,10 +39,14 @@ def check_transaction(
             raise Violation("first_decision_wins", f"transaction {transaction_id}: answered {outcome}, now {state}")
     if state in _DECIDED_BY and _DECIDED_BY[state] not in asked:
         raise Violation("phantom", f"transaction {transaction_id} is {state}; nobody asked for that")
+    check_delivered_whole(batch_ids, places, committed=state == "committed")
+
+
+def check_delivered_whole(batch_ids: Collection[str], places: Mapping[str, object], *, committed: bool) -> None:
+    """All batches of a committed transaction are delivered, of any other none."""
     visible = [batch_id for batch_id in batch_ids if batch_id in places]
-    wanted = list(batch_ids) if state == "committed" else []
-    if visible != wanted:
+    if visible != (list(batch_ids) if committed else []):
         raise Violation(
             "transaction_visibility",
-            f"transaction {transaction_id} is {state}; of its batches {list(batch_ids)}, {visible} are delivered",
+            f"a transaction is committed: {committed}; of its batches {list(batch_ids)}, {visible} are delivered",
         )

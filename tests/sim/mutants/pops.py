@@ -19,7 +19,7 @@ from tests.sim.variant import Swap, mutant
 
 _popped, _due, _find, _give_back_popped = Groups.popped, Leases.due, Leases.find, Redeliveries.give_back_popped
 _take_picked, _shrink, _init = Pops._take_picked, Pops._shrink, Leases.__init__
-_remove, _remove_topic = Groups.remove, Topics.remove
+_take, _remove, _remove_topic = Pops._take, Groups.remove, Topics.remove
 
 
 def hands_out_again(groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: object) -> None:
@@ -109,6 +109,35 @@ def picks_what_others_have(
     return _take_picked(pops, group, topic, queue, moved, taken)
 
 
+def picks_what_is_gone(
+    pops: Pops, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
+) -> tuple[tuple[int, ...], int]:
+    """What a filter found is handed out, also when retention has removed it since."""
+    starts, topic.starts = topic.starts, [0] * len(topic.starts)
+    offsets, end = _take_picked(pops, group, topic, queue, picks, taken)
+    topic.starts = starts
+    return offsets, end
+
+
+def begins_before_what_is_kept(
+    pops: Pops, group: Group, topic: Topic, queue: int, taken: _Taken
+) -> tuple[tuple[int, ...], int]:
+    """A pop goes on where the group is, also when the messages there are gone."""
+    offsets, end = _take(pops, group, topic, queue, taken)
+    gone = range(group.offsets[topic.id, queue], topic.starts[queue])
+    return (*gone, *offsets), end
+
+
+def loses_what_is_out_once_older_messages_are_gone(
+    redeliveries: Redeliveries, group: str, giving: GivingGroup, item: GivenBack, at: At
+) -> Mark | None:
+    """Of a queue that has lost its first messages, what is given back counts as gone."""
+    topic = redeliveries._topics.get(item.topic)
+    if topic is not None and topic.starts[item.queue]:
+        return None
+    return _give_back_popped(redeliveries, group, giving, item, at)
+
+
 def leaves_handles_behind(leases: Leases, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
     """A reset leaves messages with those who popped them, and hands them out once more."""
 
@@ -143,5 +172,8 @@ MUTANTS = (
     mutant(17, Swap(Groups, "_refuse_popped", lets_members_in)),
     mutant(17, Swap(Leases, "__init__", forgets_what_is_held_at_a_restart)),
     mutant(17, Swap(Pops, "_take_picked", picks_what_others_have), rare=True),
+    mutant(17, Swap(Pops, "_take_picked", picks_what_is_gone), rare=True),
+    mutant(17, Swap(Pops, "_take", begins_before_what_is_kept)),
+    mutant(17, Swap(Redeliveries, "give_back_popped", loses_what_is_out_once_older_messages_are_gone)),
     mutant(17, Swap(Leases, "revoke", leaves_handles_behind)),
 )

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from store import keys
 from store.limits import RETENTION_FOREVER_MS
 from store.log_references import LogReferences
 from store.topics import Topic, Topics
+from store.transaction_table import PREPARED, TransactionRecord, TransactionTable
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
 _until, _set_start, _init = Topic.expires_until_ms, Topics.set_start, LogReferences.__init__
+_expire, _forget = TransactionTable.expire, TransactionTable._forget
 
 
 def expires_a_little_early(topic: Topic, clock_ms: int) -> int | None:
@@ -46,11 +49,58 @@ def forgets_after_a_restart_what_points_at_the_log(references: LogReferences, *a
         del references._ranges[number]
 
 
+def forgets_transactions_early(table: TransactionTable, until_ms: int, limit: int) -> int:
+    """Transactions are forgotten some hundred milliseconds before their time is over."""
+    return _expire(table, until_ms + 400, limit)
+
+
+def forgets_undecided_transactions(table: TransactionTable, until_ms: int, limit: int) -> int:
+    """Age alone counts: a transaction that nobody has decided goes too."""
+    begin, end = (keys.transaction_state(state, 0, "") for state in (PREPARED, PREPARED + 1))
+    for transaction_id in [key[10:].decode() for key, _ in table._index.scan(begin, end)]:
+        record = table.get(transaction_id)
+        if record is not None and record.prepared_at_ms <= until_ms:
+            table._index.delete(keys.check(record.next_check_at_ms, transaction_id))
+            table.undecided -= 1
+            table._forget(transaction_id, record)
+    return _expire(table, until_ms, limit)
+
+
+def forgets_what_was_resumed(table: TransactionTable, until_ms: int, limit: int) -> int:
+    """A transaction goes when its first discard is long ago, also when it was resumed since."""
+    for key, _ in list(table._index.scan(keys.DECIDED, keys.decided(max(until_ms + 1, 0), ""))):
+        decided_at_ms, transaction_id = keys.decided_parts(key)
+        record = table.get(transaction_id)
+        if record is not None and record.decided_at_ms != decided_at_ms:
+            record.decided_at_ms = decided_at_ms
+            table.update(transaction_id, record)
+    return _expire(table, until_ms, limit)
+
+
+def never_forgets_a_transaction(table: TransactionTable, until_ms: int, limit: int) -> int:
+    """Decided transactions are kept for ever, and with them the log."""
+    return 0
+
+
+def keeps_the_log_of_forgotten_transactions(
+    table: TransactionTable, transaction_id: str, record: TransactionRecord
+) -> None:
+    """A transaction goes, and the log is still counted as needed for its halves."""
+    _forget(table, transaction_id, record)
+    for batch in record.batches:
+        table._references.add(batch.block)
+
+
 MUTANTS = (
     mutant(15, Swap(Topic, "expires_until_ms", expires_a_little_early)),
     mutant(8, Swap(Topic, "expires_until_ms", expires_by_the_own_clock)),
     mutant(15, Swap(Topic, "expires_until_ms", expires_whatever_the_topic_says)),
     mutant(4, Swap(Topics, "set_start", uses_offsets_again)),
     mutant(15, Swap(LogReferences, "floor", needs_less_of_the_log)),
+    mutant(15, Swap(TransactionTable, "expire", forgets_transactions_early)),
+    mutant(15, Swap(TransactionTable, "expire", forgets_undecided_transactions)),
+    mutant(15, Swap(TransactionTable, "expire", forgets_what_was_resumed)),
+    mutant(15, Swap(TransactionTable, "expire", never_forgets_a_transaction)),
+    mutant(15, Swap(TransactionTable, "_forget", keeps_the_log_of_forgotten_transactions)),
     mutant(15, Swap(LogReferences, "__init__", forgets_after_a_restart_what_points_at_the_log)),
 )
