@@ -31,6 +31,9 @@ SWEPT_KEYS_PER_COMMAND: Final = 200
 SWEEP_INTERVAL_S: Final = 3_600.0
 """What is kept for those who search is walked through so often, if anything expired since."""
 
+SWEEP_TURN_S: Final = 1.0
+"""A walk may take hours. After so long, and a pause of as long, it is looked again at what has expired meanwhile."""
+
 OUTCOMES_BEHIND_MAX: Final = 10_000
 """Also when no message expires: what entries did is forgotten when the log has got so far ahead of it."""
 
@@ -64,12 +67,13 @@ class RetentionService:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
+            await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:
                 self._report_progress()
                 await self._expire_all()
-                await self._sweep_some()
                 self._drop_segments()
+                await self._sweep_some()
                 self._failing = False
             except COMMAND_ERRORS as error:
                 if not self._failing:
@@ -110,19 +114,20 @@ class RetentionService:
         return messages
 
     async def _sweep_some(self) -> None:
-        """Walk through what is kept for those who search, once in a while; one that was begun is brought to its end."""
+        """A turn of the walk through what is kept for those who search, which is begun once in a while."""
         core = self._core
         now_s = core.steady_ms() / 1000
-        if not core.is_leader() or not (
-            core.state.sweep_is_under_way or (self._expired_since_sweep and now_s >= self._sweep_due_s)
-        ):
+        if not core.is_leader():
             return
-        self._expired_since_sweep = False
+        if not core.state.sweep_is_under_way:
+            if not self._expired_since_sweep or now_s < self._sweep_due_s:
+                return
+            self._expired_since_sweep = False
         self._sweep_due_s = now_s + SWEEP_INTERVAL_S
         while core.is_leader():
             begun_ms = core.steady_ms()
             await core.propose(SweepIndex(SWEPT_KEYS_PER_COMMAND))
-            if not core.state.sweep_is_under_way:
+            if not core.state.sweep_is_under_way or core.steady_ms() / 1000 - now_s >= SWEEP_TURN_S:
                 return
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
 

@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cluster import retention_service
 from cluster.broker import LOG_BEGINS_LATE, REBUILD_ADVICE, Broker
 from cluster.config import NodeConfig
 from cluster.exit_codes import ExitCode, StartupError
 from raft.node import RaftNode
+from raft.proposals import Applied
 from store import keys
+from store.command import Command
 from store.index import Index
 from store.log_errors import REPAIR_ADVICE
 from tests.unit.cluster.conftest import Node, node_config, running_node
@@ -78,6 +81,70 @@ async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> No
         node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
         node.clock.now_ms += 5_000
         await wait_for_start(node, 3)
+    assert not fatal
+
+
+def walk_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the index: a key at a time, and one turn is one key."""
+    monkeypatch.setattr(retention_service, "SWEPT_KEYS_PER_COMMAND", 1)
+    monkeypatch.setattr(retention_service, "SWEEP_TURN_S", 0)
+
+
+async def test_messages_expire_while_the_index_is_walked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk may take hours: it goes in turns."""
+    walk_slowly(monkeypatch)
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
+        propose, proposed = node.core.propose, list[str]()
+
+        async def noted(command: Command) -> Applied:
+            proposed.append(type(command).__name__)
+            if proposed[-1] == "SweepIndex" and proposed.count("SweepIndex") == 2:
+                node.clock.now_ms += 3_000
+            return await propose(command)
+
+        assert (await node.call("PUT", "/v1/topics/kept", {"queues": 1, "retention_ms": -1})).status == 201
+        for _ in range(10):
+            assert (await node.call("POST", "/v1/topics/kept/messages", {"messages": [{"body": "k"}]})).status == 200
+        await make_topic(node, retention_ms=5_000)
+        await send(node, 3)
+        node.clock.now_ms += 3_000
+        await send(node, 2)
+        monkeypatch.setattr(node.core, "propose", noted)
+        node.clock.now_ms += 2_000
+        await wait_for_start(node, 5)
+
+        async def walk_is_over() -> bool:
+            return not node.core.state.sweep_is_under_way
+
+        await node.wait(walk_is_over)
+        assert "SweepIndex" in proposed[proposed.index("ExpireMessages", proposed.index("SweepIndex")) :]
+    assert not fatal
+
+
+async def test_the_log_goes_also_when_the_disk_is_low_and_the_index_half_walked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk_slowly(monkeypatch)
+    monkeypatch.setattr(RaftNode, "needed_from", lambda raft: 1 << 62)
+    fatal: list[str] = []
+    config = node_config(tmp_path, retention_check_ms=CHECK_MS, segment_bytes=SEGMENT_BYTES)
+    async with running_node(config, fatal) as node:
+        await make_topic(node, retention_ms=5_000)
+        for _ in range(80):
+            await send(node, 1, "x" * 60_000)
+        node.core.disk_is_low = True
+        node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
+        monkeypatch.setattr(type(node.core.state), "sweep_is_under_way", True)
+        node.clock.now_ms += 5_000
+        await wait_for_start(node, 80)
+
+        async def is_short() -> bool:
+            return node.core.log.base.index > 50
+
+        await node.wait(is_short)
     assert not fatal
 
 
