@@ -130,6 +130,17 @@ def commits_unprocessed() -> None:
     _replace(QueueReader, "position", property(lambda self: self._fetch_offset))
 
 
+def expires_early() -> None:
+    from store.topics import Topic
+
+    until_ms = Topic.expires_until_ms
+
+    def a_minute_early(self: Any, clock_ms: int) -> int | None:
+        return until_ms(self, clock_ms + 60_000)
+
+    _replace(Topic, "expires_until_ms", a_minute_early)
+
+
 DEFECTS = {
     "acks-alone": Defect("the leader answers when only its own disk has the entry", acks_alone),
     "forgets-term": Defect("term and vote do not survive a restart", forgets_term),
@@ -138,6 +149,7 @@ DEFECTS = {
     "delivers-rolled-back": Defect("a rolled-back transaction is delivered", delivers_rolled_back),
     "forgets-checks": Defect("only the first leader of a cluster asks for open transactions", forgets_checks),
     "survives-failed-sync": Defect("a failed fdatasync is taken for a good one", survives_failed_sync),
+    "expires-early": Defect("messages go a minute before their retention is over", expires_early),
     "commits-unprocessed": Defect("a consumer commits what it fetched", commits_unprocessed, in_client=True),
 }
 

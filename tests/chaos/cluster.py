@@ -18,8 +18,8 @@ from tests.chaos.history import History
 from tests.chaos.isolation import Machine
 from tests.chaos.network import CLIENT_HOST, Network, host_of
 from tests.chaos.node import ChaosNode
-from tests.chaos.skewed_node import set_offset_ns
 from tests.chaos.violations import Kind, Violations
+from tests.chaos.wall_clocks import WallClocks
 
 HTTP_PORT: Final = 7081
 PEER_PORT: Final = 7091
@@ -64,6 +64,7 @@ class ChaosCluster:
         ids = range(1, settings.nodes + 1)
         self.network = network
         self.nodes = {node_id: self._node(node_id) for node_id in ids}
+        self.clocks = WallClocks({node_id: node.clock_file for node_id, node in self.nodes.items()})
         self.leader_id: int | None = None
         self.unreachable: set[int] = set()
         self._restarts = 0
@@ -73,7 +74,6 @@ class ChaosCluster:
             node.data_dir.mkdir(parents=True)
             node.arguments = ["--cluster-id", "chaos", "--node-id", str(node.node_id)]
             node.arguments += ["--data-dir", str(node.data_dir), *peers, *settings.options]
-            set_offset_ns(node.clock_file, 0)
             if settings.broken is not None:
                 node.module = "tests.chaos.broken_node"
                 node.environment[BROKEN_VARIABLE] = settings.broken

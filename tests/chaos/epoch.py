@@ -27,13 +27,14 @@ from tests.chaos.verdict import Verdict
 from tests.chaos.violations import Kind, Violations
 from tests.chaos.workloads.consume import Group, Readers
 from tests.chaos.workloads.delayed import Delayed
+from tests.chaos.workloads.expiring import RETENTION_CHECK_MS, Expiring
 from tests.chaos.workloads.operators import Operators
 from tests.chaos.workloads.pops import Pops
 from tests.chaos.workloads.produce import Batches, Idempotent, Keyed, Singles
 from tests.chaos.workloads.raw_http import RawHttp
 from tests.chaos.workloads.returns import Returns
 from tests.chaos.workloads.transactions import Transactions
-from tests.chaos.workloads.worker import TOPICS, Field, Workload, create_topics
+from tests.chaos.workloads.worker import EXPIRING_TOPIC, TOPICS, Field, Workload, create_topics
 
 SEGMENT_BYTES: Final = (1 << 16, 1 << 18, 1 << 20)
 MIN_FREE_BYTES: Final = (0, 2 << 20)
@@ -88,7 +89,7 @@ class Epoch:
         self._display = display
         self._rng = random.Random(f"settings {plan.seed}")
         self._history = History(directory)
-        self._book = Book(list(TOPICS))
+        self._book = Book([*TOPICS, EXPIRING_TOPIC])
 
     async def execute(self) -> Figures:
         cluster = ChaosCluster(
@@ -116,6 +117,7 @@ class Epoch:
         scheduler = Scheduler(cluster, self._book, self._kinds, self.plan.seed, self._display.event)
         group, returns = Group(field, MEMBERS), Returns(field, RETURNS_MEMBERS)
         pops = Pops(field, POPPERS)
+        expiring = Expiring(field, cluster.nodes, cluster.clocks)
         transactional = [Transactions(field, 0.1), Transactions(field, 1.0, abandoned=True)]
         operators = Operators(field, transactional[1].database, 0.5)
         verdict = Verdict(field, cluster, observer, [each.database for each in transactional])
@@ -126,6 +128,7 @@ class Epoch:
         await create_topics(cluster.urls)
         await returns.prepare()
         await pops.prepare()
+        await expiring.prepare()
         background = [
             asyncio.create_task(observer.run()),
             asyncio.create_task(self._poll_offsets(verdict, group, cluster)),
@@ -135,12 +138,13 @@ class Epoch:
         consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming), pops.run(consuming)))
         begun_s = time.monotonic()
         try:
-            await self._trouble(field, scheduler, [*transactional, operators], consumers)
+            await self._trouble(field, scheduler, [*transactional, operators, expiring], consumers)
             ended_s, disk_bytes = time.monotonic(), cluster.disk_bytes()
             if not self._found_guilty():
                 await self._settle(cluster, verdict, group, transactional, operators)
                 consuming.set()
                 await self._end([consumers], "consumers")
+                await expiring.removed()
                 last_index = await verdict.come_to_rest()
         finally:
             await _cancel([*background, consumers])
@@ -149,6 +153,7 @@ class Epoch:
             await verdict.judge_returns(returns.processed)
             await verdict.judge_audit(operators.steps)
             verdict.judge_pops(pops)
+            await expiring.judge()
             await verdict.judge_logs(last_index, lambda text: self._display.event("step", text))
         return Figures.of(
             scheduler,
@@ -157,6 +162,7 @@ class Epoch:
             group.progress,
             verdict.transactions,
             dead_letters=verdict.dead_letters,
+            expired=expiring.checker.gone,
             load_s=ended_s - begun_s,
             judge_s=time.monotonic() - ended_s,
             disk_bytes=disk_bytes,
@@ -253,6 +259,7 @@ class Epoch:
             "min-free-bytes": self._rng.choice(MIN_FREE_BYTES),
             "check-immunity-ms": CHECK_IMMUNITY_MS,
             "check-interval-ms": CHECK_INTERVAL_MS,
+            "retention-check-ms": RETENTION_CHECK_MS,
         }
         flags = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
         skewed = any(kind.family == "clock" for kind in self._kinds)

@@ -36,14 +36,24 @@ class Place(NamedTuple):
 class WorkerLedger:
     """The messages of one worker by sequence. `transactional`: whether they are delivered is decided elsewhere.
 
-    With `keys`, message s has the sharding key s % keys.
+    With `keys`, message s has the sharding key s % keys. `expires`: they are in their queues for a while only.
     """
 
-    def __init__(self, book: "Book", worker: int, name: str, *, keys: int = 0, transactional: bool = False) -> None:
+    def __init__(
+        self,
+        book: "Book",
+        worker: int,
+        name: str,
+        *,
+        keys: int = 0,
+        transactional: bool = False,
+        expires: bool = False,
+    ) -> None:
         self.worker = worker
         self.name = name
         self.keys = keys
         self.transactional = transactional
+        self.expires = expires
         self.outcomes = bytearray()
         self.counts = dict.fromkeys(Outcome, 0)
         self._book = book
@@ -113,11 +123,12 @@ class Book:
         self._topics = list(topics)
         self._codes = {topic: code for code, topic in enumerate(topics, start=1)}  # 0: no place
 
-    def worker(self, name: str, *, keys: int = 0, transactional: bool = False) -> WorkerLedger:
+    def worker(self, name: str, *, keys: int = 0, transactional: bool = False, expires: bool = False) -> WorkerLedger:
         """A new ledger with the next worker number."""
         if len(self.workers) >= WORKERS_MAX:
             raise ValueError(f"more than {WORKERS_MAX} workers")
-        ledger = WorkerLedger(self, len(self.workers), name, keys=keys, transactional=transactional)
+        number = len(self.workers)
+        ledger = WorkerLedger(self, number, name, keys=keys, transactional=transactional, expires=expires)
         self.workers.append(ledger)
         return ledger
 

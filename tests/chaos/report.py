@@ -38,6 +38,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     redelivered: int
     taken_back: int
     dead_letters: int
+    expired: int
     transactions: dict[str, int]
     nemeses: dict[str, int]
     heals: list[Heal]
@@ -57,6 +58,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         transactions: dict[str, str],
         *,
         dead_letters: int,
+        expired: int,
         load_s: float,
         judge_s: float,
         disk_bytes: int,
@@ -70,6 +72,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             redelivered=progress.redelivered,
             taken_back=book.total(Outcome.TAKEN_BACK),
             dead_letters=dead_letters,
+            expired=expired,
             transactions=Counter(transactions.values()),
             nemeses=scheduler.fired,
             heals=scheduler.heals,
@@ -106,6 +109,7 @@ def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: i
         "redelivered": sum(epoch.redelivered for epoch in epochs),
         "taken_back": sum(epoch.taken_back for epoch in epochs),
         "dead_letters": sum(epoch.dead_letters for epoch in epochs),
+        "expired": sum(epoch.expired for epoch in epochs),
         "transactions": _summed(epoch.transactions for epoch in epochs),
         "rounds": len(heals),
         "nemeses": _summed(epoch.nemeses for epoch in epochs),

@@ -133,6 +133,7 @@ def epoch(heals: list[Heal], acked: int, disk_bytes: int) -> Figures:
         redelivered=4,
         taken_back=2,
         dead_letters=1,
+        expired=1,
         transactions={"committed": 5, "prepared": acked},
         nemeses={"kill-one": 1},
         heals=heals,

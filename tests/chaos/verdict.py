@@ -250,6 +250,7 @@ class Verdict:
                 return {
                     (topic["topic"], queue["queue"]): queue["max_offset"]
                     for topic in answer["topics"]
+                    if topic["topic"] in TOPICS
                     for queue in topic["queue_offsets"]
                 }
         return {}

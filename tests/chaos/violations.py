@@ -28,6 +28,8 @@ class Kind(enum.StrEnum):
     """At another place than its acknowledgement said."""
     CONFLICTING_READ = "conflicting_read"
     """Two reads of one offset saw different messages."""
+    EXPIRED = "expired"
+    """Removed before its time was over, or there again, or not on every node."""
     GAP = "gap"
     """Offsets of a queue are not dense."""
     REORDERED = "reordered"

@@ -9,13 +9,11 @@ from typing import Final
 from store.limits import DEDUPE_WINDOW_MS
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind, leader_or_any
-from tests.chaos.skewed_node import set_offset_ns
 
 JUMP_MS_MAX: Final = DEDUPE_WINDOW_MS // 45
 """20 s. The replicated clock never goes back: it stands still for as long as a clock was ahead, and with it the times
 of the checks, for which the end of a run waits. Far below the dedupe window, so that duplicates stay forbidden."""
 STROBE_S: Final = (0.02, 0.2)
-_NS_PER_MS: Final = 1_000_000
 
 
 class Jump:
@@ -30,12 +28,12 @@ class Jump:
         # As many jumps of milliseconds as of seconds.
         offset_ms = self._sign * int(10 ** self._rng.uniform(1, 4.3))
         offset_ms = max(-JUMP_MS_MAX, min(JUMP_MS_MAX, offset_ms))
-        set_offset_ns(self._cluster.nodes[self._node].clock_file, offset_ms * _NS_PER_MS)
+        self._cluster.clocks.shift(self._node, offset_ms)
         return f"the clock of node {self._node} jumps by {offset_ms:+d} ms"
 
     async def heal(self) -> str:
         if self._node:
-            set_offset_ns(self._cluster.nodes[self._node].clock_file, 0)
+            self._cluster.clocks.shift(self._node, 0)
         return f"the clock of node {self._node} is right"
 
 
@@ -58,14 +56,14 @@ class Strobe:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-            set_offset_ns(self._cluster.nodes[self._node].clock_file, 0)
+            self._cluster.clocks.shift(self._node, 0)
         return f"the clock of node {self._node} is right"
 
     async def _swing(self, offset_ms: int) -> None:
         wrong = False
         while True:
             wrong = not wrong
-            set_offset_ns(self._cluster.nodes[self._node].clock_file, offset_ms * _NS_PER_MS if wrong else 0)
+            self._cluster.clocks.shift(self._node, offset_ms if wrong else 0)
             await asyncio.sleep(self._rng.uniform(*STROBE_S))
 
 

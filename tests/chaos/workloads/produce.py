@@ -7,7 +7,7 @@ from typing import Final
 import keelmq
 from keelmq.routing import queue_for_key
 from store.limits import DEDUPE_WINDOW_MS
-from tests.chaos.ledger import Place
+from tests.chaos.ledger import Place, WorkerLedger
 from tests.chaos.message import body_of, name_of, number_of
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.worker import KEYED_TOPIC, PLAIN_TOPIC, TOPICS, Field, paced, settle_error, write_operation
@@ -126,11 +126,15 @@ class Keyed:
 class Idempotent:
     """Sends with message ids of its own: repeated until the outcome is known, and sometimes later."""
 
-    def __init__(self, field: Field, interval_s: float) -> None:
+    def __init__(
+        self, field: Field, interval_s: float, topic: str = PLAIN_TOPIC, ledger: WorkerLedger | None = None
+    ) -> None:
+        """`ledger` is one of its own unless it is given one."""
         self._field = field
         self._interval_s = interval_s
-        self._ledger = field.book.worker("idempotent")
-        self._rng = field.rng("idempotent")
+        self._topic = topic
+        self._ledger = field.book.worker("idempotent") if ledger is None else ledger
+        self._rng = field.rng(self._ledger.name)
         self._acked: deque[tuple[float, int, Place]] = deque(maxlen=LATE_MESSAGES_MAX)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -153,7 +157,7 @@ class Idempotent:
                         settle_error(field, ledger, sequence, 1, error, begin_s)
                     return
         assert result.offset is not None  # nothing was delayed
-        place = Place(PLAIN_TOPIC, result.queue, result.offset)
+        place = Place(self._topic, result.queue, result.offset)
         ledger.acked(sequence, 1, place, 0 if result.duplicate else result.receipt.index)
         write_operation(field, ledger, sequence, 1, begin_s, "ok", queue=place.queue, offset=place.offset)
         self._acked.append((begin_s, sequence, place))
@@ -180,5 +184,5 @@ class Idempotent:
     async def _send_once(self, producer: keelmq.Producer, sequence: int) -> keelmq.SendResult:
         number = number_of(self._ledger.worker, sequence)
         return await producer.send(
-            PLAIN_TOPIC, body_of(number), message_id=f"{self._field.run_id}:{self._ledger.worker}:{sequence}"
+            self._topic, body_of(number), message_id=f"{self._field.run_id}:{self._ledger.worker}:{sequence}"
         )

@@ -21,6 +21,8 @@ TRANSACTION_TOPICS: Final = ("chaos-debit", "chaos-credit")
 DELAYED_TOPIC: Final = "chaos-delayed"
 TOPICS: Final = {PLAIN_TOPIC: 4, KEYED_TOPIC: 4, "chaos-debit": 2, "chaos-credit": 2, DELAYED_TOPIC: 2}
 """Topics and their numbers of queues."""
+EXPIRING_TOPIC: Final = "chaos-expiring"
+"""Not one of those: its messages go, which the checkers of the others must not be told of."""
 
 
 class Field(msgspec.Struct, frozen=True):
