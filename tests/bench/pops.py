@@ -1,4 +1,7 @@
-"""Pop consumers: messages per second popped and acknowledged, in batches of 32, by so many workers at once."""
+"""Pop consumers: messages per second popped and acknowledged, in batches of 32, by so many workers at once.
+
+Also by a group that takes every second message, by its tag.
+"""
 
 import asyncio
 import secrets
@@ -6,12 +9,13 @@ from typing import Final
 
 import keelmq
 from keelmq.pop_calls import POP_MESSAGES_MAX, PopCalls
-from keelmq.selection import EVERYTHING
+from keelmq.selection import EVERYTHING, Selection
 from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 
 WORKER_COUNTS: Final = (1, 4, 16)
+SECOND: Final = Selection(tags="A")
 QUEUES: Final = 4
 BATCH: Final = 512
 BODY_BYTES: Final = 1024
@@ -21,18 +25,20 @@ MESSAGES_PER_SECOND_MAX: Final = 40_000
 
 
 async def measure(cluster: BenchCluster, seconds: float, figures: Figures) -> None:
-    for workers in WORKER_COUNTS:
-        rate = await _rate(cluster, workers, seconds)
-        what = f"{workers:>2} pop consumers: popped by {POP_MESSAGES_MAX} and acknowledged, 1 KiB of text"
-        figures.add(Figure(f"pop_{workers}", what, rate, "msg/s"))
+    for name, selection, which in (("pop", EVERYTHING, ""), ("pop_filtered", SECOND, ", every second message, by tag")):
+        for workers in WORKER_COUNTS:
+            rate = await _rate(cluster, workers, seconds, selection)
+            what = f"{workers:>2} pop consumers: popped by {POP_MESSAGES_MAX} and acknowledged, 1 KiB of text{which}"
+            figures.add(Figure(f"{name}_{workers}", what, rate, "msg/s"))
 
 
-async def _rate(cluster: BenchCluster, workers: int, seconds: float) -> float:
+async def _rate(cluster: BenchCluster, workers: int, seconds: float, selection: Selection) -> float:
     topic = f"bench-pop-{secrets.token_hex(4)}"
     connection = keelmq.Connection(cluster.urls)
     try:
         await keelmq.Admin(connection).put_topic(topic, queues=QUEUES)
-        batch = [secrets.token_hex(BODY_BYTES // 2).encode() for _ in range(BATCH)]
+        bodies = [secrets.token_hex(BODY_BYTES // 2).encode() for _ in range(BATCH)]
+        batch = [keelmq.Message(body=body, tag="AB"[number % 2]) for number, body in enumerate(bodies)]
         async with keelmq.Producer(cluster.urls, send_timeout_ms=load.SEND_TIMEOUT_MS, compress=False) as producer:
             for _ in range(int(seconds * MESSAGES_PER_SECOND_MAX) // BATCH):
                 await producer.send_batch(topic, batch)
@@ -41,7 +47,7 @@ async def _rate(cluster: BenchCluster, workers: int, seconds: float) -> float:
 
         async def work(name: str) -> None:
             nonlocal acked
-            calls = PopCalls(connection, topic, topic, EVERYTHING, name)
+            calls = PopCalls(connection, topic, topic, selection, name)
             while loop.time() < begin_s + seconds:
                 popped = await calls.pop(POP_MESSAGES_MAX, INVISIBLE_MS, 0, "earliest")
                 answers = await calls.ack([each.receipt_handle for each in popped]) if popped else {}
