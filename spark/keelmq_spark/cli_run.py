@@ -33,6 +33,10 @@ def run(
         typer.Option("--checkpoint", metavar="PATH", help="Spark's own progress; default TABLES/_checkpoint."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the tables have what the log has now.")] = False,
+    skip_removed: Annotated[
+        bool,
+        typer.Option("--skip-removed", help="Go on behind what retention removed before it was read; else an error."),
+    ] = False,
     interval_ms: Annotated[
         int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Between micro-batches.")
     ] = 1_000,
@@ -65,7 +69,11 @@ def run(
         reporter = Reporter(client_of(openlineage), cluster, window_s) if openlineage is not None else None
     except ValueError as exc:
         _fail(str(exc), EXIT_USAGE)
-    options = JobOptions(servers, tables, format.value, checkpoint, interval_ms, max_entries, cores, until_end=once)
+    options = JobOptions(
+        *(servers, tables, format.value, checkpoint, interval_ms, max_entries, cores),
+        until_end=once,
+        skip_removed=skip_removed,
+    )
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -48,6 +48,8 @@ class JobOptions:
     """Of a Spark of our own, one per task; `*` for all."""
     until_end: bool = False
     """End when everything is in the tables that the log had at the start."""
+    skip_removed: bool = False
+    """Go on behind what retention removed before it was read, instead of failing: the tables lack it."""
 
 
 def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
@@ -86,6 +88,7 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
         .option("servers", options.servers)
         .option("view", "events")
         .option("maxOffsetsPerTrigger", str(options.max_entries))
+        .option("failOnDataLoss", "false" if options.skip_removed else "true")
     )
     if sink.raft_index:  # without a checkpoint: what the tables have is not read again
         reader = reader.option("startingOffsets", f'{{"index": {sink.raft_index + 1}}}')

@@ -20,6 +20,7 @@ from keelmq.log_events import EventsPage
 WAIT_MS: Final = 500
 """How long a node is asked to wait for an entry that it has not applied yet."""
 PAUSE_S: Final = 0.05
+GO_ON: Final = "failOnDataLoss=false (keelmq-lineage run --skip-removed) goes on without what is gone"
 STILL_S_MAX: Final = 2.0
 """A node that knows of nothing new for so long is not taken at its word."""
 
@@ -90,7 +91,7 @@ class LogReader:
                 first = removed.first_index
                 if not skip_removed or first is None:
                     detail = f"entries {index} to {end - 1} of the log are needed and it begins at {first}"
-                    raise DataLoss(f"{detail}: {removed.detail}; failOnDataLoss=false goes on without them") from None
+                    raise DataLoss(f"{detail}: {removed.detail}; {GO_ON}") from None
                 log.warning("skipping the log from %d to %s, which is removed", index, first)
                 index, event = max(index, min(first, end)), 0
                 coming = self._next(index, event, end)

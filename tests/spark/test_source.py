@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import pyarrow
+import pyarrow.parquet
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import keelmq
 from keelmq_spark.events import EVENTS_SPARK
-from store import keys
-from store.index import Index
+from keelmq_spark.job import JobOptions, start
+from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 
 pytestmark = pytest.mark.process
@@ -156,25 +159,41 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
     assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000)).count() == 0
 
 
+def remove_what_is_there(cluster: ClusterProcess) -> int:
+    """Fills a topic that keeps nothing, until everything up to here is gone; where the log begins then."""
+    node = cluster.wait_leader()
+    for topic in ("orders", "filler"):
+        settings = {"queues": 2, "retention_ms": 1}
+        assert node.request("PUT", f"/v1/topics/{topic}", payload=settings).status in (200, 201)
+    send(cluster, "filler", [[os.urandom(250_000)] for _ in range(40)])
+    status = node.status()
+    assert status is not None
+    last_index = status["applied_index"]
+
+    def first_index() -> int | None:
+        reply = node.request("GET", "/v1/log/events?from_index=1")
+        found = reply.json()["first_index"] if reply.status == 410 else 0
+        return found if found > last_index else None
+
+    return wait_for(first_index, "the front of the log to be removed", WAIT_S)
+
+
 def test_what_is_removed_is_an_error_unless_it_is_skipped(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    with ClusterProcess(tmp_path_factory.mktemp("older"), nodes=1) as older:
-        node = older.wait_leader()
-        send(older, "orders", [[b"x"] * 5])
-        node.terminate()
-        index = Index.open(str(node.data_dir / "index"))
-        applied = msgspec.msgpack.decode(index.get(keys.META_APPLIED) or b"")
-        index.put(keys.META_APPLIED, msgspec.msgpack.encode(applied[:8]))  # as an older version wrote it
-        index.commit()
-        index.close()
-        node.start()
-        older.wait_ready()
-        kept = send(older, "orders", [[b"y"] * 5])
-        from_the_start = {"view": "events", "startingOffsets": '{"index": 1}'}
-        failing = write(stream(spark, older, **from_the_start), tmp_path / "failing", availableNow=True)
-        with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
-            failing.awaitTermination(int(WAIT_S))
-        run_available(stream(spark, older, **from_the_start, failOnDataLoss="false"), tmp_path)
-        assert sorted(published(spark, tmp_path, "orders")) == sorted(kept)
-        assert read(spark, older, view="events", startingOffsets="earliest").where("type = 'PUBLISH'").count() == 5
+    """A query that begins where the log does reads what is left; a job was away for longer than the log is kept."""
+    options = ("--retention-check-ms", "50", "--segment-bytes", str(1 << 16))
+    with ClusterProcess(tmp_path_factory.mktemp("short"), nodes=1, options=options) as cluster:
+        gone = send(cluster, "orders", [[b"x"] * 5])
+        job = JobOptions(servers(cluster), tmp_path / "tables", until_end=True)
+        assert start(spark, job).awaitTermination(int(WAIT_S))
+        first_index = remove_what_is_there(cluster)
+        kept = send(cluster, "kept", [[b"y"] * 5])
+        earliest = read(spark, cluster, view="events", startingOffsets="earliest").collect()
+        assert min(row.raft_index for row in earliest) >= first_index
+        assert sorted(row.message_id for row in earliest if row.topic == "kept") == sorted(kept)
+        with pytest.raises(StreamingQueryException, match=r"failOnDataLoss=false .keelmq-lineage run --skip-removed"):
+            start(spark, job).awaitTermination(int(WAIT_S))
+        assert start(spark, replace(job, skip_removed=True)).awaitTermination(int(WAIT_S))
+        events = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in Tables(job.tables).events.files())
+        assert set(gone) | set(kept) <= set(events["message_id"].to_pylist())
