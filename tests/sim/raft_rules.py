@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class _Answer(NamedTuple):
     """An AppendReply that is being handled."""
 
+    told: int
     peer: int
     term: int
     counted_before: int
@@ -85,7 +86,7 @@ class RaftRules:
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
-            self._answer = _Answer(source, message.term, replica.raft.match_index(source))
+            self._answer = _Answer(replica.node_id, source, message.term, replica.raft.match_index(source))
 
     def on_leader(self, replica: "Replica") -> None:
         """The node leads since this step."""
@@ -97,6 +98,8 @@ class RaftRules:
     def after_step(self, replica: "Replica") -> None:
         node_id, handlers = replica.node_id, replica.raft
         answer, self._answer = self._answer, None
+        if answer is not None and answer.told != node_id:
+            answer = None  # who was told died of it
         if handlers.role == LEADER:
             answered_by = None if answer is None else answer.peer
             peers = len(handlers.peer_ids)
