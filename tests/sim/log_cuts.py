@@ -73,8 +73,8 @@ def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
     log, node = replica.log, replica.node
     if node.is_catching_up or log.base.index >= replica.machine.applied_index:
         return
-    replica.index.flush()
-    lowest = min(replica.machine.applied_index - settings.keep_entries, replica.raft.needed_from())
+    flushed = replica.machine.flush()
+    lowest = min(flushed - settings.keep_entries, replica.raft.needed_from())
     before = log.base
     if lowest <= before.index + 1:
         return

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raft.library import LEADER
-from raft.messages import Append, AppendReply, PreVoteReply, RequestVote, VoteReply
+from raft.messages import Append, AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply
 from store.commit_log import CommitLog
 
 from .checkers import Violation
@@ -73,9 +73,18 @@ class RaftRules:
             case VoteReply(granted=True):
                 self._safety.election.on_vote(node_id, peer, message.term)
             case RequestVote():
+                self._check_claim(replica, message)
                 self._safety.election.on_vote(node_id, node_id, message.term)
+            case PreVote():
+                self._check_claim(replica, message)
             case _:
                 pass
+
+    def _check_claim(self, replica: "Replica", message: PreVote | RequestVote) -> None:
+        """Who stands speaks of its log. The state may be ahead of that: it came as a snapshot."""
+        log = replica.log
+        if (message.last_term, message.last_index) > (log.last_term, log.last_index):
+            raise Violation("claims_more", f"node {replica.node_id} says {message}, its log ends at {log.last_index}")
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
@@ -100,6 +109,8 @@ class RaftRules:
         answer, self._answer = self._answer, None
         if answer is not None and answer.told != node_id:
             answer = None  # who was told died of it
+        if handlers.leader_id is not None:
+            self._safety.election.check_followed(node_id, handlers.term, handlers.leader_id)
         if handlers.role == LEADER:
             answered_by = None if answer is None else answer.peer
             peers = len(handlers.peer_ids)

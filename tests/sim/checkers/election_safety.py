@@ -1,4 +1,7 @@
-"""Election safety: a term has at most one leader, a node at most one vote in it, a leader the votes of a majority."""
+"""Election safety: a term has at most one leader, a node at most one vote in it, a leader the votes of a majority.
+
+And nobody follows another.
+"""
 
 from .violation import Violation
 
@@ -27,6 +30,14 @@ class ElectionSafety:
         if len({*voters, node_id}) <= node_count // 2:
             raise Violation(
                 "elected_by_few", f"node {node_id} leads term {term} with the votes of {sorted(voters)} only"
+            )
+
+    def check_followed(self, node_id: int, term: int, leader: int) -> None:
+        """`node_id` takes `leader` for that of its term: it sends clients there, and with a new disk votes for it."""
+        if self._leader_of_term.get(term) != leader:
+            raise Violation(
+                "follows_another",
+                f"node {node_id} follows {leader} in term {term}, which {self._leader_of_term.get(term)} leads",
             )
 
     @property

@@ -3,8 +3,12 @@
 from typing import Any
 
 from store import keys
+from store.commit_log import CommitLog
 from store.limits import RETENTION_FOREVER_MS
+from store.log_base import LogBase
 from store.log_references import LogReferences
+from store.segment_files import remove_segments
+from store.state_machine import StateMachine
 from store.topics import Topic, Topics
 from store.transaction_table import PREPARED, TransactionRecord, TransactionTable
 from tests.sim.threads import Running
@@ -91,6 +95,24 @@ def keeps_the_log_of_forgotten_transactions(
         table._references.add(batch.block)
 
 
+def removes_what_the_index_has_not_on_disk(machine: StateMachine) -> int:
+    """Segments go before the index that stands for their entries is durable."""
+    return machine.applied_index
+
+
+def removes_segments_before_their_base(log: CommitLog, index: int) -> LogBase:
+    """Segments go first, and that they are gone is noted afterwards."""
+    first = log._segments.with_index(max(index, log.first_index))
+    if first is log._segments.segments[0]:
+        return log.base
+    base = LogBase(first.start, first.first_index - 1, log.term_at(first.first_index - 1))
+    while log._segments.segments[0] is not first:
+        log._segments.remove_first()
+    remove_segments(log._disk, log._directory, before=base.position)
+    log._set_base(log._stored_base._replace(base=base))
+    return base
+
+
 MUTANTS = (
     mutant(15, Swap(Topic, "expires_until_ms", expires_a_little_early)),
     mutant(8, Swap(Topic, "expires_until_ms", expires_by_the_own_clock)),
@@ -103,4 +125,6 @@ MUTANTS = (
     mutant(15, Swap(TransactionTable, "expire", never_forgets_a_transaction)),
     mutant(15, Swap(TransactionTable, "_forget", keeps_the_log_of_forgotten_transactions)),
     mutant(15, Swap(LogReferences, "__init__", forgets_after_a_restart_what_points_at_the_log)),
+    mutant(8, Swap(StateMachine, "flush", removes_what_the_index_has_not_on_disk), rare=True),
+    mutant(10, Swap(CommitLog, "drop_before", removes_segments_before_their_base), rare=True),
 )

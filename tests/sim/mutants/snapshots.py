@@ -1,5 +1,6 @@
 """How a node that is behind the kept log is brought up to date, broken."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -7,14 +8,18 @@ import msgspec
 import raft.node
 import store.install
 from raft.handlers import SafeSyncObj
-from raft.messages import SnapshotChunk
+from raft.library import LEADER
+from raft.messages import AppendReply, PreVote, RequestVote, SnapshotBegin, SnapshotChunk
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshots import Snapshots
 from store.disk import Disk
+from store.index import Index
 from store.install import IndexPlaces
 from store.log_base import StoredBase
 from store.snapshot import SnapshotWriter
 from tests.sim.variant import Swap, mutant
+
+END = b"\xff"
 
 
 def keeps_the_old_log(disk: Disk, directory: str, stored: StoredBase) -> None:
@@ -68,6 +73,36 @@ def holds_nothing_up(self: Snapshots) -> None:
     """The log is cut while a snapshot is under way to a node that will go on from its base."""
 
 
+def reads_a_state_that_moves(self: Index) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs of a snapshot are read as they are when it is their turn, not as they were when it began."""
+    key = b""
+    while (pair := next(self._scan_database(key, END), None)) is not None:
+        yield pair
+        key = pair[0] + b"\0"
+
+
+class StandsWithItsState(SafeSyncObj):
+    """A node that has just got a snapshot asks for votes as if its log held what its state was made of."""
+
+    def send(self, peer: int, message: Any) -> None:
+        if isinstance(message, PreVote | RequestVote) and self.log.last_index < self.last_applied:
+            message = msgspec.structs.replace(message, last_index=self.last_applied)
+        super().send(peer, message)
+
+
+def takes_whatever_is_offered(self: SnapshotReceiver, message: SnapshotBegin) -> None:
+    """Snapshots are offered without need, and taken without a look at the own log and state."""
+
+
+class OffersWithoutNeed(SafeSyncObj):
+    """Alone this is harmless: what a node holds itself is a matter of its own."""
+
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        super().on_append_reply(peer, reply)
+        if self.role == LEADER and reply.term == self.term and not reply.success and self.log.base.index:
+            self.snapshots.want(peer)
+
+
 MUTANTS = (
     mutant(16, Swap(store.install, "write_base", keeps_the_old_log)),
     mutant(0, Swap(store.install, "finish_install", forgets_what_it_decided)),
@@ -79,4 +114,12 @@ MUTANTS = (
     mutant(1, Swap(raft.node, "SafeSyncObj", AcknowledgesTheEntriesOfItsSnapshot)),
     mutant(16, Swap(raft.node, "SafeSyncObj", AppliesFromTheBaseOn)),
     mutant(16, Swap(Snapshots, "pinned_from", holds_nothing_up)),
+    mutant(16, Swap(Index, "pairs", reads_a_state_that_moves), rare=True),
+    mutant(16, Swap(raft.node, "SafeSyncObj", StandsWithItsState), rare=True),
+    mutant(
+        16,
+        Swap(SnapshotReceiver, "_objection", takes_whatever_is_offered),
+        Swap(raft.node, "SafeSyncObj", OffersWithoutNeed),
+        rare=True,
+    ),
 )

@@ -12,6 +12,7 @@ import pytest
 import raft.snapshot_sender
 import store.snapshot
 from raft.config import RaftConfig
+from raft.messages import SnapshotBegin, SnapshotReject
 from raft.node import RaftNode
 from store.commit_log import CommitLog
 from store.hard_state import HardState
@@ -200,6 +201,26 @@ async def test_the_next_leader_begins_the_snapshot_anew(tmp_path: Path, monkeypa
         survivors = [member for member in members if member is not leader]
         await until(lambda: away.installed >= 1 and same_state(list(survivors)))
         await fill(members, 60, 1)
+
+
+async def test_a_leader_that_was_deposed_is_told_so_and_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients would be sent to it, and a new disk would count its vote as given to it."""
+    async with cluster(tmp_path) as members:
+        deposed = await leader_with_topic(members)
+        term = deposed.node.term
+        await deposed.stop()
+        survivors = [member for member in members if member is not deposed]
+        leader = await leader_of(list(survivors))
+        follower = next(member for member in survivors if member is not leader)
+        await until(lambda: follower.node.leader_id == leader.config.node_id)
+        handlers, sent = follower.node._raft, list[tuple[int, object]]()
+        monkeypatch.setattr(handlers, "send", lambda peer, answer: sent.append((peer, answer)))
+        handlers.handle_message(deposed.config.node_id, SnapshotBegin(term, 7, 4096, 90, term, 99, "00", "2", 10))
+        assert sent == [(deposed.config.node_id, SnapshotReject(handlers.term, 7, "there is a later leader"))]
+        assert follower.node.leader_id == leader.config.node_id
+        assert follower.node.receiving_percent is None
 
 
 async def test_what_is_lost_on_the_way_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
