@@ -36,7 +36,7 @@ from store.hard_state import HardState
 from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.log_base import BEGINNING, read_base
-from store.log_errors import REPAIR_ADVICE, DiskError, LogError
+from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
 
 logger = logging.getLogger(__name__)
 
@@ -147,9 +147,15 @@ class Broker:
         """Close the files, the index flushed and the log synced. LogFailed when the log cannot be."""
         try:
             self._log.close()
-            self._index.close()
+            self._close_index()
         finally:
             self._data_directory.close()
+
+    def _close_index(self) -> None:
+        try:
+            self._index.close()
+        except DiskFull as error:
+            logger.warning("the index was not brought to disk: %s; what it lacks is applied again from the log", error)
 
     async def _start_raft(self) -> None:
         try:

@@ -11,6 +11,9 @@ One column family holds all tables, because rocksdict flushes one family at a ti
 apart, and `applied_index` would no longer tell which effects are there. See docs/index-layout.md.
 """
 
+import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -27,6 +30,7 @@ from rocksdict import (
 
 from store import keys
 from store.errors import IndexDamaged, IndexOutdated
+from store.log_errors import DiskFull
 
 FORMAT: Final = b"2"
 OUTDATED_FORMATS: Final = (b"1",)
@@ -54,13 +58,14 @@ class Index:
 
     @classmethod
     def open(cls, path: str) -> "Index":
-        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read, or
-        IndexOutdated if an earlier version made it."""
+        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read,
+        IndexOutdated if an earlier version made it, DiskFull if there is no room to open it."""
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
             # Bloom filters and the size of the cache.
             index = cls(Rdict(path, _options(), column_families={"default": _options()}))
         except Exception as error:  # rocksdict raises nothing narrower
+            _raise_if_full("open", path, error)
             raise IndexDamaged(f"{path} cannot be opened: {error}") from error
         found = index.get(keys.META_FORMAT)
         if found is None and next(index.scan(b"", b"\xff"), None) is None:
@@ -144,15 +149,28 @@ class Index:
         self._deleted_ranges.clear()
 
     def flush(self, wait: bool = True) -> None:
-        """Bring everything committed to disk; with wait=False only start doing so."""
-        self._database.flush(wait)
+        """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit."""
+        self._flush(wait)
 
     def close(self) -> None:
-        """Flush and close. What is staged and not committed is dropped."""
+        """Flush and close. What is staged and not committed is dropped. DiskFull when what was committed since the last
+        flush is not on disk; it is closed all the same."""
         self._staged.clear()
         self._deleted_ranges.clear()
-        self._database.flush(True)
+        try:
+            self._flush(True)
+        except DiskFull:
+            with contextlib.suppress(Exception):  # it tries to flush once more, and is closed whatever comes of that
+                self._database.close()
+            raise
         self._database.close()
+
+    def _flush(self, wait: bool) -> None:
+        try:
+            self._database.flush(wait)
+        except Exception as error:  # rocksdict raises nothing narrower
+            _raise_if_full("flush", self._database.path(), error)
+            raise
 
     def _in_deleted_range(self, key: bytes) -> bool:
         return any(begin <= key < end for begin, end in self._deleted_ranges)
@@ -208,3 +226,10 @@ def _options() -> Options:
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(4 * 1024 * 1024)
     return options
+
+
+def _raise_if_full(operation: str, path: str, error: Exception) -> None:
+    """DiskFull, if RocksDB means that: it tells so by a text only."""
+    reason = os.strerror(errno.ENOSPC)
+    if reason in str(error):
+        raise DiskFull(operation, path, errno.ENOSPC, reason) from error

@@ -33,6 +33,7 @@ RESTARTS_MAX: Final = 10
 DISK_BYTES: Final = 8 << 30
 """Size of a node's file system. Memory is used only for what is written."""
 STAT_BLOCK_BYTES: Final = 512
+EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE})
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
@@ -67,6 +68,8 @@ class ChaosCluster:
         self.clocks = WallClocks({node_id: node.clock_file for node_id, node in self.nodes.items()})
         self.leader_id: int | None = None
         self.unreachable: set[int] = set()
+        self.full: set[int] = set()
+        """Nodes whose disks are full: they may end, and may not be able to start, as often as they are started."""
         self._restarts = 0
         self._reported: set[tuple[int, int]] = set()  # ends that were judged: node, number of the start
         peers = [part for node in self.nodes.values() for part in ("--peer", node.peer)]
@@ -202,7 +205,8 @@ class ChaosCluster:
             return
         self._reported.add((node.node_id, node.starts))
         self.history.write("exit", node=node.node_id, code=code)
-        if code not in node.exits_allowed:
+        explained = node.exits_allowed | (EXITS_WHEN_FULL if node.node_id in self.full else set())
+        if code not in explained:
             tail = node.log_tail()
             self.violations.add(Kind.UNEXPECTED_EXIT, f"node {node.node_id} ended with {code}:\n{tail}")
             self.event("fault", f"node {node.node_id} ended by itself with {code}")

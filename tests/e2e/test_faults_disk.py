@@ -1,5 +1,6 @@
 """Disks that are full or fail while the node runs."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -66,6 +67,32 @@ def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(sma
         ballast.unlink()
         assert wait_for(lambda: send(node, f"k{sent}").status == 200, "writes to be taken again")
         assert count(node) == sent + 1
+
+
+def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_space(small_disk: Path) -> None:
+    """What the index could not bring to disk is applied again from the log."""
+    with ClusterProcess(small_disk, nodes=1) as cluster:
+        node = cluster.wait_leader()
+        assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
+        assert send(node, "k1").status == 200
+        fill(small_disk / "ballast")
+        assert node.terminate() == ExitCode.STOPPED, node.output()
+        assert "was not brought to disk" in node.output()
+        node.start()
+        assert node.wait_exit() == ExitCode.DATA_DIR_UNUSABLE, node.output()
+        (small_disk / "ballast").unlink()
+        node.start()
+        cluster.wait_leader()
+        assert count(node) == 1
+
+
+def fill(path: Path) -> None:
+    """Leave nothing of the disk."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (MIB, 1 << 16, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
 
 
 def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from cluster.exit_codes import ExitCode
 from store.disk import PosixDisk
 from store.hard_state import HardState
-from tests.chaos.cluster import DISK_BYTES, ChaosCluster
+from tests.chaos.cluster import DISK_BYTES, EXITS_WHEN_FULL, ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind, follower_or_any, joined, leader_or_any
 from tests.chaos.node import die_with_parent
 from tests.chaos.violations import Kind
@@ -41,7 +41,8 @@ class Full:
         room = self._rng.choice(ROOM_BYTES)
         for node_id in self._chosen:
             # The index cannot be flushed without space: the node may end, and may not start again before the heal.
-            self._cluster.allow_exit(node_id, (ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE))
+            self._cluster.full.add(node_id)
+            self._cluster.allow_exit(node_id, EXITS_WHEN_FULL)
             await _leave_room(self._cluster.nodes[node_id].data_dir, room)
         return f"the disks of {joined(self._chosen)} have {room >> 10} KiB left"
 
@@ -54,6 +55,7 @@ class Full:
         ended = [node_id for node_id in self._chosen if not self._cluster.nodes[node_id].running()]
         if ended:
             self._cluster.start(ended)
+        self._cluster.full.difference_update(self._chosen)
         restarted = f", {joined(ended)} started" if ended else ""
         return f"the disks of {joined(self._chosen)} have space ({used_up} had none left){restarted}"
 
