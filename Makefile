@@ -32,7 +32,7 @@ BENCH_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 
-.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz bench cluster cluster-stop format clean
+.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz bench cluster cluster-add cluster-stop format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -87,6 +87,9 @@ bench: $(STAMP) ## throughput, latency and memory beside the floor of this machi
 
 cluster: $(STAMP) ## start three nodes on 127.0.0.1:7081-7083 and return when they are ready
 	@$(BIN)/python -m deploy.local_cluster start
+
+cluster-add: $(STAMP) ## add one more node to the running `make cluster`, and make it a voter
+	@$(BIN)/python -m deploy.local_cluster add
 
 cluster-stop: $(STAMP) ## stop the nodes of `make cluster`; their data stays
 	@$(BIN)/python -m deploy.local_cluster stop

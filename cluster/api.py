@@ -18,7 +18,7 @@ from cluster.requests import parse_json
 from cluster.response_writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.responses import Response, json_body, msgpack_body
 from cluster.routes import JSON, MSGPACK, Route
-from raft.errors import NotLeader
+from raft.errors import NoLeader, NotLeader
 from store.log_errors import DiskFull
 
 logger = logging.getLogger(__name__)
@@ -161,11 +161,13 @@ async def _deliver(core: Core, request: web.Request, response: web.Response) -> 
 
 def _answer_error(core: Core, request: web.Request, error: Exception) -> web.StreamResponse:
     if isinstance(error, NotLeader):
-        return _redirect(core, request, error.leader_id)
+        if core.url_of(error.leader_id) is not None:
+            return _redirect(core, request, error.leader_id)
+        error = NoLeader(f"node {error.leader_id} leads, at an address that is not known here yet")
     problem = problem_of(error)
     if problem is not None and problem.code in UNKNOWN_HERE and request.method == "GET" and not core.is_leader():
         leader_id = core.raft.leader_id
-        if leader_id is not None and leader_id != core.raft.node_id:
+        if leader_id not in (None, core.raft.node_id) and core.url_of(leader_id) is not None:
             return _redirect(core, request, leader_id)
         problem = Problem("no_leader", f"{problem.detail}, as far as this node knows; no leader is ready to confirm it")
     if problem is None:
@@ -207,4 +209,4 @@ def _foreign_problem(error: Exception) -> Problem | None:
 
 
 def _redirect(core: Core, request: web.Request, leader_id: int) -> web.StreamResponse:
-    return web.Response(status=307, headers={"Location": f"{core.nodes[leader_id].url}{request.raw_path}"})
+    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{request.raw_path}"})

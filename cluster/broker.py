@@ -177,15 +177,21 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
     tls = None
     if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
         tls = TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
+    nodes = {} if config.join else config.nodes()
+    advertised = config.nodes()[config.node_id].address
     return RaftConfig(
         cluster_id=config.cluster_id,
         node_id=config.node_id,
         listen=PeerAddress(listen.host, listen.port),
         peers={
             node_id: PeerAddress(peer.address.host, peer.address.port)
-            for node_id, peer in config.nodes().items()
+            for node_id, peer in nodes.items()
             if node_id != config.node_id
         },
+        urls={node_id: peer.url for node_id, peer in nodes.items()},
+        advertised=PeerAddress(advertised.host, advertised.port),
+        joins=config.join is not None,
+        serves_peers=bool(config.peers or config.peer_listen or config.join),
         election_timeout_ms=config.election_timeout_ms,
         heartbeat_ms=config.heartbeat_ms,
         max_in_flight_bytes=config.max_in_flight_bytes,

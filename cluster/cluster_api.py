@@ -1,7 +1,7 @@
 """The node itself: state of the cluster, probes and metrics."""
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Literal, cast
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
@@ -12,10 +12,43 @@ from cluster.api import json_response
 from cluster.core import Core
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
-from cluster.responses import ClusterView, HealthView, NodeView, Role
+from cluster.responses import HealthView, Response, Role
 from cluster.routes import TEXT, Route, json_of
 from cluster.snapshot_metrics import snapshot_metrics
 from cluster.state_gauges import state_gauges
+
+
+class NodeView(Response, kw_only=True, frozen=True):
+    """A node of the cluster; a `learner` is replicated to and does not vote."""
+
+    node_id: int
+    url: str
+    connected: bool
+    match_index: int
+    snapshot_percent: int | None
+    peer_address: str
+    membership: Literal["voter", "learner"]
+
+
+class ClusterView(Response, kw_only=True, frozen=True):
+    """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
+    `removed`: others say that this node is not in the cluster any more."""
+
+    cluster_id: str
+    node_id: int
+    role: Role
+    term: int
+    leader_id: int | None
+    leader_url: str | None
+    commit_index: int
+    applied_index: int
+    durable_index: int
+    state_hash: str
+    hash_index: int
+    configuration_index: int
+    removed: bool
+    nodes: list[NodeView]
+    version: str
 
 
 class ClusterApi:
@@ -45,12 +78,15 @@ class ClusterApi:
         core, raft = self._core, self._core.raft
         peers = raft.peers
         nodes = []
-        for node_id in sorted(core.nodes):
+        for member in raft.configuration.members:
+            node_id = member.node_id
             mine = node_id == raft.node_id
             nodes.append(
                 NodeView(
                     node_id=node_id,
-                    url=core.config.advertised_url() if mine else core.nodes[node_id].url,
+                    url=core.url_of(node_id) or "",
+                    peer_address=f"{member.host}:{member.port}",
+                    membership="voter" if member.voter else "learner",
                     connected=mine or peers[node_id].connected,
                     match_index=raft.durable_index if mine else peers[node_id].match_index,
                     snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
@@ -69,6 +105,8 @@ class ClusterApi:
                 durable_index=raft.durable_index,
                 state_hash=core.state.state_hash,
                 hash_index=core.state.applied_index,
+                configuration_index=raft.configuration_index,
+                removed=raft.removed_by is not None,
                 nodes=nodes,
                 version=VERSION,
             )
@@ -86,11 +124,15 @@ class ClusterApi:
     def not_ready_reason(self) -> str | None:
         """Why this node should not be sent requests, or None."""
         core, raft = self._core, self._core.raft
+        if raft.removed_by is not None:
+            return f"node {raft.removed_by} says that this node was removed from the cluster; stop it"
         if raft.receiving_percent is not None:
             return f"this node is being sent a snapshot: {raft.receiving_percent} %"
         if raft.is_catching_up:
             return f"the log ends at entry {raft.durable_index}, the snapshot at {raft.applied_index}"
         if raft.leader_id is None:
+            if not raft.configuration.members:
+                return "waiting to be added to the cluster: keelmq cluster add-node"
             return "no leader is known"
         # An applied entry of this term was committed by this term's leader, and everything older with it.
         if core.state.applied_term != raft.term and (raft.role == "leader" or not self._caught_up):

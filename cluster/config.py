@@ -72,6 +72,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "URL clients use). Without peers the node is a cluster of one, for development."
         ),
     ] = ()
+    join: Annotated[
+        str | None,
+        Meta(
+            description="URL of any node of a running cluster that this node, which is new, shall become part of; "
+            "instead of peers. It waits until `keelmq cluster add-node` adds it."
+        ),
+    ] = None
     http_listen: Annotated[
         str | None,
         Meta(
@@ -297,6 +304,10 @@ def validate(config: NodeConfig) -> NodeConfig:
             raise ConfigError(f"peers: {what} {twice} appears twice")
     if peers and config.node_id not in {peer.node_id for peer in peers}:
         raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
+    if config.join is not None:
+        parse_url(config.join, "join")
+        if peers:
+            raise ConfigError("join: given together with peers; a node begins a new cluster or joins a running one")
     if config.http_url is not None:
         parse_url(config.http_url, "http_url")
     config.http_address()

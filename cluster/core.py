@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, cast
 
-from cluster.config import NodeConfig, Peer
+from cluster.config import NodeConfig
 from cluster.long_poll import AppliedWaiters
 from cluster.metrics import Metrics
 from cluster.problems import Problem
@@ -14,6 +14,7 @@ from cluster.response_writer import ResponseBudget
 from cluster.responses import Receipt
 from raft.clock import Clock
 from raft.errors import NoLeader, NotLeader, UnknownOutcome
+from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied
 from store.command import Command, ExpireMessages, Proposal
@@ -40,7 +41,6 @@ class Core:
     ) -> None:
         """`id_prefix` begins every id this process makes: nobody else's ever does."""
         self.config = config
-        self.nodes: dict[int, Peer] = config.nodes()
         self.raft = raft
         self.state = state
         self.log = log
@@ -140,9 +140,22 @@ class Core:
 
     def leader_url(self) -> str | None:
         leader_id = self.raft.leader_id
-        if leader_id is None:
-            return None
-        return self.config.advertised_url() if leader_id == self.raft.node_id else self.nodes[leader_id].url
+        return None if leader_id is None else self.url_of(leader_id)
+
+    def url_of(self, node_id: int) -> str | None:
+        """Where clients reach that node; None if this one does not know it."""
+        if node_id == self.raft.node_id:
+            return self.config.advertised_url()
+        member = self.raft.configuration.find(node_id)
+        return None if member is None else member.url or None
+
+    async def change_members(self, change: Callable[[Configuration], Configuration]) -> None:
+        """`change` of the configuration is committed and applied here; raises as `propose`, or what `change` raises."""
+        try:
+            async with asyncio.timeout(self.config.request_timeout_ms / 1000):
+                await self.raft.propose_configuration(change)
+        except TimeoutError:
+            raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
     def new_id(self) -> str:
         """Unique for ever: the process' prefix, then counted. An allowed batch, transaction and member id."""

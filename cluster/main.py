@@ -17,6 +17,7 @@ from cluster import VERSION
 from cluster.broker import Broker
 from cluster.config import ConfigError, NodeConfig, load, options
 from cluster.exit_codes import ExitCode, StartupError
+from cluster.join import joined
 from cluster.log_command import LOG_ACTIONS, log_command
 from cluster.logging_setup import set_up_logging
 from store.log_errors import LogFailed
@@ -52,6 +53,7 @@ def run_command(given: Sequence[str]) -> int:
         print(f"keelmqd: the configuration of node {config.node_id} of cluster {config.cluster_id!r} is valid")
         return ExitCode.STOPPED
     set_up_logging(config.log_level, config.log_format)
+    config = joined(config)
     broker = Broker.open(config, end_at_once)
     stop = asyncio.Event()
     on_ready: Callable[[], None] = partial(announce, config)

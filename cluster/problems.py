@@ -61,6 +61,14 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "handle_expired": ProblemKind(409, "The message is not this consumer's any more"),
     "subscription_mismatch": ProblemKind(409, "The group's members read something else"),
     "topic_exists_with_more_queues": ProblemKind(409, "The topic has more queues"),
+    "node_not_found": ProblemKind(404, "The node is not in the cluster"),
+    "node_exists": ProblemKind(409, "The node, or its address, is in the cluster already"),
+    "too_many_nodes": ProblemKind(409, "The cluster has as many nodes as it can have"),
+    "no_peer_address": ProblemKind(409, "The node serves no peers"),
+    "change_in_progress": ProblemKind(409, "The cluster is not done with the last change of its nodes"),
+    "not_caught_up": ProblemKind(409, "The learner has not caught up"),
+    "last_voter": ProblemKind(409, "The last voter cannot be removed"),
+    "quorum_at_risk": ProblemKind(409, "The nodes that would remain are not a majority"),
     "log_range_removed": ProblemKind(410, "The log does not go back so far"),
     "message_too_large": ProblemKind(413, "A message is too large"),
     "batch_too_large": ProblemKind(413, "A batch is too large"),
@@ -117,6 +125,8 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem(error.code, error.detail, error.extra)
     if isinstance(error, InvalidFilter):
         return Problem("invalid_filter", error.detail, {"position": error.position})
+    if isinstance(error, raft_errors.MembershipRefused):
+        return Problem(error.code, str(error))
     if isinstance(error, raft_errors.Overloaded):
         return Problem("overloaded", f"{error}; send again after Retry-After seconds, with the same ids")
     if isinstance(error, raft_errors.ProposalTooLarge):

@@ -375,32 +375,6 @@ class ResetView(Response, kw_only=True, frozen=True):
     generation: int
 
 
-class NodeView(Response, kw_only=True, frozen=True):
-    node_id: int
-    url: str
-    connected: bool
-    match_index: int
-    snapshot_percent: int | None
-
-
-class ClusterView(Response, kw_only=True, frozen=True):
-    """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far."""
-
-    cluster_id: str
-    node_id: int
-    role: Role
-    term: int
-    leader_id: int | None
-    leader_url: str | None
-    commit_index: int
-    applied_index: int
-    durable_index: int
-    state_hash: str
-    hash_index: int
-    nodes: list[NodeView]
-    version: str
-
-
 class HealthView(Response, kw_only=True, frozen=True):
     status: Literal["ok"]
 

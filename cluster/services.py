@@ -14,6 +14,7 @@ from cluster.cluster_api import ClusterApi
 from cluster.core import Core
 from cluster.group_coordinator import GroupCoordinator
 from cluster.log_api import LogApi
+from cluster.member_api import MemberApi
 from cluster.message_api import MessageApi
 from cluster.openapi import OpenApi
 from cluster.pop_api import PopApi
@@ -71,6 +72,7 @@ class Services:
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
             *ClusterApi(self.core).routes(),
+            *MemberApi(self.core).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
         ]

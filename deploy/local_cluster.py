@@ -1,4 +1,5 @@
 """`make cluster` and `make cluster-stop`: three nodes on this machine that outlive the command that started them.
+`make cluster-add` adds one more to them while they run.
 
 Overridable on make's command line or in the environment: CLUSTER_NODES (3), CLUSTER_HTTP_PORT (7081, counting up),
 CLUSTER_PEER_PORT (7091, counting up), CLUSTER_DATA (.data/local). Options of keelmqd pass through as KEELMQ_<OPTION>.
@@ -6,12 +7,14 @@ CLUSTER_PEER_PORT (7091, counting up), CLUSTER_DATA (.data/local). Options of ke
 
 import argparse
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from deploy.local_nodes import LocalNode, NodeError, local_nodes, wait_ready
+from deploy.local_nodes import HOST, LocalNode, NodeError, local_nodes, wait_ready
 
+ADDED_PORTS: Final = 20  # of added nodes: beyond those that the first ones may have
 DEFAULT_URL: Final = "http://127.0.0.1:7081"  # where the keelmq command looks by itself
 
 
@@ -23,14 +26,49 @@ def main() -> int:
         range(settings.peer_port, settings.peer_port + settings.nodes),
     )
     try:
+        added = added_nodes(settings, nodes)
         if settings.action == "start":
-            start(nodes)
+            start(nodes + added)
+        elif settings.action == "add":
+            add(nodes, added, new_node(settings, nodes + added))
         else:
-            stop(nodes)
+            stop(nodes + added)
     except NodeError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
+    """The one behind these; its ports follow theirs."""
+    number = len(nodes) + 1
+    directory = settings.data / f"node{number}"
+    node = LocalNode(
+        number, directory, settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
+    )
+    node.join_url = nodes[0].url
+    return node
+
+
+def added_nodes(settings: argparse.Namespace, nodes: list[LocalNode]) -> list[LocalNode]:
+    """Those that were added before, by their directories."""
+    added: list[LocalNode] = []
+    while (settings.data / f"node{len(nodes) + len(added) + 1}").is_dir():
+        added.append(new_node(settings, nodes + added))
+    return added
+
+
+def add(nodes: list[LocalNode], added: list[LocalNode], node: LocalNode) -> None:
+    """Start the node and make it a voter; the others run."""
+    node.start()
+    servers = ("--servers", ",".join(each.url for each in nodes + added))
+    keelmq = str(Path(sys.executable).parent / "keelmq")
+    address = f"{HOST}:{node.peer_port}"
+    for command in (("add-node", str(node.node_id), address, node.url), ("promote", str(node.node_id), "--wait")):
+        if subprocess.run([keelmq, "cluster", *command, *servers], check=False).returncode:  # noqa: S603
+            node.kill()
+            raise NodeError(f"node {node.node_id} was not added")
+    wait_ready([node])
 
 
 def start(nodes: list[LocalNode]) -> None:
@@ -92,7 +130,7 @@ def shown(path: Path) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local_cluster", description=__doc__)
-    parser.add_argument("action", choices=("start", "stop"))
+    parser.add_argument("action", choices=("start", "stop", "add"))
     for flag, variable, kind, default in (
         ("--nodes", "CLUSTER_NODES", int, "3"),
         ("--http-port", "CLUSTER_HTTP_PORT", port_number, "7081"),

@@ -49,6 +49,8 @@ class LocalNode:
         self.data_dir = self.directory / "data"
         self.log_file = self.directory / "keelmqd.log"
         self.peers: Sequence[LocalNode] = (self,)
+        self.join_url: str | None = None
+        """A node of the running cluster that this one is added to; `peers` are then none of its business."""
         self._pid_file = self.directory / "keelmqd.pid"
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +65,10 @@ class LocalNode:
     def command(self) -> list[str]:
         keelmqd = Path(sys.executable).parent / "keelmqd"
         line = [str(keelmqd), "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
-        for peer in self.peers:
+        if self.join_url is not None:
+            line += ["--join", self.join_url]
+            line += ["--http-listen", f"{HOST}:{self.http_port}", "--peer-listen", f"{HOST}:{self.peer_port}"]
+        for peer in self.peers if self.join_url is None else ():
             line += ["--peer", peer.peer_option]
         for name, value in self.options.items():
             line += ["--" + name.replace("_", "-"), value]

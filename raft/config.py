@@ -23,15 +23,24 @@ class PeerAddress(msgspec.Struct, frozen=True):
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One node's view of its Raft group.
 
-    `peers` are the *other* voters; an empty mapping is a single-node group (development only: one disk holds
-    everything). The election timeout is drawn from [election_timeout_ms, 2 * election_timeout_ms); a leader that has
-    not heard from a majority for 2 * election_timeout_ms steps down.
+    `peers` are the *other* nodes that a new cluster begins with, all of them voters; an empty mapping is a single-node
+    group. Once the log has a configuration, that one counts and not this (raft/membership.py). The election timeout is
+    drawn from [election_timeout_ms, 2 * election_timeout_ms); a leader that has not heard from a majority for 2 *
+    election_timeout_ms steps down.
     """
 
     cluster_id: str
     node_id: int
     listen: PeerAddress
     peers: dict[int, PeerAddress]
+    urls: dict[int, str] = {}
+    """Where clients reach the nodes of `peers`, and this one."""
+    advertised: PeerAddress | None = None
+    """Where the others reach this node; `listen` if None."""
+    joins: bool = False
+    """An empty node that waits until a running cluster adds it; `peers` is empty then."""
+    serves_peers: bool = True
+    """False on a node that can never be more than a cluster of one: it does not listen for peers."""
     election_timeout_ms: int = 1000
     heartbeat_ms: int = 100
     max_entry_bytes: int = 1 * MIB

@@ -14,6 +14,7 @@ from raft.errors import ProtocolError
 from raft.gate import DurabilityGate
 from raft.journal import Journal
 from raft.library import CANDIDATE, FOLLOWER, LEADER, ROLE_NAMES, PinnedSyncObj, library_configuration, now
+from raft.membership import Configuration, Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
     Append,
@@ -61,25 +62,27 @@ class ElectionHandlers(PinnedSyncObj):
     anything is answered in it (row 4); no term is raised by a node that a majority would not elect (pre-vote, row
     14)."""
 
-    def __init__(self, config: RaftConfig, journal: Journal, transport: LibraryTransport) -> None:
+    def __init__(
+        self, config: RaftConfig, journal: Journal, transport: LibraryTransport, membership: Membership
+    ) -> None:
         self.config = config
         self.journal = journal
         self.log = journal.log
-        self.peer_ids = sorted(config.peers)
+        self.membership = membership
         self.gate = DurabilityGate(transport.send)
         self._transport_send = transport.send
         self._votes: tuple[int, set[int]] = (0, set())  # the term they were given in, and by whom
         self._pre_votes: set[int] | None = None  # None: no pre-vote under way
         self._standing = False
         self._retired = False
-        self._rejoin = Rejoin(self.peer_ids, config.election_timeout_ms)
+        self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,
             heartbeat_ms=config.heartbeat_ms,
             max_message_bytes=MAX_FRAME_BYTES,
         )
-        super().__init__(config.node_id, self.peer_ids, conf, PeerLink(self, transport), journal)
+        super().__init__(config.node_id, self.other_voters, conf, PeerLink(self, transport), journal)
 
     def send(self, peer: int, message: Any) -> None:
         """For what depends on no durable state: appends, refusals, heartbeat answers."""
@@ -101,9 +104,32 @@ class ElectionHandlers(PinnedSyncObj):
         else:
             raise ProtocolError(f"the library wants to send {message['type']!r}")
 
+    # --- who is there ------------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration:
+        """In force here: the last one in the log, committed or not."""
+        return self.membership.current
+
+    @property
+    def peer_ids(self) -> list[int]:
+        """The other nodes, learners included."""
+        return [member.node_id for member in self.configuration.members if member.node_id != self.config.node_id]
+
+    @property
+    def other_voters(self) -> list[int]:
+        return sorted(self.configuration.voters - {self.config.node_id})
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether the configuration in force gives this node a vote of its own. It grants votes without: who asks goes
+        by its own configuration, which may be a later one.
+        """
+        return self.config.node_id in self.configuration.voters
+
     @property
     def majority(self) -> int:
-        return (len(self.peer_ids) + 1) // 2 + 1
+        return self.configuration.majority
 
     # --- who may vote: a node whose disk was wiped has forgotten what it acknowledged ------------------------------
 
@@ -118,7 +144,7 @@ class ElectionHandlers(PinnedSyncObj):
         A majority that acknowledged an entry and a majority that elects share a node that remembers; a wiped node would
         break that. It gets the log from a leader that the others elected, and votes when `raft/rejoin.py` says so.
         """
-        return self._has_blank_log if first_election else self.journal.voter
+        return self._has_blank_log and self.is_voter if first_election else self.journal.voter
 
     # --- incoming ----------------------------------------------------------------------------------------------
 
@@ -196,7 +222,7 @@ class ElectionHandlers(PinnedSyncObj):
         if self._votes[0] != self.term:
             self._votes = (self.term, {self.config.node_id})
         self._votes[1].add(peer)
-        if len(self._votes[1]) >= self.majority:
+        if self.configuration.has_majority(self._votes[1]):
             self.become_leader()
 
     # --- standing for election ---------------------------------------------------------------------------------
@@ -204,7 +230,7 @@ class ElectionHandlers(PinnedSyncObj):
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         election_allowed = False
         if self.role != LEADER and self.election_deadline < now() and self.connected_to_anyone:
-            if self._standing or not self.peer_ids:
+            if self.is_voter and (self._standing or not self.other_voters):
                 self._standing = False
                 self.journal.become_voter()
                 election_allowed = True
@@ -223,9 +249,11 @@ class ElectionHandlers(PinnedSyncObj):
     def _ask_for_pre_votes(self) -> None:
         self.postpone_election()
         self.set_leader(None)
+        if not self.is_voter:
+            return
         first_election = self._has_blank_log
         if first_election and self._pre_votes is not None:
-            missing = [peer for peer in self.peer_ids if peer not in self._pre_votes]
+            missing = [peer for peer in self.other_voters if peer not in self._pre_votes]
             log.warning("the first election of a cluster needs every node; no vote from %s", missing)
         if self.sync_is_overdue():
             log.warning("not standing for election: the disk has not synced for too long")
@@ -237,7 +265,7 @@ class ElectionHandlers(PinnedSyncObj):
             return
         self._pre_votes = {self.config.node_id}
         request = PreVote(self.term, self.log.last_index, self.log.last_term, first_election)
-        for peer in self.peer_ids:
+        for peer in self.other_voters:
             if self.connected(peer):
                 self.send_promise(peer, request)
 
@@ -256,8 +284,8 @@ class ElectionHandlers(PinnedSyncObj):
             return
         self._pre_votes.add(peer)
         # With every node's word that its log is blank, nothing can have been acknowledged yet.
-        needed = len(self.peer_ids) + 1 if self._has_blank_log else self.majority
-        if len(self._pre_votes) >= needed:
+        voters = self.configuration.voters
+        if self._pre_votes >= voters if self._has_blank_log else self.configuration.has_majority(self._pre_votes):
             self._stand()
 
     def retire(self) -> None:

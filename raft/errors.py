@@ -5,6 +5,7 @@ RaftError
 ├── NoLeader           nobody's at the moment; retry after a short wait
 ├── Overloaded         too many bytes wait already; retry after a short wait
 ├── ProposalTooLarge   no entry can hold it; the command must be made smaller
+├── MembershipRefused  the change of membership cannot be made now; `code` says why
 ├── UnknownOutcome     proposed, then leadership was lost: it may or may not commit; retry with the same id
 ├── NodeStopped        the node is stopping or has stopped
 ├── ProtocolError      a peer sent what the protocol does not allow; the connection is closed, the node goes on
@@ -34,6 +35,14 @@ class Overloaded(RaftError):
 
 class ProposalTooLarge(RaftError):
     """No log record can hold the command with its blocks; nothing was appended, and it never can be."""
+
+
+class MembershipRefused(RaftError):
+    """A change of the cluster's membership that was not begun; nothing was appended."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
 
 
 class UnknownOutcome(RaftError):

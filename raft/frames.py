@@ -30,6 +30,8 @@ class FrameProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self.closed.done():  # it was closed before it came about
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():

@@ -12,15 +12,13 @@ from typing import Any
 from pysyncobj.transport import Transport as LibraryTransport
 
 from raft.config import RaftConfig
-from raft.election import ElectionHandlers
-from raft.errors import NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
+from raft.errors import MembershipRefused, NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
+from raft.follower import FollowerHandlers
 from raft.journal import Journal
 from raft.library import FOLLOWER, LEADER, now
+from raft.membership import Configuration, Membership, encode_configuration, is_next
 from raft.messages import (
-    Append,
-    AppendEntries,
     AppendReply,
-    PreVote,
     SnapshotAnswer,
     SnapshotMessage,
     make_append,
@@ -29,8 +27,7 @@ from raft.progress import Progress
 from raft.retention import needed_from
 from raft.snapshots import Snapshots
 from store.install import SnapshotStore
-from store.log_errors import DiskFull
-from store.record import KIND_ENTRY, Entry
+from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +44,7 @@ Apply = Callable[[Sequence[Entry]], list[Any]]
 OnOutcome = Callable[[Entry | None, Any], None]
 
 
-class SafeSyncObj(ElectionHandlers):
+class SafeSyncObj(FollowerHandlers):
     """One voter. The owner drives it: `doTick()` on a timer and after events, `on_synced()` after each finished sync.
 
     `apply(entries)` must return one result per entry and raise only when the node must stop. Every SafetyViolation,
@@ -61,10 +58,15 @@ class SafeSyncObj(ElectionHandlers):
         transport: LibraryTransport,
         apply: Apply,
         applied_index: int,
+        membership: Membership,
         snapshot_store: SnapshotStore | None = None,
         on_installed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_installed()`: a snapshot was decided for. The node has to start again; nothing may leave it any more."""
+        """`membership` is that of the journal's log (`membership.recovered`). `on_installed()`: a snapshot was decided
+        for. The node has to start again; nothing may leave it any more.
+        """
+        self.on_membership: Callable[[], None] = lambda: None
+        """Called when another configuration is in force, or known to be committed."""
         self._progress: dict[int, Progress] = {}
         self.snapshots = Snapshots(self, snapshot_store, on_installed)
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
@@ -72,9 +74,10 @@ class SafeSyncObj(ElectionHandlers):
         self._incarnations: dict[int, str] = {}
         self._unsynced_since: float | None = None
         self._synced_index = journal.log.synced_index  # when `_unsynced_since` was last looked at
-        self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
         self._apply = apply
-        super().__init__(config, journal, transport)
+        # Leader: when, and where its log ended; the later one first.
+        self._rounds = (float("-inf"), 0), (float("-inf"), 0)
+        super().__init__(config, journal, transport, membership)
         # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
         # nodes nobody has anything to wait for.
         self.election_deadline = now() + FIRST_WAIT_SHARE * (self.election_deadline - now())
@@ -98,17 +101,39 @@ class SafeSyncObj(ElectionHandlers):
         `on_outcome(entry, result)` is called once: after apply, or with (None, UnknownOutcome) when leadership is
         lost first. The entry is not durable on return; the caller asks for a sync.
         """
+        return self._propose(KIND_ENTRY, payload, on_outcome)
+
+    def propose_configuration(self, configuration: Configuration, on_outcome: OnOutcome) -> int:
+        """As `propose`, a configuration that differs from the present one by one voter at most. In force at once.
+
+        MembershipRefused `change_in_progress` while the present one is not committed, or nothing of this leadership is:
+        else two leaders could each change the same configuration, and count majorities that share nobody.
+        """
+        if self.role == LEADER and self.membership.index > self.commit_index:
+            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+        if self.role == LEADER and self.commit_index < self._leads_from:
+            raise MembershipRefused("change_in_progress", "the leader is new and has committed nothing yet")
+        if not is_next(self.configuration, configuration):
+            raise SafetyViolation(f"more than one voter changes from {self.configuration} to {configuration}")
+        if self.config.node_id not in configuration.voters:
+            raise MembershipRefused("change_in_progress", "a leader hands over before it is removed")
+        index = self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
+        self.send_appends(heartbeat=True)  # to who is new
+        return index
+
+    def _propose(self, kind: int, payload: bytes, on_outcome: OnOutcome) -> int:
         if self.role != LEADER:
             raise NoLeader if self.leader_id is None else NotLeader(self.leader_id)
         index = self.log.last_index + 1
-        self.log.append(index, self.term, KIND_ENTRY, payload)
+        self._append(Entry(payload, index, self.term, kind, -1))
         self._waiting[index] = (self.term, on_outcome)
         self.send_appends(heartbeat=False)
         return index
 
     def durable_on(self, index: int) -> tuple[int, ...]:
-        """Leader: the nodes known to have the entry fsynced, this one included."""
-        nodes = [peer for peer, progress in self._progress.items() if progress.acked >= index]
+        """Leader: the voters known to have the entry fsynced, this one included."""
+        voters = self.configuration.voters
+        nodes = [peer for peer, progress in self._progress.items() if progress.acked >= index and peer in voters]
         if self.log.synced_index >= index:
             nodes.append(self.config.node_id)
         return tuple(sorted(nodes))
@@ -117,6 +142,32 @@ class SafeSyncObj(ElectionHandlers):
         """Leader: how far that peer's fsynced log is known to equal ours; 0 on other nodes."""
         progress = self._progress.get(peer)
         return progress.acked if progress and self.role == LEADER else 0
+
+    @property
+    def commit_limit(self) -> int:
+        """Row 8 and docs/membership.md: as leader, what a majority of the voters in force holds durably."""
+        if self.role != LEADER:
+            return self.log.last_index
+        held = {peer: progress.counted for peer, progress in self._progress.items()}
+        limit = self.configuration.held_by_majority({**held, self.config.node_id: self.log.synced_index})
+        return limit if limit >= self._leads_from else 0
+
+    def is_caught_up(self, peer: int) -> bool:
+        """Leader: whether the peer has all that the log held an election timeout ago, and its disk has all that it ever
+        acknowledged.
+        """
+        progress = self._progress.get(peer)
+        return progress is not None and progress.votes and progress.acked >= max(self._leads_from, self._rounds[1][1])
+
+    def answering_voters(self) -> set[int]:
+        """Leader: this node, and the others that have answered lately and would vote if this one fell silent."""
+        timeout_s = 2 * self.config.election_timeout_ms / 1000
+        answering = {
+            peer
+            for peer, progress in self._progress.items()
+            if progress.votes and self.connected(peer) and self.answered_within(peer, timeout_s)
+        }
+        return answering | {self.config.node_id}
 
     @property
     def has_unannounced_commit(self) -> bool:
@@ -136,6 +187,8 @@ class SafeSyncObj(ElectionHandlers):
     def send_appends(self, *, heartbeat: bool) -> None:
         if heartbeat:
             self.schedule_heartbeat()
+            if now() - self._rounds[0][0] >= self.config.election_timeout_ms / 1000:
+                self._rounds = (now(), self.log.last_index), self._rounds[0]
         for peer, progress in self._progress.items():
             if self.connected(peer):
                 if heartbeat:
@@ -180,7 +233,10 @@ class SafeSyncObj(ElectionHandlers):
         if max(reply.match_index, reply.rejected_prev, reply.hint) > self.log.last_index + 1 - reply.success:
             raise ProtocolError(f"node {peer} answers about entries that were never sent")
         self.heard_from(peer)
-        progress = self._progress[peer]
+        progress = self._progress.get(peer)
+        if progress is None:
+            return  # it was removed
+        progress.votes = reply.votes
         if self.snapshots.is_due(peer):
             return  # a heartbeat's, or late
         if not reply.success:
@@ -191,8 +247,7 @@ class SafeSyncObj(ElectionHandlers):
                     self.snapshots.want(peer)
                 self._send_appends_to(peer, progress, heartbeat=True)
             return
-        progress.counts = reply.counts
-        progress.on_ack(reply.match_index)
+        progress.on_ack(reply.match_index, counts=reply.counts)
         self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
         self._send_appends_to(peer, progress, heartbeat=False)
@@ -201,8 +256,7 @@ class SafeSyncObj(ElectionHandlers):
         """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
         counts that one.
         """
-        progress = self._progress[peer]
-        self.set_match(peer, min(progress.acked, self.log.synced_index) if progress.counts else 0)
+        self.set_match(peer, min(self._progress[peer].counted, self.log.synced_index))
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
@@ -214,93 +268,18 @@ class SafeSyncObj(ElectionHandlers):
             self.heard_from(peer)
         self.snapshots.on_answer(peer, message)
 
-    # --- follower: append --------------------------------------------------------------------------------------
+    # --- configurations ----------------------------------------------------------------------------------------
 
-    def on_append(self, peer: int, append: Append) -> None:
-        message = append.message
-        if message.term < self.term:
-            self.send(peer, AppendReply(self.term, False, 0, message.prev_index, message.prev_index))
-            return
+    def on_configuration(self) -> None:
+        self.set_other_voters(self.other_voters)
         if self.role == LEADER:
-            raise SafetyViolation(f"nodes {peer} and {self.config.node_id} both lead term {self.term}")
-        self.follow(peer)
-        hint = self._mismatch(message)
-        if hint is not None:
-            self.send(peer, AppendReply(self.term, False, 0, message.prev_index, hint))
-            return
-        match = self._append_missing(message.prev_index, append.entries)
-        # row 3: beyond `match` this log may still differ from the leader's
-        self._known_committed = max(self._known_committed, min(message.commit_index, match))
-        self.commit_index = self._known_committed
-        self._rejoin.follow(message.term, message.commit_index)
-        counts = self.journal.voter or self._rejoin.has_heard_all
-        if append.entries:
-            self.gate.submit(peer, AppendReply(self.term, True, match, counts=counts), match, self.log.synced_index)
-        else:  # a heartbeat is answered at once: a slow disk is not a dead node
-            self.send(peer, AppendReply(self.term, True, min(match, self.log.synced_index), counts=counts))
-
-    def _vote_again(self) -> None:
-        """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
-        if self.journal.voter or self.leader_id is None:
-            return
-        if not self._rejoin.has_heard_all:
-            for peer in self._rejoin.to_ask():
-                log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
-                self.send(peer, PreVote(self.term, self.log.last_index, self.log.last_term, False))
-            return
-        if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
-            return
-        try:
-            self.set_term(self.term, self.leader_id)
-            self.journal.become_voter()
-        except DiskFull as error:  # the next tick tries again
-            log.debug("cannot note that this node has caught up: %s", error)
-        else:
-            log.info("caught up at entry %d: from now on this node votes", self.commit_index)
-
-    def _mismatch(self, message: AppendEntries) -> int | None:
-        """None if the entry before the new ones is here with that term, else where the leader should go on (row 12)."""
-        prev_index, our_log = message.prev_index, self.log
-        if prev_index > our_log.last_index:
-            return our_log.last_index + 1
-        if prev_index < our_log.base.index or our_log.term_at(prev_index) == message.prev_term:
-            return None  # what is before the base was committed and applied here
-        if prev_index <= self.commit_index:
-            raise SafetyViolation(
-                f"the leader of term {message.term} has another entry at {prev_index}, which is committed here"
-            )
-        conflicting_term, first = our_log.term_at(prev_index), prev_index
-        while first - 1 > self.commit_index and our_log.term_at(first - 1) == conflicting_term:
-            first -= 1
-        return first
-
-    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
-        """Row 1: entries already here with that term stay; the log is cut only at the first that differs.
-
-        Returns up to where this log now equals the leader's; less than all of it when the disk is full (the leader
-        sends the rest again).
-        """
-        match = prev_index
-        for entry in entries:
-            if entry.index > self.log.last_index or not self._has(entry):
-                try:
-                    self.log.append(entry.index, entry.term, entry.kind, entry.payload)
-                except DiskFull as error:
-                    log.warning("cannot take entry %d: %s", entry.index, error)
-                    break
-            match = entry.index
-        return match
-
-    def _has(self, entry: Entry) -> bool:
-        """Whether the entry is here; if another is in its place, that one and all after it are cut off, durably."""
-        if entry.index <= self.log.base.index or self.log.term_at(entry.index) == entry.term:
-            return True
-        if entry.index <= max(self.commit_index, self._known_committed):
-            raise SafetyViolation(f"refusing to cut the committed entry {entry.index} for term {entry.term}")
-        log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, self.term)
-        self.gate.discard()
-        self.log.truncate_from(entry.index)
-        return False
+            known = self._progress
+            for peer in known.keys() - self.peer_ids:
+                self.snapshots.remove(peer)
+            self._progress = {peer: known.get(peer) or Progress(self.log.last_index + 1) for peer in self.peer_ids}
+            for peer in self._progress:
+                self._count_acknowledged(peer)
+        self.on_membership()
 
     # --- durability, commit, apply -----------------------------------------------------------------------------
 
@@ -314,7 +293,7 @@ class SafeSyncObj(ElectionHandlers):
             self.commit_index = self._known_committed
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
-        if self.role == LEADER and self.peer_ids and self.sync_is_overdue():
+        if self.role == LEADER and self.other_voters and self.sync_is_overdue():
             log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
             self.become(FOLLOWER)
             self.set_leader(None)
@@ -322,6 +301,8 @@ class SafeSyncObj(ElectionHandlers):
         super()._onTick(timeToWait)
         if self.role == LEADER:
             self.snapshots.tick()
+        if self.membership.settle(self.commit_index):
+            self.on_membership()
 
     def sync_is_overdue(self) -> bool:
         """Whether an entry has been waiting for the disk for SYNC_OVERDUE_TIMEOUTS election timeouts."""
@@ -355,6 +336,7 @@ class SafeSyncObj(ElectionHandlers):
         if role == LEADER:
             self.snapshots.stop_receiving("this node leads")
             self._leads_from = self.log.last_index + 1
+            self._rounds = (float("-inf"), 0), (float("-inf"), 0)
             self._progress = {peer: Progress(self._leads_from) for peer in self.peer_ids}
         if previous == LEADER:
             self.snapshots.lose_leadership()
@@ -367,7 +349,7 @@ class SafeSyncObj(ElectionHandlers):
     def on_peer_connected(self, peer: int, incarnation: str) -> None:
         forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
         self._incarnations[peer] = incarnation
-        if self.role == LEADER:
+        if self.role == LEADER and peer in self._progress:
             if forgetful:
                 log.warning("node %d comes back with an empty disk: what it acknowledged no longer counts", peer)
                 self.snapshots.forget(peer, "it comes back with an empty disk")
@@ -378,7 +360,7 @@ class SafeSyncObj(ElectionHandlers):
             self._send_appends_to(peer, self._progress[peer], heartbeat=True)
 
     def on_peer_disconnected(self, peer: int) -> None:
-        if self.role == LEADER:
+        if self.role == LEADER and peer in self._progress:
             self.snapshots.forget(peer, "it is no longer connected")
             self._progress[peer].restart()
 

@@ -5,6 +5,7 @@ or one of `PRIVATE_NAMES` changes. What we keep of it: roles and terms, the elec
 majority of the current term commits, check-quorum, leadership transfer. What we replace is in `raft/handlers.py`.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf
@@ -89,6 +90,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
             )
         finally:
             library.createJournal = create_journal
+        self._SyncObj__otherNodes: set[LibraryNode]
         self._nodes: dict[int, LibraryNode] = {node.id: node for node in self._SyncObj__otherNodes}
 
     # --- state -------------------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         return None if leader is None else int(leader.id)
 
     def set_leader(self, node_id: int | None) -> None:
-        self._SyncObj__raftLeader = None if node_id is None else self._nodes[node_id]
+        self._SyncObj__raftLeader = None if node_id is None else self._node(node_id)
 
     @property
     def last_applied(self) -> int:
@@ -135,11 +137,32 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.election_deadline = now() + self._SyncObj__generateRaftTimeout()
 
     def connected(self, node_id: int) -> bool:
-        return self._nodes[node_id] in self._SyncObj__connectedNodes
+        return self._node(node_id) in self._SyncObj__connectedNodes
 
     @property
     def connected_to_anyone(self) -> bool:
         return bool(self._SyncObj__connectedNodes) or not self._SyncObj__otherNodes
+
+    def set_other_voters(self, node_ids: Collection[int]) -> None:
+        """Whom the library asks for votes, hands over to, and counts for its majorities beside this node: voters only,
+        so learners are none of its business. A voter that is new to a leader has until check-quorum's next look to
+        answer.
+        """
+        nodes = {self._node(node_id) for node_id in node_ids}
+        for node in nodes - self._SyncObj__otherNodes:
+            self._SyncObj__raftMatchIndex[node] = 0
+            self._SyncObj__lastResponseTime[node] = now()
+        self._SyncObj__otherNodes = nodes
+
+    def answered_within(self, node_id: int, timeout_s: float) -> bool:
+        """Leader: whether that node has answered lately."""
+        return now() - float(self._SyncObj__lastResponseTime.get(self._node(node_id), float("-inf"))) < timeout_s
+
+    def _node(self, node_id: int) -> LibraryNode:
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = LibraryNode(node_id)
+        return node
 
     def tick(self, *, election_allowed: bool) -> None:
         """The library's own step. It looks at the deadline and the clock again by itself, and would stand whenever the
@@ -171,7 +194,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def set_match(self, node_id: int, index: int) -> None:
         """What the library's commit rule may count for that peer."""
-        self._SyncObj__raftMatchIndex[self._nodes[node_id]] = index
+        self._SyncObj__raftMatchIndex[self._node(node_id)] = index
 
     def counted(self, node_id: int) -> int:
         """What it was last told to count for that peer."""
@@ -179,7 +202,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def heard_from(self, node_id: int) -> None:
         """Feeds check-quorum."""
-        self._SyncObj__lastResponseTime[self._nodes[node_id]] = now()
+        self._SyncObj__lastResponseTime[self._node(node_id)] = now()
 
     def schedule_heartbeat(self) -> None:
         self._SyncObj__newAppendEntriesTime = now() + self.conf.appendEntriesPeriod
@@ -193,7 +216,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     @commit_index.setter
     def commit_index(self, index: int) -> None:
-        self._commit_index = max(self._commit_index, min(index, self._journal.durable_index))
+        self._commit_index = max(self._commit_index, min(index, self._journal.durable_index, self.commit_limit))
 
     _SyncObj__raftCommitIndex = commit_index
 
@@ -239,6 +262,11 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         raise SafetyViolation("the library's snapshots must never be loaded")
 
     # --- supplied by the subclass ------------------------------------------------------------------------------
+
+    @property
+    def commit_limit(self) -> int:
+        """What the configuration in force allows to be called committed, whatever the library's rule counts."""
+        raise NotImplementedError
 
     def handle_message(self, peer: int, message: Any) -> None:
         raise NotImplementedError

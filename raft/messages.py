@@ -18,7 +18,8 @@ from crc32c import crc32c
 from msgspec import Meta
 
 from raft.errors import ProtocolError
-from store.record import KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry
+from raft.membership import decode_configuration
+from store.record import KIND_CONFIG, KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
 
 FRAME = struct.Struct("<III")
 MAX_FRAME_BYTES = 96 * 1024 * 1024
@@ -39,6 +40,12 @@ class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
     protocol: Natural
     incarnation: str
     """As in Welcome: messages of a disk that is gone no longer count."""
+    address: str = ""
+    """HOST:PORT where the sender listens: for a receiver that does not know it yet."""
+    configuration_index: Natural = 0
+    """Of the record that brought the configuration in force at the sender."""
+    origin: str = ""
+    """That configuration's."""
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -48,6 +55,8 @@ class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
     refusal: str
     incarnation: str
     """Changes when the node's data directory is made anew: what it acknowledged before, it has lost."""
+    removed: bool = False
+    """Refused because a committed configuration, later than what the opener knows, does not have it."""
 
 
 class PreVote(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -81,7 +90,7 @@ class VoteReply(msgspec.Struct, array_like=True, tag=6, frozen=True):
 class EntryHeader(msgspec.Struct, array_like=True, frozen=True):
     index: Natural
     term: Natural
-    kind: Annotated[int, Meta(ge=KIND_ENTRY, le=KIND_NOOP)]
+    kind: Annotated[int, Meta(ge=KIND_ENTRY, le=KIND_CONFIG)]
     length: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD_BYTES)]
     crc: Annotated[int, Meta(ge=0, lt=1 << 32)]
 
@@ -112,6 +121,8 @@ class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
     rejected_prev: Natural = 0
     hint: Natural = 0
     counts: bool = True
+    votes: bool = False
+    """The follower would vote: its disk holds everything it ever acknowledged (raft/rejoin.py)."""
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag=9, frozen=True):
@@ -244,6 +255,8 @@ def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]
         payload = bytes(payloads[start : start + header.length])
         if len(payload) != header.length or crc32c(payload) != header.crc:
             raise ProtocolError(f"entry {header.index} was damaged on the way")
+        if header.kind == KIND_CONFIG:
+            decode_configuration(payload)
         entries.append(Entry(payload, header.index, header.term, header.kind, -1))
         start, expected, term = start + header.length, expected + 1, header.term
     if start != len(payloads):

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
-from raft.config import RaftConfig
+from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
+from raft.membership import Configuration, Membership, founding, recovered
 from raft.proposals import Applied, ProposalQueue
 from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
@@ -21,7 +22,7 @@ from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
 from store.log_errors import DiskFull
-from store.record import Entry
+from store.record import KIND_CONFIG, Entry
 from store.state_machine import StateMachine
 
 log = logging.getLogger(__name__)
@@ -72,20 +73,24 @@ class RaftNode:
         self._log = commit_log
         self._on_fatal = on_fatal
         self._on_installed = on_installed
-        self._failed = self._stopping = False
+        self._failed = self._stopping = self._handing_over = False
         self._tick_scheduled = False
         self._notice_scheduled = False
         self._on_applied: list[Callable[[], None]] = []
         self._transport = TcpTransport(config)
+        membership = recover_membership(config, commit_log, state_machine)
+        self._transport.set_membership(membership)
         self._raft = SafeSyncObj(
             config,
             Journal(commit_log, hard_state, state_machine.applied_index),
             self._transport,
             self._apply,
             state_machine.applied_index,
+            membership,
             snapshot_store,
             self._fall_silent,
         )
+        self._raft.on_membership = partial(self._transport.set_membership, membership)
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
         self._transport.setOnNodeConnectedCallback(self._guarded(self._transport._onNodeConnectedCallback))
@@ -113,7 +118,7 @@ class RaftNode:
     @property
     def is_leader(self) -> bool:
         """Leads as far as it knows, and has applied everything that was committed before it did."""
-        return self._raft.leads_and_knows_all and not self._stopping
+        return self._raft.leads_and_knows_all and not self._stopping and not self._handing_over
 
     @property
     def leader_id(self) -> int | None:
@@ -160,8 +165,23 @@ class RaftNode:
             peer: PeerStatus(
                 self._transport.is_connected(peer), self._raft.match_index(peer), self._raft.snapshots.sending(peer)
             )
-            for peer in self.config.peers
+            for peer in self._raft.peer_ids
         }
+
+    @property
+    def configuration(self) -> Configuration:
+        """The nodes of the cluster as far as this one knows: the last configuration in its log, committed or not."""
+        return self._raft.configuration
+
+    @property
+    def configuration_index(self) -> int:
+        """Of the log record that brought it; 0 for the one that nodes are started with."""
+        return self._raft.membership.index
+
+    @property
+    def removed_by(self) -> int | None:
+        """The node that says that this one was removed from the cluster, while no leader is known."""
+        return self._transport.removed_by if self.leader_id is None else None
 
     def on_applied(self, callback: Callable[[], None]) -> None:
         """Calls back on the loop after every step that applied something."""
@@ -188,7 +208,7 @@ class RaftNode:
         self._raft.retire()
         self._raft.snapshots.stop_receiving("this node stops")
         self._proposals.fail_waiting(NodeStopped("the node is stopping"))
-        if self._raft.role == LEADER and self.config.peers and not self._failed:
+        if self._raft.role == LEADER and self._raft.other_voters and not self._failed:
             await self._hand_over()
         self._ticker.cancel()
         await asyncio.gather(self._ticker, return_exceptions=True)
@@ -207,6 +227,47 @@ class RaftNode:
         except TimeoutError:
             log.warning("nobody took over within %d ms; leaving as leader", HAND_OVER_TIMEOUT_MS)
 
+    # --- membership --------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> bool:
+        """Whether another node leads within HAND_OVER_TIMEOUT_MS; until then nothing is taken here."""
+        if self._raft.role == LEADER and self._raft.other_voters:
+            self._handing_over = True
+            try:
+                await self._hand_over()
+            finally:
+                self._handing_over = False
+        return bool(self._raft.role != LEADER)
+
+    def propose_configuration(self, change: Callable[[Configuration], Configuration]) -> "asyncio.Future[Entry]":
+        """What `change` makes of the present configuration becomes the next; resolves when it is committed and applied.
+
+        Raises at once, with nothing appended: NotLeader, NoLeader, NodeStopped, MembershipRefused. The future raises
+        UnknownOutcome.
+        """
+        self._check_leads()
+        following = change(self._raft.configuration)
+        future: asyncio.Future[Entry] = self._loop.create_future()
+
+        def on_outcome(entry: Entry | None, outcome: Any) -> None:
+            if future.done():
+                return
+            if entry is None:
+                future.set_exception(outcome)
+            else:
+                future.set_result(entry)
+
+        self._appending(lambda: self._raft.propose_configuration(following, on_outcome))
+        return future
+
+    def is_caught_up(self, peer: int) -> bool:
+        """Leader: whether that node has everything but the newest entries, and may vote."""
+        return self._raft.is_caught_up(peer)
+
+    def answering_voters(self) -> set[int]:
+        """Leader: this node and the others that have answered lately and would vote."""
+        return self._raft.answering_voters()
+
     # --- proposing ---------------------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> "asyncio.Future[Applied]":
@@ -216,15 +277,23 @@ class RaftNode:
         Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry with the same
         id), DiskFull.
         """
-        if self._stopping or self._failed:
-            raise NodeStopped("the node is stopping")
-        if self._raft.role != LEADER:
-            raise NoLeader("no leader is known") if self.leader_id is None else NotLeader(self.leader_id)
+        self._check_leads()
         return self._proposals.submit(proposal)
 
+    def _check_leads(self) -> None:
+        if self._stopping or self._failed:
+            raise NodeStopped("the node is stopping")
+        if self._handing_over:
+            raise NoLeader("leadership is being handed over")
+        if self._raft.role != LEADER:
+            raise NoLeader("no leader is known") if self.leader_id is None else NotLeader(self.leader_id)
+
     def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
+        return self._appending(partial(self._raft.propose, payload, on_outcome))
+
+    def _appending(self, append: Callable[[], int]) -> int:
         try:
-            index = self._raft.propose(payload, on_outcome)
+            index = append()
         except (RaftError, DiskFull):
             raise  # nothing was appended; the proposers are told
         except Exception as error:
@@ -324,3 +393,21 @@ class RaftNode:
         if not self._failed:
             self._failed = True
             self._on_fatal(reason)
+
+
+def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine: StateMachine) -> Membership:
+    """The configurations that the node's index and log know; those of `config` where they know none."""
+    founders = founding(config)
+    indexes = commit_log.indexes_of_kind(KIND_CONFIG, state_machine.applied_index + 1)
+    records = [(index, commit_log.entry(index).payload) for index in indexes]
+    membership = recovered(founders, state_machine.configuration, records)
+    if membership.index and founders.members and addresses_of(membership.current) != addresses_of(founders):
+        log.warning(
+            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s",
+            ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in membership.current.members),
+        )
+    return membership
+
+
+def addresses_of(configuration: Configuration) -> dict[int, PeerAddress]:
+    return {member.node_id: member.address for member in configuration.members}

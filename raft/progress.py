@@ -12,18 +12,20 @@ WINDOW_BYTES = 16 * 1024 * 1024
 
 
 class Progress:
-    """Invariants: acked < next_index; acked never decreases within one term (row 4); the window only holds what is
-    unacknowledged.
+    """Invariants: counted <= acked < next_index; counted and acked never decrease within one term (row 4); the window
+    only holds what is unacknowledged.
     """
 
     def __init__(self, next_index: int) -> None:
         self.acked = 0
         """The follower's fsynced log equals ours up to here, by its own word in this term."""
-        self.counts = False
-        """Whether that copy may be counted, by the follower's last word."""
+        self.counted = 0
+        """As much of that as may be counted for a commit, by its own word."""
         self.next_index = next_index
         self.announced_commit = 0
         """The commit index in what was sent last."""
+        self.votes = False
+        """By its own word, its disk holds everything it ever acknowledged."""
         self.probing = True
         self._probe_sent = False
         self._stalled = False
@@ -43,7 +45,7 @@ class Progress:
         self._in_flight_bytes += size_bytes
         self._probe_sent = self.probing
 
-    def on_ack(self, match_index: int) -> None:
+    def on_ack(self, match_index: int, *, counts: bool = True) -> None:
         """The follower has everything up to match_index on disk. A late ack of less changes nothing.
 
         When it took only a part of a probe, its disk is full: the rest is tried again, at once while that gets on, then
@@ -52,6 +54,8 @@ class Progress:
         advanced = match_index > self.acked
         waited = bool(self._in_flight)
         self.acked = max(self.acked, match_index)
+        if counts:
+            self.counted = max(self.counted, match_index)
         self.next_index = max(self.next_index, self.acked + 1)
         while self._in_flight and self._in_flight[0][0] <= self.acked:
             self._in_flight_bytes -= self._in_flight.popleft()[1]

@@ -9,6 +9,9 @@ again once it cannot contradict either:
   who asked for one had its term on disk before. Its vote in the present term counts as given to the leader it follows.
 
 The second is needed for its copies to count as well: having voted for another, the old disk would not have taken them.
+Every other node: those of the last configuration known to be committed and of all later ones, learners included. In
+another log than its leader's a learner may be a voter already, and one that is being removed may be the next leader as
+long as that is not committed; afterwards no majority elects who does not know of it.
 """
 
 from collections.abc import Callable, Collection
@@ -22,15 +25,15 @@ ASK_INTERVAL_TIMEOUTS = 1
 class Rejoin:
     """What a node that does not vote has learnt since it started. Loop-only; nothing of it is durable."""
 
-    def __init__(self, peer_ids: Collection[int], election_timeout_ms: int) -> None:
-        self._unheard = set(peer_ids)
+    def __init__(self, election_timeout_ms: int) -> None:
+        self._heard: set[int] = set()
         self._target = (0, 0)  # term, and the commit index its leader named first
         self._ask_interval_s = ASK_INTERVAL_TIMEOUTS * election_timeout_ms / 1000
         self._ask_again_at_s = 0.0
 
     def heard(self, peer: int) -> None:
         """A message of this peer has come, and its term, if it was higher, is ours, durably."""
-        self._unheard.discard(peer)
+        self._heard.add(peer)
 
     def follow(self, term: int, commit_index: int) -> None:
         """The leader of `term`, which is ours, has committed this much; 0 when it does not know yet."""
@@ -42,13 +45,13 @@ class Rejoin:
         target_term, target_index = self._target
         return target_term == term and 0 < target_index <= commit_index and term_at(commit_index) == term
 
-    def to_ask(self) -> list[int]:
-        """Peers that have not spoken; empty while the last request may still be answered."""
-        if not self._unheard or now() < self._ask_again_at_s:
+    def to_ask(self, nodes: Collection[int]) -> list[int]:
+        """Those of the nodes that have not spoken; empty while the last request may still be answered."""
+        unheard = sorted(set(nodes) - self._heard)
+        if not unheard or now() < self._ask_again_at_s:
             return []
         self._ask_again_at_s = now() + self._ask_interval_s
-        return sorted(self._unheard)
+        return unheard
 
-    @property
-    def has_heard_all(self) -> bool:
-        return not self._unheard
+    def has_heard_all(self, nodes: Collection[int]) -> bool:
+        return self._heard.issuperset(nodes)

@@ -101,6 +101,12 @@ class Snapshots:
         if peer in self._senders:
             self._end(peer, reason)
 
+    def remove(self, peer: int) -> None:
+        """It is no node of the cluster any more: nothing stays for it."""
+        self.forget(peer, "it was removed from the cluster")
+        self._pins.pop(peer, None)
+        self._not_before_s.pop(peer, None)
+
     def lose_leadership(self) -> None:
         for peer in list(self._senders):
             self.forget(peer, "this node no longer leads")

@@ -17,7 +17,7 @@ from store.disk import Disk, File
 from store.log_base import BEGINNING, LogBase, StoredBase, write_base
 from store.log_errors import DiskError, DiskFull, LogFailed, LogTruncated
 from store.log_reader import LogReader
-from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry, encode_header
+from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAYLOAD_BYTES, Entry, encode_header
 from store.recovery import Recovered, recover
 from store.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from store.segment_files import (
@@ -307,9 +307,7 @@ class CommitLog:
     # Reading
 
     def entry(self, index: int) -> Entry:
-        """Record `index`, its CRC verified. Raises `IndexError` outside the log, `LogTruncated`, which is one, before
-        it, `LogCorruption` when the record is damaged.
-        """
+        """Record `index`, its CRC verified. Raises `IndexError` (`LogTruncated`) outside the log, `LogCorruption`."""
         self._check_bounds(index)
         return self._reader.entry(index)
 
@@ -329,11 +327,13 @@ class CommitLog:
         return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
 
     def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """The same records as bytes, header and payload as on disk, and the index to go on with. Raises as `entry`
-        does.
-        """
+        """The same records as bytes, as they are on disk, and the index to go on with. Raises as `entry` does."""
         self._check_bounds(first)
         return self._reader.raw_records(first, min(last, self.last_index), max_bytes)
+
+    def indexes_of_kind(self, kind: int, first: int) -> list[int]:
+        """The records of that kind from `first` on, by their headers alone. `first` may be the one after the last."""
+        return self._reader.indexes_of_kind(kind, max(first, self.first_index), self.last_index)
 
     def position_of(self, index: int) -> int:
         """Of the record's first byte. Raises `IndexError` outside the log."""
@@ -373,7 +373,7 @@ class CommitLog:
             raise ValueError(f"index {index} does not follow {self.last_index}")
         if term < self.last_term:
             raise ValueError(f"term {term} is older than the last record's, {self.last_term}")
-        if kind not in (KIND_ENTRY, KIND_NOOP):
+        if kind not in KINDS:
             raise ValueError(f"unknown kind {kind}")
 
     def _raise_if_failed(self) -> None:

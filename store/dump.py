@@ -10,12 +10,14 @@ from store.disk import Disk, File
 from store.log_base import BEGINNING, LogBase, read_base
 from store.log_base import FILE_NAME as BASE_NAME
 from store.log_errors import LogCorruption
-from store.record import HEADER_BYTES, KIND_ENTRY, Header, UnsupportedRecord
+from store.record import HEADER_BYTES, KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Header, UnsupportedRecord
 from store.scan import last_nonzero, later_headers, scan_records
 from store.segment import SEGMENT_SUFFIX, SegmentIndex, segment_name, sidecar_name, start_of
 from store.sidecar import decode_sidecar
 from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from store.synced_mark import SyncedMark
+
+KIND_NAMES = {KIND_ENTRY: "entry", KIND_NOOP: "no-op", KIND_CONFIG: "config"}
 
 
 class RecordLine(NamedTuple):
@@ -25,7 +27,7 @@ class RecordLine(NamedTuple):
     position: int
     raft_index: int
     term: int
-    kind: str  # "entry" | "no-op"
+    kind: str  # "entry" | "no-op" | "config"
     payload_length: int
     synced_position: int
 
@@ -91,7 +93,7 @@ def _starts(disk: Disk, directory: str) -> list[int]:
 
 
 def _line(start: int, header: Header) -> RecordLine:
-    kind = "entry" if header.kind == KIND_ENTRY else "no-op"
+    kind = KIND_NAMES[header.kind]
     return RecordLine(
         segment_name(start),
         header.position,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
+from store.disk import Buffer
 from store.entry_cache import ReadCache, TailCache
 from store.log_errors import LogCorruption, UnsupportedLog
-from store.record import HEADER_BYTES, Entry, UnsupportedRecord, parse_header
+from store.record import HEADER_BYTES, Entry, Header, UnsupportedRecord, parse_header
 from store.segment import Segment
 from store.segments import SegmentSet
 
@@ -64,6 +65,10 @@ class LogReader:
                 break
         return b"".join(parts), index
 
+    def indexes_of_kind(self, kind: int, first: int, last: int) -> list[int]:
+        """Payloads are neither read nor checked."""
+        return [index for index in range(first, last + 1) if self._header(index).kind == kind]
+
     def term_at(self, index: int) -> int:
         return self._segments.index_of(self._segments.with_index(index)).term_of(index)
 
@@ -88,6 +93,12 @@ class LogReader:
         data = file.pread(end - begin, begin)
         return memoryview(data)
 
+    def _header(self, index: int) -> Header:
+        segment = self._segments.with_index(index)
+        offset = self._segments.index_of(segment).offset_of(index)
+        data = self._segments.file_of(segment).pread(HEADER_BYTES, offset)
+        return self._parse_header(data, 0, segment, index, segment.start + offset)
+
     def _read_range(self, first: int, last: int) -> list[Entry]:
         return self._parse(self._read_bytes(first, last), first, last)
 
@@ -97,12 +108,7 @@ class LogReader:
         at = 0
         position = self.position_of(first)
         for index in range(first, last + 1):
-            try:
-                header = parse_header(data, at)
-            except UnsupportedRecord as error:
-                raise UnsupportedLog(segment.name, position, str(error)) from error
-            if header is None or (header.index, header.position) != (index, position):
-                raise self._damaged(segment, position, index, "the header is damaged")
+            header = self._parse_header(data, at, segment, index, position)
             end = at + HEADER_BYTES + header.payload_length
             payload = bytes(data[at + HEADER_BYTES : end])
             if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
@@ -111,6 +117,15 @@ class LogReader:
             at = end
             position = header.end_position
         return entries
+
+    def _parse_header(self, data: Buffer, at: int, segment: Segment, index: int, position: int) -> Header:
+        try:
+            header = parse_header(data, at)
+        except UnsupportedRecord as error:
+            raise UnsupportedLog(segment.name, position, str(error)) from error
+        if header is None or (header.index, header.position) != (index, position):
+            raise self._damaged(segment, position, index, "the header is damaged")
+        return header
 
     @staticmethod
     def _damaged(segment: Segment, position: int, index: int, detail: str) -> LogCorruption:

@@ -13,6 +13,8 @@ MAGIC = b"KMQR"
 VERSION = 1
 KIND_ENTRY = 1
 KIND_NOOP = 2
+KIND_CONFIG = 3
+KINDS = (KIND_ENTRY, KIND_NOOP, KIND_CONFIG)
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 
 _BODY = struct.Struct("<4sBBHIIQQQQ")
@@ -27,7 +29,7 @@ class Entry(NamedTuple):
     payload: bytes  # b"" for a no-op
     index: int  # type: ignore[assignment]  # Raft index, 1-based, contiguous; hides tuple.index
     term: int
-    kind: int  # KIND_ENTRY | KIND_NOOP
+    kind: int  # KIND_ENTRY | KIND_NOOP | KIND_CONFIG
     position: int  # commit log position of the record's first byte
 
 
@@ -72,7 +74,7 @@ def parse_header(data: Buffer, offset: int = 0) -> Header | None:
     )
     if magic != MAGIC or crc32c(data[offset : offset + _BODY_BYTES]) != header_crc:
         return None
-    if version != VERSION or reserved or kind not in (KIND_ENTRY, KIND_NOOP):
+    if version != VERSION or reserved or kind not in KINDS:
         raise UnsupportedRecord(f"record version {version}, kind {kind}, reserved {reserved}")
     if length > MAX_PAYLOAD_BYTES:
         return None

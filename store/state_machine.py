@@ -69,7 +69,7 @@ from store.placement import At, Placement
 from store.pops import Pops
 from store.queries import Queries
 from store.queues import Queues
-from store.record import KIND_ENTRY, Entry
+from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
 from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
 from store.settings import ClusterSettings
@@ -218,6 +218,12 @@ class StateMachine(Queries):
         return self._applied.clock_ms
 
     @property
+    def configuration(self) -> tuple[int, bytes] | None:
+        """The last configuration record at or below `applied_index`: its index and payload; None before the first."""
+        stored = self._index.get(keys.META_CONFIGURATION)
+        return None if stored is None else (keys.read_u64(stored[:8]), stored[8:])
+
+    @property
     def first_outcome(self) -> int:
         """What `outcomes` can tell begins with this entry."""
         return self._applied.first_outcome
@@ -254,6 +260,9 @@ class StateMachine(Queries):
             self._dedupe.end_entry(applied.clock_ms)
             self._references.end_entry()
             self._outcomes.store(entry.index, entry.term, applied.clock_ms)
+        elif entry.kind == KIND_CONFIG:
+            header = entry.payload
+            self._index.put(keys.META_CONFIGURATION, keys.u64(entry.index) + entry.payload)
         applied.index = entry.index
         applied.term = entry.term
         # The header holds the CRC of every block, so the blocks need not be hashed.

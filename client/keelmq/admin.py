@@ -25,6 +25,7 @@ from keelmq.scheduled import cancel_scheduled
 LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
 OFFSET_MAX: Final = (1 << 63) - 1
+NODE_ID_MAX: Final = 1 << 31
 
 Json = dict[str, Any]
 ResetTo = Literal["earliest", "latest"]
@@ -150,9 +151,9 @@ class Admin:
         checks of those that are prepared go on."""
         return await self._call("PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions})
 
-    async def cluster(self) -> Json:
-        """As the node sees it that answers."""
-        response = await self._connection.call("GET", "/v1/cluster", anywhere=True)
+    async def cluster(self, *, leader: bool = False) -> Json:
+        """As the node sees it that answers, or as the `leader` does, who knows how far the others are."""
+        response = await self._connection.call("GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
     async def groups(self) -> list[Json]:
@@ -269,6 +270,21 @@ class Admin:
             int(headers.get("keelmq-next-event", from_event)),
             int(headers.get("keelmq-applied-index", 0)),
         )
+
+    async def add_node(self, node_id: int, peer_address: str, http_address: str) -> Json:
+        """Add a node as a learner; `members` as they are then. Durable on return, and harmless when repeated."""
+        body = {"node_id": node_id, "peer_address": peer_address, "http_address": http_address}
+        return await self._call("POST", "/v1/cluster/members", body)
+
+    async def promote_node(self, node_id: int) -> Json:
+        """Make a learner a voter. Raises Conflict with the code `not_caught_up` while it is not up to date."""
+        check_range("node_id", node_id, 0, NODE_ID_MAX)
+        return await self._call("POST", f"/v1/cluster/members/{node_id}/promote")
+
+    async def remove_node(self, node_id: int, *, force: bool = False) -> Json:
+        """Remove a node, the leader too. `force`: also when those that would remain do not answer as a majority."""
+        check_range("node_id", node_id, 0, NODE_ID_MAX)
+        return await self._call("DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else ""))
 
     async def _call(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Json:
         response = await self._connection.call(

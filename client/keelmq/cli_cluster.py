@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from keelmq import cli_nodes
 from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run
 
 if TYPE_CHECKING:
     from keelmq.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="The state of the cluster.")
+
+cli_nodes.register(app)
 
 NODE_TIMEOUT_MS: Final = 2_000
 
@@ -96,10 +99,14 @@ async def _ask(url: str) -> dict[str, Any]:
 
 
 def _role(node: dict[str, Any]) -> str:
-    """With how much has arrived of the snapshot that the node is being sent, if it is."""
-    own = (each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id"))
-    percent = next((each.get("snapshot_percent") for each in own), None)
-    role = str(node.get("role", "unreachable"))
+    """As the node sees itself; a learner is a follower without a vote. With how much has arrived of the snapshot that
+    it is being sent, if it is.
+    """
+    if node.get("removed"):
+        return "removed"
+    mine: dict[str, Any] = next((each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id")), {})
+    role = "learner" if mine.get("membership") == "learner" else str(node.get("role", "unreachable"))
+    percent = mine.get("snapshot_percent")
     return role if percent is None else f"{role}, snapshot {percent} %"
 
 

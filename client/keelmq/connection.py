@@ -5,11 +5,13 @@ Which node is asked:
 - A write goes to the leader, however slow it is: no other node can take it.
 - The leader is looked for at nodes that are not avoided first (node_health.py). A redirect to a node that has just
   failed is followed when the others have been asked too: one of them may know the next leader already.
+- The nodes of the cluster may change: those that a node names are known from then on, beside those of `servers`.
 - A read that a follower can answer as well goes to the leader, so that it sees what was written before, unless the
   leader is avoided and another node is not.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import ssl
@@ -30,6 +32,8 @@ DEFAULT_SERVERS: Final = ("http://127.0.0.1:7081", "http://127.0.0.1:7082", "htt
 CONNECT_TIMEOUT_MS: Final = 1_000
 CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
+NODES_KNOWN_S: Final = 300
+"""A connection that is in use asks for the nodes of the cluster anew after so long."""
 
 log = logging.getLogger("keelmq")
 
@@ -94,7 +98,10 @@ class Connection:
         rng: Callable[[], float] = random.random,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._nodes = parse_servers(servers)
+        self._servers = parse_servers(servers)
+        self._nodes = self._servers
+        self._asked_nodes_s = clock()
+        self._asking: asyncio.Task[None] | None = None
         self._transport = transport or HttpClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
         self._call_timeout_ms = call_timeout_ms
         self._rng = rng
@@ -155,6 +162,7 @@ class Connection:
             if self._closed:
                 raise Closed("closed", "this connection was closed")
             node = self._choose(call)
+            self._ask_for_nodes_sometimes(node)
             pause_s: float | None = None
             try:
                 node = await self._by_way_of(node, call)
@@ -192,7 +200,34 @@ class Connection:
     def close(self) -> None:
         """Close all connections; later calls raise Closed."""
         self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
         self._transport.close()
+
+    def _ask_for_nodes_sometimes(self, node: Origin) -> None:
+        """Beside the call: nobody waits for it, and it does not matter if it fails."""
+        if self._clock() - self._asked_nodes_s >= NODES_KNOWN_S and (self._asking is None or self._asking.done()):
+            self._asked_nodes_s = self._clock()
+            self._asking = asyncio.create_task(self._ask_for_nodes(node))
+
+    async def _ask_for_nodes(self, node: Origin) -> None:
+        try:
+            response = await self._transport.request(
+                node, "GET", _WHO_LEADS.target, _WHO_LEADS.headers, b"", CONNECT_TIMEOUT_MS / 1000
+            )
+            if response.status == 200:
+                self._learn(wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", "")))
+        except (ConnectFailed, ExchangeFailed, KeelMQError) as exc:
+            log.debug("%s does not name the nodes of the cluster: %s", node.url, exc)
+
+    def _learn(self, view: wire.LeaderView) -> None:
+        """The nodes of the cluster; those that were given stay, in case they are other names or come back."""
+        named: list[Origin] = []
+        for each in view.nodes:
+            with contextlib.suppress(ValueError):
+                named.append(Origin.parse(each.url))
+        if named:
+            self._nodes = list(dict.fromkeys([*self._servers, *named]))
 
     def _choose(self, call: Call) -> Origin:
         """Where the next request of the call goes, or its question for the leader."""
@@ -257,6 +292,7 @@ class Connection:
         if response.status != 200:
             return None
         view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
+        self._learn(view)
         if view.leader_url is None:
             return None
         try:
@@ -298,6 +334,9 @@ class Connection:
         except ValueError as exc:
             raise InvalidRequest("invalid_redirect", f"{node.url} redirects to {location!r}") from exc
         call.redirects += 1
+        if leader not in self._nodes:  # one that was added: it names the others as soon as there is time
+            self._nodes = [*self._nodes, leader]
+            self._asked_nodes_s = self._clock() - NODES_KNOWN_S
         call.last_error = NoLeader("no_leader", f"{node.url} names {leader.url} as the leader")
         call.asked.add(node)
         if self._health.is_failed(leader) and not self._round_is_over(call):

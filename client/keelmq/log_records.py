@@ -14,7 +14,8 @@ MAGIC: Final = b"KMQR"
 VERSION: Final = 1
 KIND_ENTRY: Final = 1
 KIND_NOOP: Final = 2
-KIND_NAMES: Final = {KIND_ENTRY: "entry", KIND_NOOP: "no-op"}
+KIND_CONFIG: Final = 3
+KIND_NAMES: Final = {KIND_ENTRY: "entry", KIND_NOOP: "no-op", KIND_CONFIG: "config"}
 
 COMMAND_NAMES: Final = {
     1: "put-topic",
@@ -96,7 +97,7 @@ def _read_record(data: bytes, begin: int) -> LogRecord:
 
 
 def entry_header(record: LogRecord) -> EntryHeader | None:
-    """The commands of an entry, None for a no-op. Raises Corrupt."""
+    """The commands of an entry, None for a no-op and for a configuration of the cluster. Raises Corrupt."""
     if record.kind != KIND_ENTRY:
         return None
     try:

@@ -299,10 +299,17 @@ class QueueOffsets(msgspec.Struct):
     max_offset: int
 
 
+class NodeAddress(msgspec.Struct):
+    """A node of the cluster, as clients reach it."""
+
+    url: str = ""
+
+
 class LeaderView(msgspec.Struct):
     """What a client needs of GET /v1/cluster."""
 
     leader_url: str | None = None
+    nodes: list["NodeAddress"] = []
 
 
 class TopicInfo(msgspec.Struct, kw_only=True):

@@ -162,6 +162,9 @@ CASES = [
     Case("message_not_found", 404, "GET", "/v1/messages/none/trace?topic=orders"),
     Case("not_scheduled", 404, "DELETE", f"{ORDERS}/scheduled/none"),
     Case("not_found", 404, "GET", "/v2/topics"),
+    Case("node_not_found", 404, "DELETE", "/v1/cluster/members/9"),
+    Case("invalid_request", 400, "DELETE", "/v1/cluster/members/nine"),
+    Case("invalid_request", 400, "POST", "/v1/cluster/members", {"node_id": 9, "peer_address": "here", "http_address": "http://h:1"}),
     Case("method_not_allowed", 405, "PATCH", ORDERS),
     Case(
         "transaction_conflict", 409, "POST", "/v1/transactions/rolled-back/commit", extra={"state": "rolled_back"}
@@ -225,6 +228,13 @@ TESTED_ELSEWHERE = {
     "disk_full": "test_faults_disk.py",
     "too_many_held": "test_pop.py",
     "log_range_removed": "test_log_events.py",
+    "node_exists": "test_membership.py",
+    "too_many_nodes": "test_membership.py",
+    "no_peer_address": "test_membership.py",
+    "change_in_progress": "test_membership.py",
+    "not_caught_up": "test_membership.py",
+    "last_voter": "test_membership.py",
+    "quorum_at_risk": "test_membership.py",
 }
 
 

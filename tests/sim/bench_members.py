@@ -13,6 +13,7 @@ from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER
+from raft.membership import founded
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY, Entry
@@ -143,7 +144,7 @@ class SafeMember:
         )
         self._applied = []
         journal = Journal(log, HardState(self._disk, "/data/hard_state"), 0)
-        self._node = self.handlers(config, journal, self._transport, self._apply, 0)
+        self._node = self.handlers(config, journal, self._transport, self._apply, 0, founded(config))
         self._network.attach(self.node_id, self)
 
     def crash(self) -> None:

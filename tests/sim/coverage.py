@@ -35,6 +35,10 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "role": ("follower to candidate", "candidate to leader", "candidate to follower", "leader to follower"),
     "step-down": ("higher term", "no quorum", "slow disk"),
     "election": ("pre-vote refused", "vote refused", "leadership transfer"),
+    "nodes": (
+        *("configuration", "configuration taken back", "the leader is to be removed"),
+        *("add: done", "promote: done", "remove: done", "promote: not_caught_up", "remove: quorum_at_risk"),
+    ),
     "log": ("truncation", "rollover", "append refused", "cut"),
     "snapshot": ("begun", "refused", "given up for a later term", "received", "installed"),
     "stop": ("failed sync", "failed read"),

@@ -48,4 +48,11 @@ def impaired(replicas: Mapping[int, Replica]) -> set[int]:
 
 def minority_impaired(replicas: Mapping[int, Replica], node_id: int) -> bool:
     """Whether the impaired nodes would be a minority with that one among them."""
-    return len(impaired(replicas) | {node_id}) <= (len(replicas) - 1) // 2
+    return minority(replicas, impaired(replicas) | {node_id})
+
+
+def minority(replicas: Mapping[int, Replica], nodes: set[int]) -> bool:
+    """Whether the nodes are a minority, by any log and whatever operators have asked for."""
+    logs = [replica.durable.term_at for replica in replicas.values()]
+    logs += [replica.term_at for replica in replicas.values() if replica.alive and replica.has_recovered]
+    return next(iter(replicas.values())).observer.membership.bears(nodes, logs)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from store.commit_log import CommitLog
 from store.dump import verify_log
 from store.errors import Refused
 from store.index import Index
-from store.record import Entry
+from store.record import KIND_CONFIG, Entry
 from store.results import Produced, Result
 from store.state_machine import StateMachine
 
@@ -23,6 +23,7 @@ from .checkers.corruption import check_corruption, corruption_case
 from .checkers.durable_log import DurableLog
 from .checkers.history import History
 from .checkers.majority_durable import check_on_majority, check_receipt
+from .checkers.membership import Members, MembershipModel
 from .checkers.state_hash import StateHash
 from .log_cuts import Archive
 from .raft_rules import RaftRules
@@ -80,15 +81,16 @@ class _Finding:
 class Observer:
     """A violation found while a node's own code runs is kept too: the node would take it for a failure of its own."""
 
-    def __init__(self, world: World, election_timeout_us: int) -> None:
+    def __init__(self, world: World, election_timeout_us: int, founders: Iterable[int]) -> None:
         self._world = world
+        self.membership = MembershipModel(founders)
         self.safety = Safety()
         self.state_hash = StateHash()
         self.history = History()
         self.archive = Archive()
         self.disks: dict[int, DurableLog] = {}
         self.found: Violation | None = None
-        self._rules = RaftRules(world, election_timeout_us, self.safety, self.disks)
+        self._rules = RaftRules(world, election_timeout_us, self.safety, self.disks, self.membership)
         self._finding = _Finding(self)
         self.met: Counter[str] = Counter()
         self._operator = world.random_of("operator")
@@ -203,8 +205,11 @@ class Observer:
         """An answer leaves the node: here a promise is made."""
         self._world.trace("acknowledged", replica.node_id, applied.index, applied.term, what)
         with self.finding():
-            check_on_majority(applied.index, applied.term, self.disks, "acknowledged")
-            check_receipt(applied.index, applied.term, applied.durable_on, self.disks)
+            now = self.members_of(replica)
+            members = self.membership.committed_by(applied.index, now)
+            check_on_majority(applied.index, applied.term, self.disks, "acknowledged", members)
+            voters = len(members.voters) if members == now else 0
+            check_receipt(applied.index, applied.term, applied.durable_on, self.disks, voters)
 
     def on_results(self, index: int, results: Sequence[Result | Refused]) -> None:
         """The first node has applied the entry."""
@@ -229,6 +234,9 @@ class Observer:
         if handlers.role == LEADER and self._led.get(node_id) != handlers.term:
             self._on_leader(replica, handlers.term)
         self._rules.after_step(replica)
+        voters = handlers.configuration.voters
+        learners = frozenset(member.node_id for member in handlers.configuration.members) - voters
+        self.membership.check_in_force(node_id, voters, learners, self.members_of(replica))
         if handlers.commit_index > self._commit_seen[node_id]:
             self._on_commit(replica, handlers.commit_index)
 
@@ -300,14 +308,34 @@ class Observer:
             self.safety.committed.on_commit(node_id, index, replica.log.term_at(index), handlers.term)
         self._commit_seen[node_id] = commit_index
         term = replica.log.term_at(commit_index)
-        if handlers.role == LEADER and len(self.disks) > 1:  # alone, everything that is durable is committed
+        now = self.members_of(replica)
+        if handlers.role == LEADER:
+            self.membership.on_leader_commit(first, commit_index, now)
+        if handlers.role == LEADER and len(now.voters) > 1:  # alone, everything that is durable is committed
             self.safety.committed.on_leader_commit(node_id, handlers.term, commit_index, term)
             self._rules.on_leader_commit(replica, first, commit_index)
         if replica.durable.term_at(commit_index) != term:
             raise Violation(
                 "nothing_unsynced_promised", f"node {node_id} counts {commit_index} committed, not yet on its own disk"
             )
-        check_on_majority(commit_index, term, self.disks, f"node {node_id} commits")
+        members = self.membership.committed_by(commit_index, now)
+        check_on_majority(commit_index, term, self.disks, f"node {node_id} commits", members)
+
+    def members_of(self, replica: "Replica") -> Members:
+        """By the log that it has, durable or not."""
+        return self.membership.in_force(replica.term_at)
+
+    def _on_configuration(self, replica: "Replica", before: Members, index: int, term: int, payload: bytes) -> None:
+        members = self.membership.on_append(index, term, payload)
+        if replica.raft.role == LEADER:
+            self._world.trace("members", replica.node_id, sorted(members.voters), sorted(members.learners))
+            committed = self.safety.committed
+            led = committed.knows_any_of(term)
+            for node_id in sorted(members.voters - before.voters):
+                if not self.disks[node_id].voter and not self.disks[node_id].wipes:
+                    raise Violation("membership", f"node {node_id} gets a vote and has never caught up")
+            self.membership.check_proposal(replica.node_id, before, members, committed.knows, led)
+            self.note("nodes: configuration")
 
     def _watch(self, node_id: int, log: CommitLog, replica: "Replica") -> None:
         """Every append and every cut goes past the checkers."""
@@ -316,16 +344,20 @@ class Observer:
         change_role = handlers.on_role_changed
 
         def watched_append(index: int, term: int, kind: int, payload: bytes) -> int:
-            previous_term = log.last_term
+            previous_term, before = log.last_term, self.members_of(replica)
             position = append(index, term, kind, payload)
             self._world.trace("append", node_id, index, term)
             with self.finding():
                 matching.on_append(node_id, index, term, previous_term, payload)
+                if kind == KIND_CONFIG:
+                    self._on_configuration(replica, before, index, term, payload)
             return position
 
         def watched_truncate(index: int) -> None:
             self._world.trace("truncate", node_id, index)
             self.note("log: truncation")
+            if self.members_of(replica).index >= index:
+                self.note("nodes: configuration taken back")
             with self.finding():
                 self.safety.committed.on_truncate(node_id, replica.raft.commit_index, index)
             self._cut_before[node_id] = index

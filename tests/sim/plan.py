@@ -119,7 +119,12 @@ def draw_plan(world: World, edits: Edits) -> Plan:
     """The plan of the world's seed, less what the edits take out."""
     random = world.random_of("configuration")
     cuts = draw_cuts(world.random_of("cuts"))
-    settings = replace(_draw_settings(random), services=draw_service_settings(world.random_of("services")), cuts=cuts)
+    settings = replace(
+        _draw_settings(random),
+        services=draw_service_settings(world.random_of("services")),
+        cuts=cuts,
+        spare_count=world.random_of("spare nodes").choice((0, 0, 0, 0, 1, 2, 3)),
+    )
     if cuts is not None:
         settings = replace(settings, segment_bytes=4 * KIB)
     plan = Plan(

@@ -11,6 +11,7 @@ from .checkers.acknowledgements import Acknowledgements, check_counted
 from .checkers.check_quorum import CheckQuorum
 from .checkers.durable_log import DurableLog
 from .checkers.leader_stickiness import LeaderStickiness
+from .checkers.membership import MembershipModel
 from .checkers.promises import check_promise
 from .network import incarnation
 from .raft_safety import Safety
@@ -30,8 +31,16 @@ class _Answer(NamedTuple):
 
 
 class RaftRules:
-    def __init__(self, world: World, election_timeout_us: int, safety: Safety, disks: dict[int, DurableLog]) -> None:
+    def __init__(
+        self,
+        world: World,
+        election_timeout_us: int,
+        safety: Safety,
+        disks: dict[int, DurableLog],
+        membership: MembershipModel,
+    ) -> None:
         self._world, self._safety, self._disks = world, safety, disks
+        self._membership = membership
         self._acknowledgements = Acknowledgements()
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
@@ -40,7 +49,7 @@ class RaftRules:
         self._bound_by: dict[int, set[int]] = {}
         self._was_led = False  # by anybody, ever
         self._heard: dict[int, set[int]] = {}  # by each node since it started
-        self._knows_terms: set[int] = set()  # nodes that heard everybody, in one go, since their disk was replaced
+        self._knows_terms: set[int] = set()  # nodes that rightly said so since their disk was replaced
 
     def on_start(self, node_id: int) -> None:
         self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
@@ -68,6 +77,8 @@ class RaftRules:
         match message:
             case AppendReply():
                 self._acknowledgements.on_reply(node_id, message, replica.durable)
+                if message.success and message.counts and node_id in self._bound_by and not replica.durable.voter:
+                    self._check_knows_terms(replica, message.match_index)
             case PreVoteReply():
                 self._stickiness.on_pre_vote_reply(node_id, message, replica.now_us)
             case VoteReply(granted=True):
@@ -88,10 +99,7 @@ class RaftRules:
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
-        heard = self._heard[replica.node_id]
-        heard.add(source)
-        if len(heard) == len(self._disks) - 1:
-            self._knows_terms.add(replica.node_id)
+        self._heard[replica.node_id].add(source)
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
@@ -101,7 +109,9 @@ class RaftRules:
         """The node leads since this step."""
         self._was_led = True
         term, log = replica.raft.term, replica.log
-        self._safety.election.check_votes(replica.node_id, term, len(self._disks))
+        members = self._membership.in_force(replica.term_at)
+        self._membership.check_leads(replica.node_id, term, members)
+        self._safety.election.check_votes(replica.node_id, term, members.voters)
         self._acknowledgements.on_leader(term, log.last_index, lambda index: self._term_in(log, index))
 
     def after_step(self, replica: "Replica") -> None:
@@ -113,7 +123,7 @@ class RaftRules:
             self._safety.election.check_followed(node_id, handlers.term, handlers.leader_id)
         if handlers.role == LEADER:
             answered_by = None if answer is None else answer.peer
-            peers = len(handlers.peer_ids)
+            peers = self._membership.in_force(replica.term_at).voters - {node_id}
             self._check_quorum.on_lead(node_id, handlers.term, peers, answered_by, self._world.now_us)
         if answer is not None:
             self._check_answer(replica, answer)
@@ -138,13 +148,23 @@ class RaftRules:
         term = self._term_in(replica.log, counted)
         check_counted(leader, answer.peer, counted, term, durable, knows_disk=knows_disk)
 
-    def _check_new_disk(self, leader: int, node_id: int) -> None:
+    def _check_knows_terms(self, replica: "Replica", match_index: int) -> None:
         """The lost disk may have voted for who leads a later term: its node counts once it would know of that."""
-        if node_id not in self._knows_terms:
-            silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
+        node_id = replica.node_id
+        heard = {*self._heard[node_id], node_id}
+        silent = self._membership.unheard(heard, replica.term_at, match_index, self._safety.committed.knows)
+        if silent:
             raise Violation(
                 "counted_too_early",
-                f"leader {leader} counts the copy on node {node_id}'s new disk, and that has not heard {silent}",
+                f"node {node_id} says that its new disk's copy of {match_index} counts, not having heard {silent}",
+            )
+        self._knows_terms.add(node_id)
+
+    def _check_new_disk(self, leader: int, node_id: int) -> None:
+        if node_id not in self._knows_terms:
+            raise Violation(
+                "counted_too_early",
+                f"leader {leader} counts the copy on node {node_id}'s new disk, which has not said that it may",
             )
 
     def _term_in(self, log: CommitLog, index: int) -> int:
@@ -160,8 +180,10 @@ class RaftRules:
         in which that may have voted. A copy that was not counted binds nobody."""
         if node_id not in self._bound_by or not self._disks[node_id].voter:
             return
-        self._safety.committed.check_rejoined(node_id, self._bound_by.pop(node_id), self._disks[node_id].term_at)
-        silent = sorted(self._disks.keys() - self._heard[node_id] - {node_id})
+        disk, committed = self._disks[node_id], self._safety.committed
+        committed.check_rejoined(node_id, self._bound_by.pop(node_id), disk.term_at)
+        heard = {*self._heard[node_id], node_id}
+        silent = sorted(self._membership.unheard(heard, disk.term_at, disk.last_index, committed.knows))
         if silent:
             raise Violation(
                 "rejoined_too_early",

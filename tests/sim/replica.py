@@ -11,19 +11,14 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from pysyncobj.node import Node as LibraryNode
-from pysyncobj.transport import Transport
-
 import raft.node
 import store.install
 from cluster.config import NodeConfig
 from cluster.long_poll import AppliedWaiters
 from raft.clock import Clock
 from raft.config import PeerAddress, RaftConfig
-from raft.errors import ProtocolError
 from raft.handlers import SafeSyncObj
 from raft.library import LEADER
-from raft.messages import FRAME, decode, encode
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
@@ -41,6 +36,7 @@ from .network import Network, incarnation
 from .node_index import NodeIndex
 from .observer import Observer
 from .service_settings import ServiceSettings
+from .sim_transport import SimTransport
 from .threads import Running
 from .wire import ClientNetwork
 from .world import World
@@ -55,6 +51,8 @@ class Settings:
     """What all nodes of one seed are configured with."""
 
     node_count: int = 3
+    spare_count: int = 0
+    """Empty nodes beside them that operators may add."""
     election_timeout_ms: int = 300
     heartbeat_ms: int = 50
     segment_bytes: int = 16 * 1024
@@ -68,49 +66,12 @@ class Settings:
     services: ServiceSettings = field(default_factory=ServiceSettings)
 
 
-class SimTransport(Transport):  # type: ignore[misc]  # untyped library
-    """`TcpTransport` without sockets: the frames are the real ones, encoded and decoded."""
+def peer_address(node_id: int) -> PeerAddress:
+    return PeerAddress("simulated", node_id)
 
-    def __init__(self, replica: "Replica") -> None:
-        super().__init__(None, None, None)
-        self._replica = replica
-        self._network = replica.network
-        self._node_id = replica.node_id
-        self.peers = {peer: LibraryNode(peer) for peer in replica.network.node_ids if peer != replica.node_id}
 
-    async def start(self) -> None:
-        self._network.attach(self._node_id, self._replica)
-
-    async def stop(self) -> None:
-        self._network.detach(self._node_id)
-
-    def is_connected(self, peer: int) -> bool:
-        return self._network.connected(self._node_id, peer)
-
-    def send(self, peer: int, message: Any) -> bool:
-        if not self._replica.alive or not self._network.connected(self._node_id, peer):
-            return False
-        self._replica.observer.on_send(self._replica, peer, message)
-        return self._network.send(self._node_id, peer, b"".join(encode(message)))
-
-    def deliver(self, source: int, frame: bytes) -> None:
-        _, header_length, header_crc = FRAME.unpack_from(frame)
-        try:
-            message = decode(memoryview(frame)[FRAME.size :], header_length, header_crc)
-            self._replica.observer.on_receive(self._replica, source, message)
-            self._onMessageReceived(self.peers[source], message)
-        except ProtocolError:
-            self._network.reset(source, self._node_id)
-
-    def peer_up(self, peer: int, incarnation: str) -> None:
-        self.peers[peer].incarnation = incarnation
-        self._onNodeConnected(self.peers[peer])
-
-    def peer_down(self, peer: int) -> None:
-        self._onNodeDisconnected(self.peers[peer])
-
-    def destroy(self) -> None:
-        """The library's way out; `stop` does the work."""
+def url(node_id: int) -> str:
+    return f"http://node-{node_id}"
 
 
 class Replica:
@@ -149,13 +110,38 @@ class Replica:
         self._frozen_until_us = 0
 
     @property
+    def _founders(self) -> range:
+        return range(1, self.settings.node_count + 1)
+
+    @property
+    def joins(self) -> bool:
+        """Not one of the nodes that the cluster begins with; or with a new disk, once its nodes have changed since it
+        began: a lone founder would begin a cluster of its own.
+        """
+        replaced = self._wipes > 0 and self.observer.membership.has_changed
+        return self.node_id not in self._founders or replaced
+
+    @property
     def raft(self) -> SafeSyncObj:
         return self.node._raft
+
+    @property
+    def has_recovered(self) -> bool:
+        return self._front is not None
 
     @property
     def front(self) -> Front:
         assert self._front is not None, "it has recovered"
         return self._front
+
+    def term_at(self, index: int) -> int | None:
+        """In its log, as its process sees it; of what that no longer, or not yet, holds and the state does, what was
+        committed.
+        """
+        log = self.log
+        if 0 < index < log.first_index or log.last_index < index <= self.machine.applied_index:
+            return self.observer.safety.committed.term_of(index)
+        return log.term_at(index) if log.first_index <= index <= log.last_index else None
 
     @property
     def is_leader(self) -> bool:
@@ -203,12 +189,14 @@ class Replica:
             self.disk.damages = [each for each in self.disk.damages if not each.path.startswith(LOG)]
         self._restarting = False
         self.world.trace("open", self.node_id, self.log.recovery.case.value, self.log.last_index)
-        address = PeerAddress("simulated", 1)
+        address = peer_address(self.node_id)
         config = RaftConfig(
             cluster_id="simulated",
             node_id=self.node_id,
             listen=address,
-            peers={peer: address for peer in self.network.node_ids if peer != self.node_id},
+            peers={} if self.joins else {peer: peer_address(peer) for peer in self._founders if peer != self.node_id},
+            urls={} if self.joins else {peer: url(peer) for peer in self._founders},
+            joins=self.joins,
             election_timeout_ms=settings.election_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
             max_entries_in_flight=settings.max_entries_in_flight,
@@ -265,7 +253,7 @@ class Replica:
         return NodeConfig(
             cluster_id="simulated",
             node_id=self.node_id,
-            peers=tuple(f"{node_id}=simulated:1=http://node-{node_id}" for node_id in self.network.node_ids),
+            peers=tuple(f"{node_id}=simulated:{node_id}={url(node_id)}" for node_id in self.network.node_ids),
             request_timeout_ms=services.request_timeout_ms,
             check_immunity_ms=services.check_immunity_ms,
             check_interval_ms=services.check_interval_ms,

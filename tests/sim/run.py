@@ -12,6 +12,7 @@ from .index_files import IndexFiles, MemoryFiles, RocksFiles
 from .library import simulated_library
 from .logged_errors import logged_errors_are_violations
 from .network import Network
+from .node_changes import NodeChanges
 from .observer import Observer
 from .outcome import Outcome
 from .plan import NO_EDITS, Edits, Plan, draw_plan
@@ -63,8 +64,9 @@ def run_safe(
 class _Run:
     def __init__(self, world: World, plan: Plan, index_files: IndexFiles) -> None:
         self._world, self._plan = world, plan
-        self.network = Network(world, range(1, plan.settings.node_count + 1), plan.links)
-        self.observer = Observer(world, plan.settings.election_timeout_ms * 1000)
+        self.network = Network(world, range(1, plan.settings.node_count + plan.settings.spare_count + 1), plan.links)
+        founders = range(1, plan.settings.node_count + 1)
+        self.observer = Observer(world, plan.settings.election_timeout_ms * 1000, founders)
         wire = ClientNetwork(world, plan.links)
         wire.finding = self.observer.finding
         self.wire = wire
@@ -81,6 +83,7 @@ class _Run:
         self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max
+        self.node_changes = NodeChanges(world, clients, self.replicas, self.observer)
 
     def load(self) -> None:
         """Everybody starts; after a quiet second, faults."""
@@ -88,11 +91,14 @@ class _Run:
             replica.start()
         self.wire.start_troubles()
         self.workload.start()
+        if self._plan.settings.spare_count:
+            self.node_changes.start()
         self.faults.schedule(self._plan.faults)
         self._run(self._plan.load_us)
 
     def settle(self) -> None:
         """Heal, see that the cluster moves again, wait until all nodes agree, and hold them to account."""
+        self.node_changes.stop()
         self.faults.stop_and_heal()
         self.workload.end_load()
         if not self._run(HEAL_US, lambda: self.workload.wrote_for_certain):
@@ -102,20 +108,28 @@ class _Run:
         self.workload.stop()
         if not self._run(HEAL_US, self._converged):
             raise Violation("progress", "the nodes do not converge after healing")
-        for replica in self.replicas.values():
+        for replica in self._members():
             check_account(replica, self.workload.ledger, self.observer.history)
 
     def _run(self, duration_us: int, until: Callable[[], bool] | None = None) -> bool:
         return self._world.run(duration_us, until=until)
 
     def _converged(self) -> bool:
-        replicas = list(self.replicas.values())
-        if not all(replica.alive for replica in replicas):
+        if not all(replica.alive for replica in self.replicas.values()):
             return False
+        replicas = self._members()
         ends = {replica.log.last_index for replica in replicas} | {
             replica.machine.applied_index for replica in replicas
         }
         return len(ends) == 1 and all(replica.machine.next_due_ms() is None for replica in replicas)
+
+    def _members(self) -> list[Replica]:
+        """Who has to have everything in the end: the nodes of the cluster, if somebody leads it."""
+        leaders = [replica for replica in self.replicas.values() if replica.is_leader]
+        if not leaders:
+            return []
+        members = self.observer.members_of(max(leaders, key=lambda replica: replica.raft.term))
+        return [self.replicas[node_id] for node_id in sorted(members.voters | members.learners)]
 
     def dispose(self) -> None:
         for replica in self.replicas.values():
@@ -135,5 +149,5 @@ class _Run:
             **{f"fault: {kind}": count for kind, count in self.faults.counts.items()},
             **{f"client: {kind}": count for kind, count in self.wire.counts.items()},
             **{f"message: {kind}": self.network.counts[kind] for kind in ("lost", "duplicated", "reordered", "slow")},
-            f"nodes: {len(self.replicas)}": 1,
+            f"nodes: {self._plan.settings.node_count}": 1,
         }

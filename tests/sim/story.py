@@ -44,6 +44,7 @@ _EVENTS = {
     "open": "node {} starts ({}); its log ends with entry {}",
     "wiped": "node {} has an empty disk",
     "leader": "node {} leads term {}",
+    "members": "node {} changes the nodes: voters {}, learners {}",
     "votes": "node {} votes for node {} in term {}",
     "hands over": "node {} asks node {} to take over",
     "truncate": "node {} cuts its log from entry {} on",

@@ -62,9 +62,9 @@ def test_votes() -> None:
     checker.on_vote(2, 1, 5)
     checker.on_vote(2, 1, 5)
     checker.on_vote(2, 3, 6)
-    checker.check_votes(1, 5, node_count=3)
+    checker.check_votes(1, 5, electorate=(1, 2, 3))
     with pytest.raises(Violation, match="elected_by_few"):
-        checker.check_votes(1, 5, node_count=5)
+        checker.check_votes(1, 5, electorate=(1, 2, 3, 4, 5))
     with pytest.raises(Violation, match="second_vote"):
         checker.on_vote(2, 3, 5)
 
@@ -247,12 +247,12 @@ def test_acknowledgements() -> None:
 def test_check_quorum() -> None:
     checker = CheckQuorum(election_timeout_us=20_000)
     for now_us in range(0, 80_001, 10_000):
-        checker.on_lead(1, 3, peers=2, answered_by=None, now_us=now_us)
-    checker.on_lead(1, 3, peers=2, answered_by=2, now_us=90_000)
-    checker.on_lead(1, 3, peers=2, answered_by=None, now_us=300_000)  # frozen in between
-    checker.on_lead(1, 3, peers=2, answered_by=None, now_us=380_000)
+        checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=now_us)
+    checker.on_lead(1, 3, peers=(2, 3), answered_by=2, now_us=90_000)
+    checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=300_000)  # frozen in between
+    checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=380_000)
     with pytest.raises(Violation, match="check_quorum"):
-        checker.on_lead(1, 3, peers=2, answered_by=None, now_us=390_000)
+        checker.on_lead(1, 3, peers=(2, 3), answered_by=None, now_us=390_000)
 
 
 def test_leader_stickiness() -> None:

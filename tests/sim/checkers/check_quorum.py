@@ -1,5 +1,7 @@
 """A leader that a majority does not answer steps down: else its clients would wait for what it cannot commit."""
 
+from collections.abc import Collection
+
 from .violation import Violation
 
 STEP_DOWN_TIMEOUTS = 4
@@ -12,6 +14,7 @@ class _Leadership:
     def __init__(self, term: int, now_us: int) -> None:
         self.term = term
         self.since_us = self.step_us = now_us  # it began, or went on after a pause; its last step
+        self.peers: set[int] = set()
         self.answered_us: dict[int, int] = {}  # peer -> when it answered last
 
 
@@ -22,17 +25,19 @@ class CheckQuorum:
         self._limit_us = STEP_DOWN_TIMEOUTS * election_timeout_us
         self._led: dict[int, _Leadership] = {}
 
-    def on_lead(self, leader: int, term: int, peers: int, answered_by: int | None, now_us: int) -> None:
-        """After each step of a leader of so many peers; in this one it has handled an answer of `answered_by`."""
+    def on_lead(self, leader: int, term: int, peers: Collection[int], answered_by: int | None, now_us: int) -> None:
+        """After each step of a leader of these other voters; in this one it has handled an answer of `answered_by`."""
         led = self._led.get(leader)
         if led is None or led.term != term:
             led = self._led[leader] = _Leadership(term, now_us)
-        if now_us - led.step_us > PAUSE_US:
+        if now_us - led.step_us > PAUSE_US or led.peers != set(peers):
             led.since_us = now_us
+        led.peers = set(peers)
         led.step_us = now_us
         if answered_by is not None:
             led.answered_us[answered_by] = now_us
         if now_us - led.since_us > self._limit_us:
-            lately = [peer for peer, at_us in led.answered_us.items() if now_us - at_us <= self._limit_us]
-            if len(lately) + 1 <= (peers + 1) // 2:
+            answered = led.answered_us
+            lately = [peer for peer in peers if peer in answered and now_us - answered[peer] <= self._limit_us]
+            if len(lately) + 1 <= (len(peers) + 1) // 2:
                 raise Violation("check_quorum", f"node {leader} leads term {term} on, where only {lately} answer it")

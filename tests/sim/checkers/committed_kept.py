@@ -42,6 +42,10 @@ class CommittedKept:
                 f"{self.term_of(index)}",
             )
 
+    def knows_any_of(self, term: int) -> bool:
+        """Whether an entry of that term is committed."""
+        return any(found == term for found, _ in self._committed.values())
+
     @staticmethod
     def on_leader_commit(node_id: int, leader_term: int, index: int, term: int) -> None:
         """The leader of `leader_term` advances its commit index to the entry (index, term): by counting copies it may

@@ -3,6 +3,8 @@
 And nobody follows another.
 """
 
+from collections.abc import Collection
+
 from .violation import Violation
 
 
@@ -22,12 +24,12 @@ class ElectionSafety:
         if other != node_id:
             raise Violation("election_safety", f"term {term} has two leaders, {other} and {node_id}")
 
-    def check_votes(self, node_id: int, term: int, node_count: int) -> None:
-        """`node_id` has become leader; every vote was seen by `on_vote`."""
+    def check_votes(self, node_id: int, term: int, electorate: Collection[int]) -> None:
+        """`node_id` has become leader, by the votes of `electorate`; every vote was seen by `on_vote`."""
         voters = {node_id} | {
             voter for (at, voter), candidate in self._votes.items() if (at, candidate) == (term, node_id)
         }
-        if len({*voters, node_id}) <= node_count // 2:
+        if len(voters.intersection(electorate)) <= len(electorate) // 2:
             raise Violation(
                 "elected_by_few", f"node {node_id} leads term {term} with the votes of {sorted(voters)} only"
             )

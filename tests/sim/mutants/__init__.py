@@ -10,6 +10,7 @@ from . import (
     election,
     groups,
     log_files,
+    membership,
     operators,
     pops,
     recovery,
@@ -22,7 +23,7 @@ from . import (
 )
 
 AREAS = (
-    *(election, replication, durability, log_files, recovery),
+    *(election, membership, replication, durability, log_files, recovery),
     *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

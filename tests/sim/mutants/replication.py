@@ -14,6 +14,9 @@ from raft.messages import Append, AppendEntries, AppendReply
 from store.record import Entry
 from tests.sim.variant import Swap, Variant, mutant
 
+ANY_INDEX = 1 << 62
+"""Mutants that commit by rules of their own are not held back by the configuration either."""
+
 
 class TakesAcksOfAnyTerm(SafeSyncObj):
     """An acknowledgement given to an earlier leadership is counted in this one."""
@@ -99,6 +102,8 @@ class AcksItsWholeLog(SafeSyncObj):
 class CommitsAlone(SafeSyncObj):
     """What is on the leader's own disk counts as committed."""
 
+    commit_limit = ANY_INDEX
+
     def on_synced(self) -> None:
         super().on_synced()
         if self.role == LEADER:
@@ -107,6 +112,8 @@ class CommitsAlone(SafeSyncObj):
 
 class CommitsEarlierTerms(SafeSyncObj):
     """An entry of an earlier term counts as committed once a majority has it (Raft paper 5.4.2)."""
+
+    commit_limit = ANY_INDEX
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         if self.role == LEADER:

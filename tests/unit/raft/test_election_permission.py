@@ -10,6 +10,7 @@ from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import FOLLOWER
+from raft.membership import founded
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY
@@ -48,7 +49,9 @@ def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: 
     peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
     config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
     transport = SilentTransport()
-    node = SafeSyncObj(config, Journal(log, hard_state, 0), transport, lambda entries: [[] for _ in entries], 0)
+    node = SafeSyncObj(
+        config, Journal(log, hard_state, 0), transport, lambda entries: [[] for _ in entries], 0, founded(config)
+    )
     for peer in node._nodes.values():
         transport._onNodeConnected(peer)
     transport.sent.clear()
@@ -70,7 +73,7 @@ def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
     config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
     journal = Journal(log, HardState(disk, "/d/hard_state"), 0)
-    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries: [[] for _ in entries], 0)
+    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries: [[] for _ in entries], 0, founded(config))
     first_wait_s = node.election_deadline - 1_000.0
     node.postpone_election()
     least_wait_s = config.election_timeout_ms / 1000

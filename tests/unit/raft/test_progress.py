@@ -120,3 +120,12 @@ def test_a_heartbeat_finds_out_that_there_is_nothing_to_send() -> None:
     progress = Progress(next_index=5)
     progress.on_ack(4)
     assert not progress.probing
+
+
+def test_a_copy_counts_as_far_as_its_node_said_so_of_it_whatever_is_heard_late() -> None:
+    progress = Progress(next_index=1)
+    progress.on_ack(20, counts=False)
+    progress.on_ack(10, counts=True)
+    assert (progress.acked, progress.counted) == (20, 10)
+    progress.on_ack(20, counts=True)
+    assert progress.counted == 20

@@ -9,10 +9,11 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
-from raft.messages import PreVote, PreVoteReply, RequestVote, VoteReply, make_append
+from raft.membership import Member, encode_configuration, founded
+from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
 from store.commit_log import CommitLog
 from store.hard_state import HardState
-from store.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from tests.simdisk import SimDisk
 
 LEADER_TERM = 5
@@ -44,7 +45,9 @@ class Wiped:
         peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3, 4, 5)}
         config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
         journal = Journal(self.log, self.hard_state, 0)
-        self.node = SafeSyncObj(config, journal, self.transport, lambda entries: [[] for _ in entries], 0)
+        self.node = SafeSyncObj(
+            config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
+        )
         for peer in self.node._nodes.values():
             self.transport._onNodeConnected(peer)
         self.hear(2, make_append(LEADER_TERM, 1, self.log.term_at(1), 3, ENTRIES))
@@ -53,7 +56,7 @@ class Wiped:
         self.node.doTick(0)
 
     def hear(self, peer: int, message: object) -> None:
-        self.transport._onMessageReceived(self.node._nodes[peer], message)
+        self.transport._onMessageReceived(self.node._node(peer), message)
         self.node.doTick(0)
 
     def answer(self, kind: type) -> object:
@@ -95,3 +98,27 @@ def test_no_second_vote_in_the_term_it_caught_up_in(wiped: Wiped) -> None:
     assert (wiped.hard_state.voter, wiped.hard_state.voted_for) == (True, 2)
     wiped.hear(3, RequestVote(LEADER_TERM, 3, LEADER_TERM, False))
     assert wiped.answer(VoteReply) == VoteReply(LEADER_TERM, False)
+
+
+def test_its_copies_count_once_every_node_that_may_lead_has_spoken(wiped: Wiped) -> None:
+    """A learner may be a voter in another log, and one whose removal is not committed may still lead."""
+    founders = wiped.node.configuration
+    learner = Member(6, "127.0.0.1", 6, "http://6", voter=False)
+    changed = [encode_configuration(each) for each in (founders.with_learner(learner), founders.without(5))]
+    records = [Entry(record, 4 + at, LEADER_TERM, KIND_CONFIG, -1) for at, record in enumerate(changed)]
+
+    def counts() -> bool:
+        wiped.hear(2, make_append(LEADER_TERM, 5, LEADER_TERM, 3, []))
+        reply = wiped.answer(AppendReply)
+        assert isinstance(reply, AppendReply)
+        return reply.success and reply.counts
+
+    wiped.hear(2, make_append(LEADER_TERM, 3, LEADER_TERM, 3, records))
+    wiped.log.sync()
+    wiped.node.on_synced()
+    for peer in (3, 4, 5):
+        assert not counts()
+        wiped.hear(peer, PreVoteReply(LEADER_TERM, LEADER_TERM, False))
+    assert not counts(), "node 6 has not spoken"
+    wiped.hear(6, PreVoteReply(LEADER_TERM, LEADER_TERM, False))
+    assert counts()

@@ -12,6 +12,7 @@ import uvloop
 from deploy.local_nodes import free_ports
 from raft.config import PeerAddress, RaftConfig
 from raft.frames import FrameProtocol
+from raft.membership import founded
 from raft.messages import FRAME, MAX_FRAME_BYTES, Append, Hello, Message, TimeoutNow, Welcome, encode, make_append
 from raft.transport import HANDSHAKE_FRAME_BYTES, PROTOCOL, TcpTransport
 from store.record import Entry
@@ -41,6 +42,8 @@ class Received:
 @asynccontextmanager
 async def running(*configs: RaftConfig) -> AsyncIterator[list[tuple[TcpTransport, Received]]]:
     transports = [TcpTransport(config) for config in configs]
+    for config, transport in zip(configs, transports, strict=True):
+        transport.set_membership(founded(config))
     nodes = [(transport, Received(transport)) for transport in transports]
     for transport in transports:
         await transport.start()

@@ -52,7 +52,7 @@ def test_refused_appends_change_nothing() -> None:
         (4, 1, KIND_ENTRY, b""),
         (6, 1, KIND_ENTRY, b""),
         (5, 0, KIND_ENTRY, b""),
-        (5, 1, 3, b""),
+        (5, 1, 4, b""),
         (5, 1, KIND_ENTRY, bytes(MAX_PAYLOAD_BYTES + 1)),
     ]:
         with pytest.raises(ValueError, match=r"follow|older|kind|payload"):

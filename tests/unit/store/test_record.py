@@ -68,7 +68,7 @@ def test_zeros_are_no_header() -> None:
     assert parse_header(bytes(HEADER_BYTES)) is None
 
 
-@pytest.mark.parametrize(("offset", "value"), [(4, 2), (5, 0), (5, 3), (6, 1)])
+@pytest.mark.parametrize(("offset", "value"), [(4, 2), (5, 0), (5, 4), (6, 1)])
 def test_intact_header_of_another_version_is_not_taken_for_damage(offset: int, value: int) -> None:
     data = bytearray(encode_header(KIND_ENTRY, 0, 0, 1, 1, 0, 0))
     data[offset] = value

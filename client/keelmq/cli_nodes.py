@@ -1,0 +1,109 @@
+"""`keelmq cluster add-node`, `promote` and `remove-node`: the nodes of a running cluster."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run
+from keelmq.errors import Conflict
+
+if TYPE_CHECKING:
+    from keelmq.connection import Connection
+
+LOOK_AGAIN_S: Final = 0.5
+_WAITED_FOR: Final = frozenset({"not_caught_up", "change_in_progress"})
+
+NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="The node's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `keelmq cluster`."""
+    app.command(
+        "add-node",
+        epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
+    )(add_node)
+    app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
+    app.command("remove-node", epilog="Example:  keelmq cluster remove-node 1")(remove_node)
+
+
+def add_node(
+    node_id: NodeId,
+    peer_address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it.")],
+    http_address: Annotated[str, typer.Argument(metavar="URL", help="Where clients reach it.")],
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Add a node that was started with --join. It gets the log and does not vote until it is promoted."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers, lambda connection: Admin(connection).add_node(node_id, peer_address, http_address), as_json=as_json
+    )
+    _print(answer, as_json)
+
+
+def promote(
+    node_id: NodeId,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has caught up, and show how far it is.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a node that has caught up a voter."""
+    from keelmq.admin import Admin
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        admin = Admin(connection)
+        return await (_promote_when_ready(admin, node_id) if wait else admin.promote_node(node_id))
+
+    _print(run(servers, work, as_json=as_json), as_json)
+
+
+def remove_node(
+    node_id: NodeId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when the nodes that would remain are no connected majority.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a node, running or not; a leader hands over first."""
+    from keelmq.admin import Admin
+
+    _print(
+        run(servers, lambda connection: Admin(connection).remove_node(node_id, force=force), as_json=as_json), as_json
+    )
+
+
+async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        bar = bars.add_task(f"node {node_id} catches up", total=None)
+        while True:
+            try:
+                answer: dict[str, Any] = await admin.promote_node(node_id)
+            except Conflict as exc:
+                if exc.code not in _WAITED_FOR:
+                    raise
+            else:
+                return answer
+            view = await admin.cluster(leader=True)
+            held = next((node["match_index"] for node in view["nodes"] if node["node_id"] == node_id), 0)
+            bars.update(bar, completed=held, total=view["durable_index"])
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _print(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    columns = ["node", "membership", "peer address", "URL"]
+    rows = [
+        (each["node_id"], each["membership"], each["peer_address"], each["http_address"]) for each in answer["members"]
+    ]
+    print_table(None, columns, rows)
+    for warning in answer["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)

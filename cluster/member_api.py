@@ -1,0 +1,185 @@
+"""Adding and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
+
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from cluster.api import json_response, read_json
+from cluster.config import ConfigError, parse_address, parse_url
+from cluster.core import Core
+from cluster.member_requests import MemberRequest, RemoveQuery
+from cluster.problems import Problem
+from cluster.requests import parse_query
+from cluster.responses import Response
+from cluster.routes import JSON, Route, json_of
+from raft.errors import MembershipRefused, NotLeader
+from raft.membership import Configuration, Member
+
+CHANGE_ERRORS: Final = ("no_leader", "unknown_outcome", "disk_full", "change_in_progress")
+NODE_ID_DIGITS_MAX: Final = 10
+
+_decoder: Final = msgspec.json.Decoder(MemberRequest)
+
+
+class MemberView(Response, kw_only=True, frozen=True):
+    node_id: int
+    peer_address: str
+    http_address: str
+    membership: Literal["voter", "learner"]
+
+
+class MembersView(Response, kw_only=True, frozen=True):
+    """The nodes after a change; `configuration_index` is that of the log record that brought it."""
+
+    configuration_index: int
+    members: list[MemberView]
+    warnings: list[str]
+
+
+class MemberApi:
+    """/v1/cluster/members"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        path = "/v1/cluster/members"
+        view = {200: json_of(MembersView)}
+        return [
+            Route(
+                "POST",
+                path,
+                self.add,
+                "Add a node as a learner: it gets the log, and neither votes nor counts",
+                view,
+                body={JSON: MemberRequest},
+                errors=("node_exists", "too_many_nodes", "no_peer_address", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                path + "/{node_id}/promote",
+                self.promote,
+                "Make a learner that has caught up a voter",
+                view,
+                errors=("node_not_found", "not_caught_up", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "DELETE",
+                path + "/{node_id}",
+                self.remove,
+                "Remove a node, running or not; a leader hands over first and redirects",
+                view,
+                query=RemoveQuery,
+                errors=("node_not_found", "last_voter", "quorum_at_risk", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def add(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        body = await read_json(request, self._core, _decoder)
+        learner = _learner(body)
+        if not self._core.raft.config.serves_peers:
+            raise Problem(
+                "no_peer_address", "this node has no address for peers; start it with --peer or --peer-listen"
+            )
+        known = self._core.raft.configuration.find(body.node_id)
+        if known is not None and msgspec.structs.replace(known, voter=False) == learner:
+            self._require_committed()
+            return self._answer()  # the request has come twice
+        await self._core.change_members(lambda configuration: configuration.with_learner(learner))
+        return self._answer()
+
+    async def promote(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        node_id = _node_id(request)
+        known = self._core.raft.configuration.find(node_id)
+        if known is not None and known.voter:
+            self._require_committed()
+            return self._answer()
+
+        def change(configuration: Configuration) -> Configuration:
+            following = configuration.with_voter(node_id)
+            if not self._core.raft.is_caught_up(node_id):
+                raise MembershipRefused("not_caught_up", f"node {node_id} is not up to date yet; try again")
+            return following
+
+        await self._core.change_members(change)
+        return self._answer()
+
+    async def remove(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        node_id = _node_id(request)
+        force = parse_query(RemoveQuery, request.query).force
+
+        def change(configuration: Configuration) -> Configuration:
+            if configuration.find(node_id) is None:
+                self._require_committed()
+            following = configuration.without(node_id)
+            answering = core.raft.answering_voters() - {node_id}
+            if not force and not following.has_majority(answering):
+                raise MembershipRefused(
+                    "quorum_at_risk",
+                    f"of the voters that would remain, {sorted(following.voters)}, only "
+                    f"{sorted(answering & following.voters)} answer: the cluster would stop",
+                )
+            return following
+
+        if node_id == core.raft.node_id:
+            change(core.raft.configuration)
+            if not await core.raft.hand_over():
+                raise Problem("no_leader", "no other voter could take the leadership over in time; try again")
+            if core.raft.leader_id in (None, node_id):
+                raise Problem("no_leader", "leadership was handed over, the next leader is not known yet; try again")
+            raise NotLeader(core.raft.leader_id)
+        await core.change_members(change)
+        return self._answer()
+
+    def _require_committed(self) -> None:
+        """Before anything is said to be done already."""
+        raft = self._core.raft
+        if raft.configuration_index > raft.commit_index:
+            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+
+    def _answer(self) -> web.Response:
+        raft = self._core.raft
+        configuration = raft.configuration
+        warnings = []
+        if len(configuration.voters) % 2 == 0:
+            voters = len(configuration.voters)
+            warnings.append(f"{voters} voters bear the loss of no more nodes than {voters - 1}")
+        return json_response(
+            MembersView(
+                configuration_index=raft.configuration_index,
+                members=[
+                    MemberView(
+                        node_id=member.node_id,
+                        peer_address=f"{member.host}:{member.port}",
+                        http_address=self._core.url_of(member.node_id) or member.url,
+                        membership="voter" if member.voter else "learner",
+                    )
+                    for member in configuration.members
+                ],
+                warnings=warnings,
+            )
+        )
+
+
+def _learner(body: MemberRequest) -> Member:
+    try:
+        address = parse_address(body.peer_address, "peer_address")
+        url = parse_url(body.http_address, "http_address")
+    except ConfigError as error:
+        raise Problem("invalid_request", str(error)) from None
+    return Member(body.node_id, address.host, address.port, url, voter=False)
+
+
+def _node_id(request: web.Request) -> int:
+    text = request.match_info["node_id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= NODE_ID_DIGITS_MAX):
+        raise Problem("invalid_request", f"{text!r} is not a node id")
+    return int(text)

@@ -1,0 +1,143 @@
+"""The follower's side: it takes what the leader of its term sends, and says what it has."""
+
+import logging
+from collections.abc import Sequence
+
+from pysyncobj.transport import Transport as LibraryTransport
+
+from raft.config import RaftConfig
+from raft.election import ElectionHandlers
+from raft.errors import SafetyViolation
+from raft.journal import Journal
+from raft.library import LEADER
+from raft.membership import Membership, decode_configuration
+from raft.messages import Append, AppendEntries, AppendReply, PreVote
+from store.log_errors import DiskFull
+from store.record import KIND_CONFIG, Entry
+
+log = logging.getLogger(__name__)
+
+
+class FollowerHandlers(ElectionHandlers):
+    """Invariants: an entry that is here with the leader's term stays (row 1), what is committed is never cut off, and
+    no acknowledgement leaves before what it speaks of is synced (row 8).
+    """
+
+    def __init__(
+        self, config: RaftConfig, journal: Journal, transport: LibraryTransport, membership: Membership
+    ) -> None:
+        self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
+        super().__init__(config, journal, transport, membership)
+
+    def on_append(self, peer: int, append: Append) -> None:
+        message = append.message
+        if message.term < self.term:
+            self.send(peer, self._reply(False, 0, message.prev_index, message.prev_index))
+            return
+        if self.role == LEADER:
+            raise SafetyViolation(f"nodes {peer} and {self.config.node_id} both lead term {self.term}")
+        self.follow(peer)
+        hint = self._mismatch(message)
+        if hint is not None:
+            self.send(peer, self._reply(False, 0, message.prev_index, hint))
+            return
+        match = self._append_missing(message.prev_index, append.entries)
+        # row 3: beyond `match` this log may still differ from the leader's
+        self._known_committed = max(self._known_committed, min(message.commit_index, match))
+        self.commit_index = self._known_committed
+        self._rejoin.follow(message.term, message.commit_index)
+        if append.entries:
+            self.gate.submit(peer, self._reply(True, match), match, self.log.synced_index)
+        else:  # a heartbeat is answered at once: a slow disk is not a dead node
+            self.send(peer, self._reply(True, min(match, self.log.synced_index)))
+
+    def _reply(self, success: bool, match_index: int, rejected_prev: int = 0, hint: int = 0) -> AppendReply:
+        votes = self.journal.voter
+        counts = votes or (self._is_member and self._rejoin.has_heard_all(self._candidates))
+        return AppendReply(self.term, success, match_index, rejected_prev, hint, counts, votes)
+
+    @property
+    def _is_member(self) -> bool:
+        return self.configuration.find(self.config.node_id) is not None
+
+    @property
+    def _candidates(self) -> frozenset[int]:
+        """Whom a disk that this node had before may have voted for."""
+        return self.membership.nodes - {self.config.node_id}
+
+    def _vote_again(self) -> None:
+        """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
+        if self.journal.voter or self.leader_id is None or not self._is_member:
+            return
+        if not self._rejoin.has_heard_all(self._candidates):
+            for peer in self._rejoin.to_ask(self._candidates):
+                log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
+                self.send(peer, PreVote(self.term, self.log.last_index, self.log.last_term, False))
+            return
+        if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
+            return
+        try:
+            self.set_term(self.term, self.leader_id)
+            self.journal.become_voter()
+        except DiskFull as error:  # the next tick tries again
+            log.debug("cannot note that this node has caught up: %s", error)
+        else:
+            log.info("caught up at entry %d: from now on this node votes", self.commit_index)
+
+    def _mismatch(self, message: AppendEntries) -> int | None:
+        """None if the entry before the new ones is here with that term, else where the leader should go on (row 12)."""
+        prev_index, our_log = message.prev_index, self.log
+        if prev_index > our_log.last_index:
+            return our_log.last_index + 1
+        if prev_index < our_log.base.index or our_log.term_at(prev_index) == message.prev_term:
+            return None  # what is before the base was committed and applied here
+        if prev_index <= self.commit_index:
+            raise SafetyViolation(
+                f"the leader of term {message.term} has another entry at {prev_index}, which is committed here"
+            )
+        conflicting_term, first = our_log.term_at(prev_index), prev_index
+        while first - 1 > self.commit_index and our_log.term_at(first - 1) == conflicting_term:
+            first -= 1
+        return first
+
+    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
+        """Row 1: entries already here with that term stay; the log is cut only at the first that differs.
+
+        Returns up to where this log now equals the leader's; less than all of it when the disk is full (the leader
+        sends the rest again).
+        """
+        match = prev_index
+        for entry in entries:
+            if entry.index > self.log.last_index or not self._has(entry):
+                try:
+                    self._append(entry)
+                except DiskFull as error:
+                    log.warning("cannot take entry %d: %s", entry.index, error)
+                    break
+            match = entry.index
+        return match
+
+    def _has(self, entry: Entry) -> bool:
+        """Whether the entry is here; if another is in its place, that one and all after it are cut off, durably."""
+        if entry.index <= self.log.base.index or self.log.term_at(entry.index) == entry.term:
+            return True
+        if entry.index <= max(self.commit_index, self._known_committed):
+            raise SafetyViolation(f"refusing to cut the committed entry {entry.index} for term {entry.term}")
+        log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, self.term)
+        self.gate.discard()
+        self.log.truncate_from(entry.index)
+        if self.membership.truncate_from(entry.index):
+            log.warning("the change of the cluster's nodes was not committed and is taken back")
+            self.on_configuration()
+        return False
+
+    def _append(self, entry: Entry) -> None:
+        """A configuration is in force from here on, committed or not."""
+        configuration = decode_configuration(entry.payload) if entry.kind == KIND_CONFIG else None
+        self.log.append(entry.index, entry.term, entry.kind, entry.payload)
+        if configuration is not None:
+            self.membership.append(entry.index, configuration)
+            self.on_configuration()
+
+    def on_configuration(self) -> None:
+        raise NotImplementedError

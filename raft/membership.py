@@ -1,0 +1,233 @@
+"""Which nodes form the cluster, who of them votes, and what a majority of them is: all quorum arithmetic is here.
+
+The configuration is a record of the log (`KIND_CONFIG`), in force on a node from the moment it is in the node's log
+until a later one is, or it is cut off (Raft dissertation 4.1). One configuration differs from the next by one voter at
+most, so a majority of the one and a majority of the other share a node. Why that is safe: docs/membership.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from raft.config import PeerAddress, RaftConfig
+from raft.errors import MembershipRefused, ProtocolError
+
+MEMBERS_MAX: Final = 16
+"""Nodes of one cluster, learners included."""
+NODE_ID_MAX: Final = 1 << 31
+ADDRESS_LENGTH_MAX: Final = 300
+URL_LENGTH_MAX: Final = 2_048
+ORIGIN_LENGTH_MAX: Final = 100
+
+
+class Member(msgspec.Struct, array_like=True, frozen=True):
+    """One node. A learner is replicated to; it neither votes nor counts for any majority."""
+
+    node_id: Annotated[int, Meta(ge=0, le=NODE_ID_MAX)]
+    host: Annotated[str, Meta(max_length=ADDRESS_LENGTH_MAX)]
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    url: Annotated[str, Meta(max_length=URL_LENGTH_MAX)]
+    voter: bool
+
+    @property
+    def address(self) -> PeerAddress:
+        """Where it speaks Raft."""
+        return PeerAddress(self.host, self.port)
+
+
+class Configuration(msgspec.Struct, array_like=True, frozen=True, dict=True):
+    """The members of a cluster in the order of their ids. Without members: those of a node that was told to join one
+    and does not know it yet.
+    """
+
+    members: Annotated[tuple[Member, ...], Meta(max_length=MEMBERS_MAX)] = ()
+    origin: Annotated[str, Meta(max_length=ORIGIN_LENGTH_MAX)] = ""
+    """Of a cluster that began as one node, the incarnation of that one's disk: on another disk it begins another."""
+
+    @cached_property
+    def voters(self) -> frozenset[int]:
+        return frozenset(member.node_id for member in self.members if member.voter)
+
+    @property
+    def majority(self) -> int:
+        """How many voters are one; more than there are voters when there are none."""
+        return len(self.voters) // 2 + 1
+
+    def find(self, node_id: int) -> Member | None:
+        return next((member for member in self.members if member.node_id == node_id), None)
+
+    def has_majority(self, nodes: Iterable[int]) -> bool:
+        """Whether a majority of the voters is among these nodes; who does not vote does not count."""
+        return len(self.voters.intersection(nodes)) >= self.majority
+
+    def held_by_majority(self, held: Mapping[int, int]) -> int:
+        """The highest index that a majority of the voters holds, by what each node holds; 0 if there is none."""
+        indexes = sorted((held.get(voter, 0) for voter in self.voters), reverse=True)
+        return indexes[self.majority - 1] if len(indexes) >= self.majority else 0
+
+    # --- one change at a time ----------------------------------------------------------------------------------
+
+    def with_learner(self, learner: Member) -> "Configuration":
+        """MembershipRefused when the id or the address is taken, or there are enough nodes."""
+        for member in self.members:
+            if member.node_id == learner.node_id:
+                raise MembershipRefused("node_exists", f"node {learner.node_id} is in the cluster already")
+            if member.address == learner.address or member.url == learner.url:
+                raise MembershipRefused("node_exists", f"node {member.node_id} has that address already")
+        if len(self.members) >= MEMBERS_MAX:
+            raise MembershipRefused("too_many_nodes", f"a cluster has at most {MEMBERS_MAX} nodes; remove one first")
+        return self._with([*self.members, learner])
+
+    def with_voter(self, node_id: int) -> "Configuration":
+        """The learner becomes a voter."""
+        member = self._known(node_id)
+        if member.voter:
+            raise MembershipRefused("node_exists", f"node {node_id} is a voter already")
+        others = [other for other in self.members if other.node_id != node_id]
+        return self._with([*others, msgspec.structs.replace(member, voter=True)])
+
+    def without(self, node_id: int) -> "Configuration":
+        member = self._known(node_id)
+        if member.voter and len(self.voters) == 1:
+            raise MembershipRefused("last_voter", f"node {node_id} is the only voter; promote another node first")
+        return self._with([other for other in self.members if other.node_id != node_id])
+
+    def is_of_another_cluster(self, origin: str) -> bool:
+        """Whether a configuration of that origin cannot come from the same beginning as this one."""
+        return bool(self.origin and origin) and self.origin != origin
+
+    def _with(self, members: Iterable[Member]) -> "Configuration":
+        return msgspec.structs.replace(self, members=_sorted(members))
+
+    def _known(self, node_id: int) -> Member:
+        member = self.find(node_id)
+        if member is None:
+            raise MembershipRefused("node_not_found", f"node {node_id} is not in the cluster")
+        return member
+
+
+class InForce(NamedTuple):
+    """A configuration and the log index it has been in force from; index 0 is the one that nodes are started with."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    configuration: Configuration
+
+
+class Membership:
+    """The configurations of a node's log, as far as they may still matter: the last is in force, and it is reverted
+    when it is cut off.
+
+    Invariant: ascending indexes; the first is settled (applied here, or what the node was started with), hence never
+    cut off.
+    """
+
+    def __init__(self, settled: InForce, later: Iterable[InForce] = ()) -> None:
+        self._known = [settled, *later]
+
+    @property
+    def current(self) -> Configuration:
+        return self._known[-1].configuration
+
+    @property
+    def index(self) -> int:
+        """Of the record that brought the current configuration."""
+        return self._known[-1].index
+
+    @property
+    def settled(self) -> InForce:
+        """The last one that is known to be committed."""
+        return self._known[0]
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """Of all these configurations, learners included."""
+        return frozenset(member.node_id for each in self._known for member in each.configuration.members)
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        """A record that lies before what is settled comes late, to a log that is filled up to an installed state."""
+        if index > self.index:
+            self._known.append(InForce(index, configuration))
+
+    def truncate_from(self, index: int) -> bool:
+        """The log is cut from `index` on. Whether that reverts the configuration."""
+        known = len(self._known)
+        self._known = [self._known[0], *(each for each in self._known[1:] if each.index < index)]
+        return len(self._known) != known
+
+    def settle(self, commit_index: int) -> bool:
+        """Everything up to `commit_index` is committed. Whether that settles another configuration."""
+        if len(self._known) == 1 or self._known[1].index > commit_index:
+            return False
+        while len(self._known) > 1 and self._known[1].index <= commit_index:
+            del self._known[0]
+        return True
+
+    def is_stranger(self, node_id: int, configuration_index: int) -> bool:
+        """Whether a node, which knows the configuration of `configuration_index`, is none of ours: no configuration
+        that matters here has it, and it cannot know a later one that does.
+        """
+        if not self._known[-1].configuration.members:
+            return False  # to be told by whoever leads
+        if any(each.configuration.find(node_id) for each in self._known):
+            return False
+        return configuration_index <= self.settled.index
+
+
+def founding(config: RaftConfig) -> Configuration:
+    """What a new cluster begins with: the nodes of its configuration, all of them voters."""
+    if config.joins:
+        return Configuration()
+    addresses = {**config.peers, config.node_id: config.advertised or config.listen}
+    members = [
+        Member(node_id, address.host, address.port, config.urls.get(node_id, ""), voter=True)
+        for node_id, address in addresses.items()
+    ]
+    return Configuration(_sorted(members), "" if config.peers else config.incarnation)
+
+
+def founded(config: RaftConfig) -> Membership:
+    """Of a node whose log has no configuration."""
+    return Membership(InForce(0, founding(config)))
+
+
+def recovered(
+    founders: Configuration, applied: tuple[int, bytes] | None, records: Iterable[tuple[int, bytes]]
+) -> Membership:
+    """What a node starts with: the configuration that its index has applied, else the founding one, and then the
+    `records` (index and payload) of its log behind that.
+    """
+    settled = InForce(0, founders) if applied is None else InForce(applied[0], decode_configuration(applied[1]))
+    later = [InForce(index, decode_configuration(payload)) for index, payload in records if index > settled.index]
+    return Membership(settled, later)
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """The payload of a configuration record."""
+    return _encoder.encode(configuration)
+
+
+def decode_configuration(payload: bytes) -> Configuration:
+    """ProtocolError when it is none, or has no voter, or a node twice."""
+    try:
+        found = _decoder.decode(payload)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"malformed configuration: {error}") from error
+    if not found.voters or len({member.node_id for member in found.members}) != len(found.members):
+        raise ProtocolError("a configuration without voters, or with a node twice")
+    return found
+
+
+def is_next(current: Configuration, following: Configuration) -> bool:
+    """Whether any majority of the one shares a node with any majority of the other: one vote changes at most."""
+    return len(current.voters ^ following.voters) <= 1
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Configuration)
+
+
+def _sorted(members: Iterable[Member]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda member: member.node_id))

@@ -1,0 +1,142 @@
+"""Which nodes count, broken."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import cluster.core
+import raft.node
+from cluster.core import Core
+from raft.handlers import OnOutcome, SafeSyncObj
+from raft.library import LEADER
+from raft.membership import Configuration, InForce, Membership, encode_configuration, recovered
+from store.record import KIND_CONFIG
+from tests.sim.variant import Swap, Variant, mutant
+
+ANY_INDEX = 1 << 62
+
+
+class ChangesTwoAtOnce(SafeSyncObj):
+    """The next change of the nodes does not wait until the last one is committed."""
+
+    def propose_configuration(self, configuration: Configuration, on_outcome: OnOutcome) -> int:
+        index = self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
+        self.send_appends(heartbeat=True)
+        return index
+
+
+class ChangesBeforeItHasCommitted(SafeSyncObj):
+    """A new leader changes the nodes before an entry of its own term is committed."""
+
+    def propose_configuration(self, configuration: Configuration, on_outcome: OnOutcome) -> int:
+        leads_from, self._leads_from = self._leads_from, 0
+        try:
+            return super().propose_configuration(configuration, on_outcome)
+        finally:
+            self._leads_from = leads_from
+
+    @property
+    def leads_and_knows_all(self) -> bool:
+        return bool(self.role == LEADER)
+
+
+def _leads(core: Core) -> bool:
+    return core.raft.is_leader
+
+
+class ChangesWhenCommitted(SafeSyncObj):
+    """A configuration is in force when it is committed, not when it is in the log."""
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.membership.settled.configuration
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        before = self.configuration
+        super()._onTick(timeToWait)
+        if self.configuration is not before:
+            self.on_configuration()
+
+
+class LearnersCount(SafeSyncObj):
+    """A learner votes and counts like any other node."""
+
+
+def _all_of(configuration: Configuration) -> frozenset[int]:
+    return frozenset(member.node_id for member in configuration.members)
+
+
+class LearnersStand(SafeSyncObj):
+    """A learner stands for election."""
+
+    @property
+    def is_voter(self) -> bool:
+        return True
+
+
+class CountsTheRemoved(SafeSyncObj):
+    """A node that was removed is still asked for its vote and for acknowledgements, and counts."""
+
+    _ever: frozenset[int] = frozenset()
+    commit_limit = ANY_INDEX
+
+    @property
+    def other_voters(self) -> list[int]:
+        self._ever |= self.configuration.voters
+        return sorted(self._ever - {self.config.node_id})
+
+    @property
+    def peer_ids(self) -> list[int]:
+        return sorted({*super().peer_ids, *self.other_voters})
+
+
+def _count_everybody(configuration: Configuration, nodes: Iterable[int]) -> bool:
+    return len(set(nodes)) >= configuration.majority
+
+
+def keeps_what_was_cut_off(membership: Membership, index: int) -> bool:
+    """A configuration that was cut off the log stays in force."""
+    return False
+
+
+def forgets_configurations(founders: Configuration, *_: Any) -> Membership:
+    """A node that starts goes by its own configuration, whatever its index and its log say."""
+    return Membership(InForce(0, founders))
+
+
+def overlooks_the_log(founders: Configuration, applied: tuple[int, bytes] | None, _: Any) -> Membership:
+    """A node that starts knows only the configurations that were applied, not those behind in its log."""
+    return recovered(founders, applied, ())
+
+
+class CountsUnheardLearners(SafeSyncObj):
+    """A new disk's copy counts once the voters in force have spoken: no learners, nor who is being removed."""
+
+    @property
+    def _candidates(self) -> frozenset[int]:
+        return frozenset(self.other_voters)
+
+
+class PromotesWhoHasNothing(SafeSyncObj):
+    """A learner becomes a voter whether it has caught up or not."""
+
+    def is_caught_up(self, peer: int) -> bool:
+        return True
+
+
+def _handlers(part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Variant:
+    return mutant(18, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
+
+
+MUTANTS = (
+    _handlers(ChangesTwoAtOnce),
+    _handlers(ChangesBeforeItHasCommitted, Swap(cluster.core.Core, "is_leader", _leads), rare=True),
+    _handlers(ChangesWhenCommitted),
+    _handlers(LearnersCount, Swap(Configuration, "voters", property(_all_of))),
+    _handlers(LearnersStand),
+    _handlers(CountsTheRemoved, Swap(Configuration, "has_majority", _count_everybody)),
+    mutant(18, Swap(Membership, "truncate_from", keeps_what_was_cut_off), rare=True),
+    mutant(18, Swap(raft.node, "recovered", forgets_configurations)),
+    mutant(18, Swap(raft.node, "recovered", overlooks_the_log), rare=True),
+    _handlers(PromotesWhoHasNothing),
+    _handlers(CountsUnheardLearners, rare=True),
+)

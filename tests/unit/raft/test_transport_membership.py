@@ -1,0 +1,107 @@
+"""Connections follow the configuration: who is new is dialled, who was removed is refused and told."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from raft.config import PeerAddress, RaftConfig
+from raft.frames import FrameProtocol
+from raft.membership import Configuration, InForce, Member, Membership
+from raft.messages import TimeoutNow
+from tests.unit.raft.test_transport import running, two_nodes, until
+
+FIRST_FAILURE_S = 0.3
+"""The name is refused at once, without a look at the network."""
+
+
+def configuration(*configs: RaftConfig) -> Configuration:
+    return Configuration(
+        tuple(Member(config.node_id, config.listen.host, config.listen.port, "", True) for config in configs)
+    )
+
+
+def without_peers(config: RaftConfig) -> RaftConfig:
+    return msgspec.structs.replace(config, peers={})
+
+
+async def test_who_knows_a_later_configuration_is_heard_and_answered() -> None:
+    """A leader that was added while this node was away: its address is not in any configuration here."""
+    first, second = two_nodes()
+    async with running(without_peers(first), without_peers(second)) as [(one, got_one), (two, got_two)]:
+        two.set_membership(Membership(InForce(10, configuration(first, second))))
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        assert two.send(1, TimeoutNow(1))
+        await until(lambda: got_one.messages == [(2, TimeoutNow(1))])
+        assert one.send(2, TimeoutNow(2))
+        await until(lambda: got_two.messages == [(1, TimeoutNow(2))])
+
+
+async def test_an_empty_node_that_joins_hears_anybody_of_the_cluster() -> None:
+    first, second = two_nodes()
+    joins = msgspec.structs.replace(without_peers(second), joins=True)
+    async with running(first, joins) as [(_, got_one), (two, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        assert two.removed_by is None
+
+
+async def test_who_was_removed_is_disconnected_and_told() -> None:
+    first, second = two_nodes()
+    async with running(first, second) as [(one, got_one), (two, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        one.set_membership(Membership(InForce(10, configuration(first))))
+        await until(lambda: got_one.connected == got_two.connected == set())
+        await until(lambda: two.removed_by == 1)
+
+
+async def test_a_removal_that_is_not_committed_breaks_no_incoming_connection() -> None:
+    first, second = two_nodes()
+    async with running(first, second) as [(one, got_one), (two, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        both = configuration(first, second)
+        membership = Membership(InForce(0, both), [InForce(10, configuration(first))])
+        one.set_membership(membership)
+        await until(lambda: not got_one.connected)
+        assert two.send(1, TimeoutNow(1))
+        await until(lambda: got_one.messages == [(2, TimeoutNow(1))])
+        membership.truncate_from(10)
+        one.set_membership(membership)
+        await until(lambda: got_one.connected == {2})
+        assert two.removed_by is None
+
+
+async def test_a_peer_is_dialled_where_the_configuration_says() -> None:
+    first, second = two_nodes()
+    astray = msgspec.structs.replace(first, peers={2: PeerAddress("127.0.0.1", 1)})
+    async with running(astray, second) as [(one, got_one), _]:
+        one.set_membership(Membership(InForce(10, configuration(first, second))))
+        await until(lambda: got_one.connected == {2})
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "h:0x10", "h:65536", "h:999999", ":7091", "h:-1"])
+async def test_an_address_that_is_none_is_not_dialled(address: str) -> None:
+    first, _ = two_nodes()
+    async with running(without_peers(first)) as [(one, _)]:
+        one._welcome_guest(2, address, FrameProtocol(lambda connection, message: None))
+        assert not one._dialers
+
+
+async def test_a_host_that_is_no_name_does_not_end_the_dialling() -> None:
+    first, _ = two_nodes()
+    async with running(without_peers(first)) as [(one, _)]:
+        dialling = asyncio.create_task(one._keep_dialling(2, PeerAddress("x" * 64 + ".example", 7091)))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(FIRST_FAILURE_S):
+                await asyncio.shield(dialling)
+        dialling.cancel()
+
+
+async def test_a_node_that_began_anew_is_no_part_of_what_its_old_disk_began(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = two_nodes()
+    began_anew = msgspec.structs.replace(without_peers(first), incarnation="second disk")
+    async with running(began_anew, without_peers(second)) as [(_, got_one), (two, got_two)]:
+        grown = msgspec.structs.replace(configuration(first, second), origin="first disk")
+        two.set_membership(Membership(InForce(10, grown)))
+        await until(lambda: "start it with --join" in caplog.text)
+        assert got_one.connected == got_two.connected == set()
+        assert two.removed_by is None
