@@ -29,6 +29,7 @@ class _Node(msgspec.Struct):
 class _Cluster(msgspec.Struct):
     cluster_id: str
     configuration_index: int = 0
+    commit_index: int = 0
     nodes: tuple[_Node, ...] = ()
 
 
@@ -58,8 +59,11 @@ def _stored(config: NodeConfig) -> str | None:
 
 
 def _of(config: NodeConfig, cluster: _Cluster) -> str:
-    """Its id. As long as the nodes that a cluster began with have never changed, its log says nothing of them."""
-    if not cluster.configuration_index and config.node_id in [node.node_id for node in cluster.nodes]:
+    """Its id. As long as the nodes that a cluster began with have never changed, its log says nothing of them. A first
+    change that is not committed may still be cut off, and the log would say nothing again.
+    """
+    has_changed = 0 < cluster.configuration_index <= cluster.commit_index
+    if not has_changed and config.node_id in [node.node_id for node in cluster.nodes]:
         raise StartupError(
             ExitCode.BAD_CONFIG,
             f"join: node {config.node_id} is one of those that cluster {cluster.cluster_id!r} began with, and they are "

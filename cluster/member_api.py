@@ -63,7 +63,7 @@ class MemberApi:
                 self.promote,
                 "Make a learner that has caught up a voter",
                 view,
-                errors=("node_not_found", "not_caught_up", *CHANGE_ERRORS),
+                errors=("node_not_found", "not_caught_up", "quorum_at_risk", *CHANGE_ERRORS),
                 redirects=True,
             ),
             Route(
@@ -105,6 +105,7 @@ class MemberApi:
             following = configuration.with_voter(node_id)
             if not self._core.raft.is_caught_up(node_id):
                 raise MembershipRefused("not_caught_up", f"node {node_id} is not up to date yet; try again")
+            self._require_quorum(following)
             return following
 
         await self._core.change_members(change)
@@ -120,13 +121,8 @@ class MemberApi:
             if configuration.find(node_id) is None:
                 self._require_committed()
             following = configuration.without(node_id)
-            answering = core.raft.answering_voters() - {node_id}
-            if not force and not following.has_majority(answering):
-                raise MembershipRefused(
-                    "quorum_at_risk",
-                    f"of the voters that would remain, {sorted(following.voters)}, only "
-                    f"{sorted(answering & following.voters)} answer: the cluster would stop",
-                )
+            if not force:
+                self._require_quorum(following)
             return following
 
         if node_id == core.raft.node_id:
@@ -138,6 +134,16 @@ class MemberApi:
             raise NotLeader(core.raft.leader_id)
         await core.change_members(change)
         return self._answer()
+
+    def _require_quorum(self, following: Configuration) -> None:
+        """A change is in force at once, and without a majority that answers it could never be undone."""
+        answering = self._core.raft.answering_voters() & following.voters
+        if not following.has_majority(answering):
+            raise MembershipRefused(
+                "quorum_at_risk",
+                f"of the voters that there would be, {sorted(following.voters)}, only {sorted(answering)} answer: the "
+                "cluster would stop",
+            )
 
     def _require_committed(self) -> None:
         """Before anything is said to be done already."""

@@ -230,8 +230,8 @@ class ElectionHandlers(PinnedSyncObj):
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         election_allowed = False
         if self.role != LEADER and self.election_deadline < now() and self.connected_to_anyone:
-            if self.is_voter and (self._standing or not self.other_voters):
-                self._standing = False
+            standing, self._standing = self._standing, False
+            if standing and self.is_voter:
                 self.journal.become_voter()
                 election_allowed = True
             else:
@@ -264,6 +264,9 @@ class ElectionHandlers(PinnedSyncObj):
             log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
             return
         self._pre_votes = {self.config.node_id}
+        if not self.other_voters:
+            self._stand()
+            return
         request = PreVote(self.term, self.log.last_index, self.log.last_term, first_election)
         for peer in self.other_voters:
             if self.connected(peer):

@@ -58,7 +58,12 @@ class FollowerHandlers(ElectionHandlers):
 
     @property
     def _is_member(self) -> bool:
-        return self.configuration.find(self.config.node_id) is not None
+        """Also that it knows one configuration to be committed: who was told to join begins without any, and the first
+        record in its log may remove the only one who knows better.
+        """
+        return bool(self.membership.settled.configuration.members) and (
+            self.configuration.find(self.config.node_id) is not None
+        )
 
     @property
     def _candidates(self) -> frozenset[int]:

@@ -153,11 +153,12 @@ class SafeSyncObj(FollowerHandlers):
         return limit if limit >= self._leads_from else 0
 
     def is_caught_up(self, peer: int) -> bool:
-        """Leader: whether the peer has all that the log held an election timeout ago, and its disk has all that it ever
-        acknowledged.
+        """Leader: whether the peer, which has answered lately, has all that the log held an election timeout ago, and
+        its disk has all that it ever acknowledged.
         """
         progress = self._progress.get(peer)
-        return progress is not None and progress.votes and progress.acked >= max(self._leads_from, self._rounds[1][1])
+        held_then = max(self._leads_from, self._rounds[1][1])
+        return progress is not None and peer in self.answering_voters() and progress.acked >= held_then
 
     def answering_voters(self) -> set[int]:
         """Leader: this node, and the others that have answered lately and would vote if this one fell silent."""

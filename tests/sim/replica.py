@@ -118,8 +118,9 @@ class Replica:
         """Not one of the nodes that the cluster begins with; or with a new disk, once its nodes have changed since it
         began: a lone founder would begin a cluster of its own.
         """
-        replaced = self._wipes > 0 and self.observer.membership.has_changed
-        return self.node_id not in self._founders or replaced
+        if self.node_id not in self._founders:
+            return True
+        return self._wipes > 0 and self.observer.membership.has_changed(self.observer.safety.committed.knows)
 
     @property
     def raft(self) -> SafeSyncObj:

@@ -35,9 +35,9 @@ class MembershipModel:
         self.promotions: list[int] = []
         """Who may lose, or get, its vote by requests that nothing is known of."""
 
-    @property
-    def has_changed(self) -> bool:
-        return bool(self._records)
+    def has_changed(self, knows: Callable[[int, int], bool]) -> bool:
+        """Durably. `knows`: whether an entry is committed."""
+        return any(knows(members.index, members.term) for members in self._records)
 
     def in_force(self, term_at: TermAt) -> Members:
         """In the log that `term_at` reads."""

@@ -1,0 +1,143 @@
+"""A node that joins, or joins again on another disk: what it may do before it knows what the others know."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from pysyncobj import syncobj as library
+
+from raft.config import PeerAddress, RaftConfig
+from raft.handlers import SafeSyncObj
+from raft.journal import Journal
+from raft.library import LEADER
+from raft.membership import Configuration, Member, encode_configuration, founded
+from raft.messages import AppendReply, PreVoteReply, make_append
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.record import KIND_CONFIG, KIND_NOOP, Entry
+from tests.simdisk import SimDisk
+from tests.unit.raft.test_second_vote import RecordingTransport
+
+
+class Started:
+    """A node on an empty disk, without the others."""
+
+    def __init__(self, node_id: int, *, joins: bool) -> None:
+        disk = SimDisk(random.Random(1))
+        disk.make_directory("/d")
+        self.log = CommitLog.open(disk, "/d/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
+        self.hard_state = HardState(disk, "/d/hard_state")
+        self.transport = RecordingTransport()
+        config = RaftConfig(
+            cluster_id="c", node_id=node_id, listen=PeerAddress("h", node_id), peers={}, joins=joins, incarnation="one"
+        )
+        journal = Journal(self.log, self.hard_state, 0)
+        self.node = SafeSyncObj(
+            config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
+        )
+
+    def connect(self, peer: int) -> None:
+        self.transport._onNodeConnected(self.node._node(peer))
+
+    def disconnect(self, peer: int) -> None:
+        self.transport._onNodeDisconnected(self.node._node(peer))
+
+    def hear(self, peer: int, message: object) -> None:
+        self.transport._onMessageReceived(self.node._node(peer), message)
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(3):
+            self.node.doTick(0)
+            self.log.sync()
+            self.node.on_synced()
+        self.node.doTick(0)
+
+    def last_reply(self) -> AppendReply:
+        return [message for _, message in self.transport.sent if isinstance(message, AppendReply)][-1]
+
+
+@pytest.fixture
+def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock on by so many seconds."""
+    now_s = 1_000.0
+    monkeypatch.setattr(library, "monotonicTime", lambda: now_s)
+
+    def by(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    return by
+
+
+def member(node_id: int, *, voter: bool = True) -> Member:
+    return Member(node_id, "h", node_id, f"http://h:{node_id}", voter)
+
+
+def filled(leader_term: int, commit_index: int, configuration: Configuration) -> object:
+    """The first entries of a log, the last of them a configuration."""
+    entries = [
+        Entry(b"", 2, leader_term, KIND_NOOP, -1),
+        Entry(encode_configuration(configuration), 3, leader_term, KIND_CONFIG, -1),
+    ]
+    return make_append(leader_term, 1, 0, commit_index, entries)
+
+
+def test_it_does_not_lead_by_a_configuration_of_the_past(advance: Callable[[float], None]) -> None:
+    """Node 1 founded a cluster that has three voters now, and lost its disk. On the way its log says that it is the
+    only voter.
+    """
+    one = Started(1, joins=True)
+    one.connect(2)
+    one.hear(2, filled(5, 100, Configuration((member(1), member(2, voter=False)), "first disk")))
+    assert one.node.commit_index == 3
+    for _ in range(5):
+        advance(10)
+        one.settle()
+    assert one.node.role != LEADER
+    assert (one.node.term, one.hard_state.voter) == (5, False)
+
+
+def test_a_lone_founder_leads(advance: Callable[[float], None]) -> None:
+    one = Started(1, joins=False)
+    advance(10)
+    one.settle()
+    assert (one.node.role, one.hard_state.voter) == (LEADER, True)
+
+
+def test_its_copy_does_not_count_before_it_knows_a_committed_configuration(advance: Callable[[float], None]) -> None:
+    """Nodes 1 to 3 founded the cluster. Node 1 is about to remove node 3, which leads a later term by the vote of node
+    2's lost disk: who joins with the new one must not be told by node 1 alone.
+    """
+    removing = Configuration((member(1), member(2)))
+    two = Started(2, joins=True)
+    two.connect(1)
+    two.hear(1, filled(4, 2, removing))
+    assert not two.last_reply().counts
+    two.hear(1, make_append(4, 3, 4, 3, []))
+    two.hear(1, PreVoteReply(4, 4, False))
+    two.hear(1, make_append(4, 3, 4, 3, []))
+    assert two.last_reply().counts
+
+
+def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float], None]) -> None:
+    """As a voter it would be needed at once, for good."""
+    one = Started(1, joins=False)
+    advance(10)
+    one.settle()
+    learner = member(2, voter=False)
+    one.node.propose_configuration(one.node.configuration.with_learner(learner), lambda *_: None)
+    one.settle()
+    one.connect(2)
+    for _ in range(5):
+        advance(1)
+        one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
+    assert one.node.is_caught_up(2)
+    advance(10)
+    one.settle()
+    assert one.node.role == LEADER
+    assert not one.node.is_caught_up(2)
+    one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
+    assert one.node.is_caught_up(2)
+    one.disconnect(2)
+    assert not one.node.is_caught_up(2)
