@@ -92,6 +92,10 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         self._membership = membership
         members = {member.node_id: member.address for member in membership.current.members}
         self._addresses = {peer: address for peer, address in members.items() if peer != self._config.node_id}
+        for peer in self._addresses:
+            self._guests.pop(peer, None)
+        if self._config.node_id in members:
+            self.removed_by = None
         for peer in [*self._senders]:
             if membership.is_stranger(peer, membership.settled.index) and peer not in self._guests:
                 connection = self._senders.pop(peer)
@@ -195,7 +199,8 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_MS / 1000):
                 welcome = await welcomed
         except asyncio.CancelledError:
-            if connection.closed.done():
+            task = asyncio.current_task()
+            if connection.closed.done() and not (task is not None and task.cancelling()):
                 raise ProtocolError("the connection was closed during the handshake") from None
             raise
         if welcome.removed:

@@ -54,6 +54,20 @@ async def test_who_was_removed_is_disconnected_and_told() -> None:
         await until(lambda: two.removed_by == 1)
 
 
+async def test_who_was_heard_before_it_was_added_is_no_guest_once_it_was_removed() -> None:
+    first, second = two_nodes()
+    async with running(without_peers(first), without_peers(second)) as [(one, got_one), (two, got_two)]:
+        both = configuration(first, second)
+        two.set_membership(Membership(InForce(10, both)))
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        one.set_membership(Membership(InForce(10, both)))
+        one.set_membership(Membership(InForce(11, configuration(first))))
+        await until(lambda: got_one.connected == got_two.connected == set())
+        await until(lambda: two.removed_by == 1)
+        two.set_membership(Membership(InForce(12, both)))
+        assert two.removed_by is None
+
+
 async def test_a_removal_that_is_not_committed_breaks_no_incoming_connection() -> None:
     first, second = two_nodes()
     async with running(first, second) as [(one, got_one), (two, got_two)]:
