@@ -30,7 +30,11 @@ def acks_alone() -> None:
     def durable_on(self: Any, index: int) -> tuple[int, ...]:
         return tuple(sorted([*self.peer_ids, self.config.node_id]))
 
+    def commit_limit(self: Any) -> int:
+        return int(self.log.synced_index)
+
     _replace(SafeSyncObj, "_count_acknowledged", count_acknowledged)
+    _replace(SafeSyncObj, "commit_limit", property(commit_limit))
     _replace(SafeSyncObj, "durable_on", durable_on)
 
 
