@@ -179,9 +179,12 @@ class SafeSyncObj(FollowerHandlers):
         )
 
     def needed_from(self) -> int:
-        """The lowest index that has to stay in this log for other nodes."""
+        """The lowest index that has to stay in this log for other nodes, or for these handlers, which go by the entry
+        that they know to be committed last, also where an installed state is ahead of it.
+        """
         acked = {peer: progress.acked for peer, progress in self._progress.items()} if self.role == LEADER else {}
-        return needed_from(self.log, acked, self.snapshots.pinned_from(), self.config.retain_behind_bytes)
+        needed = needed_from(self.log, acked, self.snapshots.pinned_from(), self.config.retain_behind_bytes)
+        return min(needed, self.commit_index + 1)
 
     # --- leader: replication -----------------------------------------------------------------------------------
 

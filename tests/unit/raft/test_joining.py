@@ -22,14 +22,20 @@ from tests.unit.raft.test_second_vote import RecordingTransport
 class Started:
     """A node on an empty disk, without the others."""
 
-    def __init__(self, node_id: int, *, joins: bool) -> None:
+    def __init__(self, node_id: int, *, joins: bool, retain_behind_bytes: int = 1 << 20) -> None:
         disk = SimDisk(random.Random(1))
         disk.make_directory("/d")
         self.log = CommitLog.open(disk, "/d/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
         self.hard_state = HardState(disk, "/d/hard_state")
         self.transport = RecordingTransport()
         config = RaftConfig(
-            cluster_id="c", node_id=node_id, listen=PeerAddress("h", node_id), peers={}, joins=joins, incarnation="one"
+            cluster_id="c",
+            node_id=node_id,
+            listen=PeerAddress("h", node_id),
+            peers={},
+            joins=joins,
+            incarnation="one",
+            retain_behind_bytes=retain_behind_bytes,
         )
         journal = Journal(self.log, self.hard_state, 0)
         self.node = SafeSyncObj(
@@ -141,3 +147,16 @@ def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float],
     assert one.node.is_caught_up(2)
     one.disconnect(2)
     assert not one.node.is_caught_up(2)
+
+
+def test_the_last_entry_that_it_knows_to_be_committed_stays(advance: Callable[[float], None]) -> None:
+    """Seed 1510097: the state of a snapshot was ahead of that, and retention removed the entry. The node ended when it
+    looked at its term, to tell whether it may vote again.
+    """
+    two = Started(2, joins=True, retain_behind_bytes=0)
+    two.connect(1)
+    two.hear(1, filled(4, 2, Configuration((member(1), member(2)))))
+    assert (two.node.commit_index, two.log.synced_index) == (2, 3)
+    assert two.node.needed_from() == 3
+    two.hear(1, make_append(4, 3, 4, 3, []))
+    assert two.node.needed_from() == 4
