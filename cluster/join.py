@@ -33,6 +33,10 @@ class _Cluster(msgspec.Struct):
     nodes: tuple[_Node, ...] = ()
 
 
+class _Unsettled(Exception):
+    """The node that was asked cannot say yet who is in the cluster."""
+
+
 def joined(config: NodeConfig) -> NodeConfig:
     """The configuration with the id of the cluster that it joins, which the data directory knows once it was started
     before; as it is without `join`.
@@ -42,7 +46,7 @@ def joined(config: NodeConfig) -> NodeConfig:
     """
     if config.join is None:
         return config
-    cluster_id = _stored(config) or _of(config, _ask(config.join))
+    cluster_id = _stored(config) or _ask(config, config.join)
     if config.cluster_id not in (cluster_id, NodeConfig().cluster_id):
         raise StartupError(
             ExitCode.BAD_CONFIG, f"join: {config.join} is of cluster {cluster_id!r}, not {config.cluster_id!r}"
@@ -58,31 +62,37 @@ def _stored(config: NodeConfig) -> str | None:
         return None  # new, or for the data directory to complain about
 
 
-def _of(config: NodeConfig, cluster: _Cluster) -> str:
-    """Its id. As long as the nodes that a cluster began with have never changed, its log says nothing of them. A first
-    change that is not committed may still be cut off, and the log would say nothing again.
-    """
-    has_changed = 0 < cluster.configuration_index <= cluster.commit_index
-    if not has_changed and config.node_id in [node.node_id for node in cluster.nodes]:
-        raise StartupError(
-            ExitCode.BAD_CONFIG,
-            f"join: node {config.node_id} is one of those that cluster {cluster.cluster_id!r} began with, and they are "
-            "the same since: start it with the same --peer options as the others",
-        )
-    return cluster.cluster_id
-
-
-def _ask(url: str) -> _Cluster:
-    """What the node at `url` says of the cluster it belongs to."""
+def _ask(config: NodeConfig, url: str) -> str:
+    """The id of the cluster that the node at `url` belongs to."""
     deadline_s = time.monotonic() + JOIN_TIMEOUT_S
     while True:
         try:
-            with urllib.request.urlopen(f"{parse_url(url, 'join')}/v1/cluster", timeout=ASK_TIMEOUT_S) as response:  # noqa: S310
-                return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return _id_of(_get(url), config.node_id)
+        except (OSError, http.client.HTTPException, ValueError, _Unsettled) as error:
             if time.monotonic() > deadline_s:
                 raise StartupError(
                     ExitCode.BAD_CONFIG, f"join: {url} does not answer as a node of a cluster: {error}"
                 ) from None
             logger.warning("%s does not say which cluster it is of: %s", url, error)
         time.sleep(ASK_AGAIN_S)
+
+
+def _get(url: str) -> _Cluster:
+    with urllib.request.urlopen(f"{parse_url(url, 'join')}/v1/cluster", timeout=ASK_TIMEOUT_S) as response:  # noqa: S310
+        return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)
+
+
+def _id_of(cluster: _Cluster, node_id: int) -> str:
+    """As long as the nodes that a cluster began with have never changed, its log says nothing of them. A first change
+    that is not committed may still be cut off, and the log would say nothing again: _Unsettled.
+    """
+    if node_id in [node.node_id for node in cluster.nodes]:
+        if cluster.configuration_index == 0:
+            raise StartupError(
+                ExitCode.BAD_CONFIG,
+                f"join: node {node_id} is one of those that cluster {cluster.cluster_id!r} began with, and they are "
+                "the same since: start it with the same --peer options as the others",
+            )
+        if cluster.configuration_index > cluster.commit_index:
+            raise _Unsettled("the last change of its nodes is not known to be committed there")
+    return cluster.cluster_id

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,22 +49,27 @@ def addresses(node: NodeProcess) -> tuple[int, str, str]:
 
 async def persist(work: Any) -> Any:
     """What an operator does: the same command again until it is done, or was done before."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                return await work()
-            except KeelMQError as exc:
-                if exc.code == "node_not_found":
-                    return None
-                if not exc.retryable and exc.code not in ("change_in_progress", "not_caught_up", "quorum_at_risk"):
-                    raise
-            await asyncio.sleep(0.1)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await work()
+        except KeelMQError as exc:
+            if exc.code == "node_not_found":
+                return None
+            waited_for = exc.retryable or exc.code in ("change_in_progress", "not_caught_up", "quorum_at_risk")
+            if not waited_for or time.monotonic() > deadline_s:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.05)
+
+
+def knows(node: NodeProcess, node_id: int) -> bool:
+    return node_id in [each["node_id"] for each in (node.status() or {"nodes": ()})["nodes"]]
 
 
 def voters(node: NodeProcess) -> list[int]:
@@ -139,7 +145,8 @@ def test_a_change_survives_the_leader_that_proposed_it(cluster: ClusterProcess, 
     """kill -9 right after it was asked: the change is made or it is not, and then it can be made again."""
     node = empty_node(cluster, 4, tmp_path)
     node.start()
-    leader = cluster.wait_leader(among=[cluster.nodes[number] for number in (1, 2, 3)])
+    founders = [cluster.nodes[number] for number in (1, 2, 3)]
+    leader = cluster.wait_leader(among=founders)
     body = dict(zip(("node_id", "peer_address", "http_address"), addresses(node), strict=True))
 
     def ask() -> None:
@@ -152,13 +159,12 @@ def test_a_change_survives_the_leader_that_proposed_it(cluster: ClusterProcess, 
     asking.join()
 
     async def again() -> None:
-        connection = Connection([each.url for each in cluster.nodes.values() if each is not node])
-        admin = Admin(connection)
-        await persist(lambda: admin.put_topic("orders", queues=1))
-        await persist(lambda: admin.add_node(*addresses(node)))
-        leader.start()
-        await persist(lambda: admin.promote_node(4))
-        connection.close()
+        with contextlib.closing(Connection([each.url for each in founders])) as connection:
+            admin = Admin(connection)
+            await persist(lambda: admin.put_topic("orders", queues=1))
+            await persist(lambda: admin.add_node(*addresses(node)))
+            leader.start()
+            await persist(lambda: admin.promote_node(4))
 
     asyncio.run(again())
     cluster.wait_ready(PATIENCE_S)
@@ -237,13 +243,12 @@ def test_a_lone_founder_on_a_new_disk_begins_another_cluster_and_joins_when_told
             empty_node(cluster, number, tmp_path).start()
 
         async def grow() -> None:
-            connection = Connection([alone.url])
-            admin = Admin(connection)
-            await persist(lambda: admin.put_topic("orders", queues=1))
-            for number in (2, 3):
-                await persist(lambda number=number: admin.add_node(*addresses(cluster.nodes[number])))
-                await persist(lambda number=number: admin.promote_node(number))
-            connection.close()
+            with contextlib.closing(Connection([alone.url])) as connection:
+                admin = Admin(connection)
+                await persist(lambda: admin.put_topic("orders", queues=1))
+                for number in (2, 3):
+                    await persist(lambda number=number: admin.add_node(*addresses(cluster.nodes[number])))
+                    await persist(lambda number=number: admin.promote_node(number))
 
         asyncio.run(grow())
         alone.kill()
@@ -275,6 +280,25 @@ def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_join
     node.start()
     assert node.wait_exit(PATIENCE_S) == ExitCode.BAD_CONFIG
     assert "start it with the same --peer options as the others" in node.output()
+
+
+def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """One that has just been started again does not know what of its log is committed."""
+    node = empty_node(cluster, 4, tmp_path)
+    founders = [cluster.nodes[number] for number in (1, 2, 3)]
+    body = dict(zip(("node_id", "peer_address", "http_address"), addresses(node), strict=True))
+    leader = cluster.wait_leader(among=founders)
+    wait_for(lambda: leader.request("POST", MEMBERS, payload=body).status == 200, "the node to be added")
+    wait_for(lambda: all(knows(each, 4) for each in founders), "all to know it")
+    for each in founders:
+        each.kill()
+    cluster.nodes[1].start()
+    node.start()
+    wait_for(lambda: "not known to be committed" in node.output(), "the node to ask", PATIENCE_S)
+    for number in (2, 3):
+        cluster.nodes[number].start()
+    cluster.wait_ready(PATIENCE_S)
+    assert knows(node, 4)
 
 
 async def run(*arguments: str) -> tuple[int, str]:
