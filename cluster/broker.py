@@ -36,7 +36,7 @@ from store.hard_state import HardState
 from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.log_base import BEGINNING, read_base
-from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
+from store.log_errors import REPAIR_ADVICE, DiskError, LogError
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Broker:
     def _close_index(self) -> None:
         try:
             self._index.close()
-        except DiskFull as error:
+        except DiskError as error:
             logger.warning("the index was not brought to disk: %s; what it lacks is applied again from the log", error)
 
     async def _start_raft(self) -> None:

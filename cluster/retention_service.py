@@ -143,10 +143,9 @@ class RetentionService:
         needed = min(needed, core.raft.needed_from())
         if not core.log.can_drop_before(needed):
             return
-        needed = min(needed, core.state.flush() + 1)
         before = core.log.base.index
         try:
-            base = core.log.drop_before(needed)
+            base = core.log.drop_before(min(needed, core.state.flush() + 1))
         except DiskFull as error:
             logger.warning("the log cannot be shortened yet: %s", error)
             return

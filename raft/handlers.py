@@ -27,6 +27,7 @@ from raft.progress import Progress
 from raft.retention import needed_from
 from raft.snapshots import Snapshots
 from store.install import SnapshotStore
+from store.log_errors import LogError, LogFailed
 from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 
 log = logging.getLogger(__name__)
@@ -323,7 +324,10 @@ class SafeSyncObj(FollowerHandlers):
         if self.last_applied >= self.commit_index:
             return
         entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.commit_index)
-        results = self._apply(entries)
+        try:
+            results = self._apply(entries)
+        except LogError as error:  # also DiskFull, which elsewhere says that nothing was changed
+            raise LogFailed(f"entry {entries[-1].index} is committed and cannot be applied here: {error}") from error
         self.last_applied = entries[-1].index
         for entry, result in zip(entries, results, strict=True):
             term, on_outcome = self._waiting.pop(entry.index, (0, None))

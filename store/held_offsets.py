@@ -22,8 +22,8 @@ class HeldOffsets:
     def change(self, before: Iterable[int], after: Iterable[int]) -> None:
         """`after` are out instead of `before`."""
         self._out.difference_update(before)
-        for offset in after:
-            self._out.add(offset)
+        self._out.update(after)
+        for offset in set(after).difference(before):
             heappush(self._heap, offset)
         if len(self._heap) > 2 * len(self._out) + _STALE_MAX:
             self._heap = list(self._out)

@@ -30,7 +30,7 @@ from rocksdict import (
 
 from store import keys
 from store.errors import IndexDamaged, IndexOutdated
-from store.log_errors import DiskFull
+from store.log_errors import DiskError, DiskFull
 
 FORMAT: Final = b"2"
 OUTDATED_FORMATS: Final = (b"1",)
@@ -65,7 +65,8 @@ class Index:
             # Bloom filters and the size of the cache.
             index = cls(Rdict(path, _options(), column_families={"default": _options()}))
         except Exception as error:  # rocksdict raises nothing narrower
-            _raise_if_full("open", path, error)
+            if _says_full(error):
+                raise _full("open", path) from error
             raise IndexDamaged(f"{path} cannot be opened: {error}") from error
         found = index.get(keys.META_FORMAT)
         if found is None and next(index.scan(b"", b"\xff"), None) is None:
@@ -149,28 +150,27 @@ class Index:
         self._deleted_ranges.clear()
 
     def flush(self, wait: bool = True) -> None:
-        """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit."""
-        self._flush(wait)
+        """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit,
+        DiskError when it fails otherwise.
+        """
+        try:
+            self._database.flush(wait)
+        except Exception as error:  # rocksdict raises nothing narrower
+            path = self._database.path()
+            raise (_full("flush", path) if _says_full(error) else DiskError("flush", path, 0, str(error))) from error
 
     def close(self) -> None:
-        """Flush and close. What is staged and not committed is dropped. DiskFull when what was committed since the last
-        flush is not on disk; it is closed all the same."""
+        """Flush and close. What is staged and not committed is dropped. DiskFull or DiskError when what was committed
+        since the last flush is not on disk; it is closed all the same."""
         self._staged.clear()
         self._deleted_ranges.clear()
         try:
-            self._flush(True)
-        except DiskFull:
+            self.flush()
+        except DiskError:
             with contextlib.suppress(Exception):  # it tries to flush once more, and is closed whatever comes of that
                 self._database.close()
             raise
         self._database.close()
-
-    def _flush(self, wait: bool) -> None:
-        try:
-            self._database.flush(wait)
-        except Exception as error:  # rocksdict raises nothing narrower
-            _raise_if_full("flush", self._database.path(), error)
-            raise
 
     def _in_deleted_range(self, key: bytes) -> bool:
         return any(begin <= key < end for begin, end in self._deleted_ranges)
@@ -228,8 +228,10 @@ def _options() -> Options:
     return options
 
 
-def _raise_if_full(operation: str, path: str, error: Exception) -> None:
-    """DiskFull, if RocksDB means that: it tells so by a text only."""
-    reason = os.strerror(errno.ENOSPC)
-    if reason in str(error):
-        raise DiskFull(operation, path, errno.ENOSPC, reason) from error
+def _says_full(error: Exception) -> bool:
+    """RocksDB tells so by a text only."""
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def _full(operation: str, path: str) -> DiskFull:
+    return DiskFull(operation, path, errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,7 +15,7 @@ from raft.proposals import Applied
 from store import keys
 from store.command import Command
 from store.index import Index
-from store.log_errors import REPAIR_ADVICE
+from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 SEGMENT_BYTES = 1 << 16
@@ -82,6 +82,35 @@ async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> No
         node.clock.now_ms += 5_000
         await wait_for_start(node, 3)
     assert not fatal
+
+
+@pytest.mark.parametrize(("error", "ends"), [(DiskFull, False), (DiskError, True)])
+async def test_the_log_stays_while_the_index_cannot_be_brought_to_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[DiskError],
+    ends: bool,
+) -> None:
+    fatal: list[str] = []
+    config = node_config(tmp_path, retention_check_ms=CHECK_MS, segment_bytes=SEGMENT_BYTES)
+    async with running_node(config, fatal) as node:
+
+        def fails(*_: object, **__: object) -> None:
+            raise error("flush", "index", 0, "it says no")
+
+        await make_topic(node, retention_ms=5_000)
+        with monkeypatch.context() as patched:
+            patched.setattr(node.core.state, "flush", fails)
+            await send(node, 8, "x" * (SEGMENT_BYTES // 4))
+            node.clock.now_ms += 5_000
+
+            async def is_said() -> bool:
+                return bool(fatal) if ends else "cannot be shortened yet: flush index: it says no" in caplog.text
+
+            await node.wait(is_said)
+            assert node.core.log.base.index == 0
+    assert set(fatal) == ({"flush index: it says no"} if ends else set())
 
 
 def walk_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from store.commit_log import CommitLog
 from store.errors import Refused
 from store.hard_state import HardState
 from store.index import Index
+from store.log_errors import DiskFull
 from store.state_machine import StateMachine
 from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until
@@ -261,6 +263,27 @@ async def test_failed_sync_stops_the_node_with_the_reason(tmp_path: Path) -> Non
         others = [member for member in members if member is not leader]
         applied = await propose_until_accepted(others, lambda: message("b"))
         assert leader.config.node_id not in applied.durable_on
+
+
+async def test_full_disk_while_committed_entries_are_applied_stops_the_node_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could be applied after that: the state would lack what the entry did."""
+    async with cluster(1, tmp_path) as members:
+        member = members[0]
+        leader = await leader_of(members)
+        await put_topic(leader)
+
+        def is_full(*_: object, **__: object) -> None:
+            raise DiskFull("flush", "index", errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(member.index, "flush", is_full)
+        monkeypatch.setattr(member.machine, "_flush_entries", 1)
+        sending = asyncio.ensure_future(leader.node.propose(message("b")))
+        await until(lambda: bool(member.fatal))
+        assert "cannot be applied here: flush index: No space left" in member.fatal[0]
+        sending.cancel()
+        monkeypatch.undo()
 
 
 async def test_slow_disk_is_not_a_dead_node(tmp_path: Path) -> None:

@@ -272,11 +272,12 @@ def test_the_index_is_flushed_by_entries_and_by_bytes(tmp_path: Path, monkeypatc
     flushed: dict[Path, list[int]] = {}
     for replica in (by_entries, by_bytes):
         flushes = flushed.setdefault(replica.directory, [])
-        monkeypatch.setattr(
-            replica.index, "flush", lambda wait, r=replica, f=flushes: f.append(r.machine.applied_index)
-        )
-        for _ in range(40):
-            replica.one(PutTopic("orders"))
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                replica.index, "flush", lambda wait, r=replica, f=flushes: f.append(r.machine.applied_index)
+            )
+            for _ in range(40):
+                replica.one(PutTopic("orders"))
         replica.close()
     assert flushed[by_entries.directory] == [10, 20, 30, 40]
     distances = [by_bytes.log.entries[index - 1].position for index in flushed[by_bytes.directory]]
