@@ -29,6 +29,7 @@ TRANSACTION_TOPIC: Final = "bench-transactions"
 CONSUME_TOPIC: Final = "bench-consume"
 COMPRESSION_TOPIC: Final = "bench-compression"
 QUEUES: Final = 4
+TRANSACTIONS_AT_ONCE: Final = (64, 256)
 IDLE_S: Final = 3.0
 RESTART_GOAL_S: Final = 3.0
 GIB: Final = 1 << 30
@@ -142,8 +143,10 @@ async def sends(cluster: BenchCluster, seconds: float, bare: floor.Floor, figure
 
 
 async def transactions_and_consumption(cluster: BenchCluster, seconds: float, figures: Figures) -> None:
-    rate = await load.transactions(cluster.urls, TRANSACTION_TOPIC, 1024, seconds)
-    figures.add(Figure("transactions", "transactions, half + commit, 64 at once", rate, "tx/s", 3_000, ">="))
+    for at_once in TRANSACTIONS_AT_ONCE:
+        rate = await load.transactions(cluster.urls, TRANSACTION_TOPIC, 1024, at_once, seconds)
+        what = f"transactions, half + commit, {at_once} at once"
+        figures.add(Figure(f"transactions_{at_once}", what, rate, "tx/s", 3_000, ">="))
     rate = await load.produce_and_consume(cluster.urls, CONSUME_TOPIC, load.noise(256, 1024), seconds)
     figures.add(Figure("end_to_end", "produced and consumed at once, 1 KiB", rate, "msg/s"))
 
@@ -195,6 +198,7 @@ def main() -> int:
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
     figures = Figures(console)
     directory = Path(tempfile.mkdtemp(prefix="keelmq-bench-", dir=settings.directory))
+    stolen_before = floor.stolen_time()
     try:
         needed = DISK_FACTOR * (settings.restart_gib + 2) * GIB
         if shutil.disk_usage(directory).free < needed:
@@ -206,11 +210,15 @@ def main() -> int:
     finally:
         shutil.rmtree(directory)
     console.print(figures.table())
-    load_average = round(os.getloadavg()[0], 1)
-    print(
-        "RESULT",
-        figures.as_json(cpus=os.cpu_count(), load_average=load_average, python=platform.python_version(), nodes=NODES),
-    )
+    stolen_percent = floor.stolen_percent(stolen_before, floor.stolen_time())
+    console.print(f"the machine's host kept {stolen_percent:.1f} % of its cores' time for others")
+    machine = {
+        "cpus": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 1),
+        "stolen_percent": stolen_percent,
+        "python": platform.python_version(),
+    }
+    print("RESULT", figures.as_json(**machine, nodes=NODES))
     return 0
 
 

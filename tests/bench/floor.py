@@ -98,6 +98,23 @@ def round_trip() -> Quantiles:
     return quantiles(taken_s[WARM_UP:])
 
 
+class StolenTime(NamedTuple):
+    """What a virtual machine's cores did not get of their host, and all of their time, in ticks since its start."""
+
+    stolen: int
+    total: int
+
+
+def stolen_time() -> StolenTime:
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    user_to_steal = ticks[:8]  # what guests took is part of user and nice
+    return StolenTime(user_to_steal[7], sum(user_to_steal))
+
+
+def stolen_percent(before: StolenTime, after: StolenTime) -> float:
+    return round(100 * (after.stolen - before.stolen) / max(1, after.total - before.total), 1)
+
+
 def quantiles(taken_s: list[float]) -> Quantiles:
     ordered = sorted(taken_s)
     return Quantiles(ordered[len(ordered) // 2] * 1000, ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000)

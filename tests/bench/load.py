@@ -14,7 +14,6 @@ SEQUENTIAL_SENDS: Final = 2000
 WARM_UP_SENDS: Final = 200
 SENDERS: Final = 64
 BATCH_SENDERS: Final = 8
-TRANSACTIONS_AT_ONCE: Final = 64
 CONSUMER_BATCH: Final = 256
 DRAIN_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 30_000
@@ -83,8 +82,8 @@ async def batch_sends(
         return await per_second(step, BATCH_SENDERS, seconds / 5, seconds)
 
 
-async def transactions(urls: Sequence[str], topic: str, size: int, seconds: float) -> float:
-    """Half message, an empty local transaction, commit; 64 of them at a time."""
+async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int, seconds: float) -> float:
+    """Half message, an empty local transaction, commit."""
     message = keelmq.Message(topic=topic, body=os.urandom(size))
 
     async def nothing(transaction: keelmq.Transaction) -> None:
@@ -99,7 +98,7 @@ async def transactions(urls: Sequence[str], topic: str, size: int, seconds: floa
             result = await producer.execute(message, nothing)
             return 1 if result.outcome is keelmq.Outcome.COMMITTED else 0
 
-        return await per_second(step, TRANSACTIONS_AT_ONCE, seconds / 5, seconds)
+        return await per_second(step, at_once, seconds / 5, seconds)
 
 
 async def produce_and_consume(
