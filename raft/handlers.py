@@ -132,9 +132,9 @@ class SafeSyncObj(FollowerHandlers):
         return index
 
     def durable_on(self, index: int) -> tuple[int, ...]:
-        """Leader: the voters known to have the entry fsynced, this one included."""
+        """Leader: the voters known to have the entry fsynced and whose copies count, this one included."""
         voters = self.configuration.voters
-        nodes = [peer for peer, progress in self._progress.items() if progress.acked >= index and peer in voters]
+        nodes = [peer for peer, progress in self._progress.items() if progress.counted >= index and peer in voters]
         if self.log.synced_index >= index:
             nodes.append(self.config.node_id)
         return tuple(sorted(nodes))

@@ -126,6 +126,24 @@ def test_its_copy_does_not_count_before_it_knows_a_committed_configuration(advan
     assert two.last_reply().counts
 
 
+def test_a_receipt_does_not_name_a_copy_that_does_not_count(advance: Callable[[float], None]) -> None:
+    """That of a voter whose disk is new."""
+    one = Started(1, joins=False)
+    advance(10)
+    one.settle()
+    for following in (member(2, voter=False), member(2)):
+        one.connect(2)
+        one.node.propose_configuration(
+            Configuration((*one.node.configuration.members[:1], following), "one"), lambda *_: None
+        )
+        one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
+    index = one.node.propose(b"entry", lambda *_: None)
+    one.hear(2, AppendReply(one.node.term, True, index, counts=False, votes=False))
+    assert one.node.durable_on(index) == (1,)
+    one.hear(2, AppendReply(one.node.term, True, index, counts=True, votes=True))
+    assert one.node.durable_on(index) == (1, 2)
+
+
 def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float], None]) -> None:
     """As a voter it would be needed at once, for good."""
     one = Started(1, joins=False)
