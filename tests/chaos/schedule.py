@@ -16,7 +16,7 @@ SECOND_FAULT_SHARE: Final = 0.35
 STAGGER_S: Final = (0.0, 1.0)
 HOLD_S: Final = (0.8, 5.0)
 PEACE_S: Final = (0.3, 2.0)
-PROGRESS_TIMEOUT_S: Final = 30.0
+PROGRESS_TIMEOUT_S: Final = 60.0
 # Space and network first: a node that is started needs both.
 HEAL_ORDER: Final = ("disk", "network", "clock", "process")
 

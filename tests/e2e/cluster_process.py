@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from deploy.local_nodes import free_ports
 
-READY_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 15.0
+READY_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 _PR_SET_PDEATHSIG: Final = 1
 

@@ -25,8 +25,6 @@ END_TIMEOUT_S = 240
 BROKEN_TIMEOUT_S = 600
 NO_SKIP_VARIABLE = "TESTS_MAY_NOT_SKIP"  # set by .ci/run where it is root
 START_TIMEOUT_S = 60.0
-HEAL_MS_MAX = 15_000
-"""Far above the goal of 3 s, which is for a machine that runs nothing else."""
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -72,7 +70,6 @@ def test_mixed_chaos_breaks_no_promise(tmp_path: Path) -> None:
     assert result["consumed"] >= result["acked"] * 0.9, "the group did not read what was sent"
     assert result["transactions"].get("committed", 0) > 0
     assert sum(result["nemeses"].values()) >= 3
-    assert result["heal_ms"]["max"] < HEAL_MS_MAX
 
 
 def test_a_broken_cluster_is_found_guilty(tmp_path: Path) -> None:

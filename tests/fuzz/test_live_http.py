@@ -28,7 +28,7 @@ VOLATILE: Final = ("generation", "members", "check_times", "next_check_at_ms")
 TIMED: Final = ("queue_offsets", "positions", "max_offset", "lag", "held")
 """So do messages that wait for their time, or that a pop consumer did not acknowledge in its time."""
 MEMORY_GROWTH_BYTES_MAX: Final = 200 << 20
-REPLY_TIMEOUT_S: Final = 5.0
+REPLY_TIMEOUT_S: Final = 60.0
 REQUEST: Final = (
     b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\n"
     b'Content-Length: 29\r\nConnection: close\r\n\r\n{"messages":[{"body":"text"}]}'

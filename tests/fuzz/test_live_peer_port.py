@@ -21,7 +21,7 @@ CLUSTER_ID: Final = "e2e"
 NODE: Final = 1
 PEER: Final = 2
 INCARNATION: Final = "0123456789abcdef"
-REPLY_TIMEOUT_S: Final = 5.0
+REPLY_TIMEOUT_S: Final = 60.0
 HELLOS: Final = (
     Hello(CLUSTER_ID, PEER, NODE, PROTOCOL, INCARNATION),
     Hello("other", PEER, NODE, PROTOCOL, INCARNATION),

@@ -33,7 +33,7 @@ LARGE_BYTES: Final = 25_000
 _KINDS: Final = ("singles", "batch", "large batch", "transaction")
 _WEIGHTS: Final = (6, 3, 0, 3)
 _EXPIRING_WEIGHTS: Final = (4, 2, 6, 0)
-_START_TIMEOUT_S: Final = 10.0
+_START_TIMEOUT_S: Final = 60.0
 
 
 class Writer:

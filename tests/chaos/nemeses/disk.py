@@ -24,7 +24,7 @@ ROOM_BYTES: Final = (0, 1 << 12, 1 << 16, 1 << 18)
 RESIZE_ATTEMPTS: Final = 20
 DELAY_MS: Final = (10, 300)
 ATTACH_TIMEOUT_S: Final = 5.0
-STOP_AFTER_ERROR_S: Final = 5.0
+STOP_AFTER_ERROR_S: Final = 30.0
 POLL_S: Final = 0.02
 
 

@@ -288,7 +288,7 @@ async def test_full_disk_while_committed_entries_are_applied_stops_the_node_with
 
 async def test_slow_disk_is_not_a_dead_node(tmp_path: Path) -> None:
     """Heartbeats are answered while a sync hangs, so leadership does not flap."""
-    async with cluster(3, tmp_path) as members:
+    async with cluster(3, tmp_path, election_timeout_ms=2_000) as members:
         leader = await leader_of(members)
         await put_topic(leader)
         term = leader.node.term
