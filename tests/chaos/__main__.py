@@ -64,6 +64,7 @@ def main() -> int:
         terminated.append(number)
         signal.raise_signal(signal.SIGINT)  # asyncio knows how to end by that one
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job begins with it ignored
     signal.signal(signal.SIGTERM, on_terminate)
     try:
         with display, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
