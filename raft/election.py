@@ -229,7 +229,10 @@ class ElectionHandlers(PinnedSyncObj):
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         election_allowed = False
-        if self.role != LEADER and self.election_deadline < now() and self.connected_to_anyone:
+        is_due = self.role != LEADER and self.election_deadline < now()
+        if is_due and not self.connected_to_anyone:
+            self.set_leader(None)  # whoever led cannot be heard; the election waits for somebody to ask
+        elif is_due:
             standing, self._standing = self._standing, False
             if standing and self.is_voter:
                 self.journal.become_voter()

@@ -146,6 +146,13 @@ class Membership:
         """Of all these configurations, learners included."""
         return frozenset(member.node_id for each in self._known for member in each.configuration.members)
 
+    @property
+    def addresses(self) -> dict[int, PeerAddress]:
+        """Where those nodes speak Raft, by what was said last. One whose removal is not committed is among them: the
+        removal may be cut off, and that node lead.
+        """
+        return {member.node_id: member.address for each in self._known for member in each.configuration.members}
+
     def append(self, index: int, configuration: Configuration) -> None:
         """A record that lies before what is settled comes late, to a log that is filled up to an installed state."""
         if index > self.index:

@@ -32,8 +32,12 @@ CONNECT_TIMEOUT_MS = 1_000
 """A new attempt begins with a new packet; the kernel's repetitions of the old one come ever more rarely, and a network
 that is whole again would wait for them."""
 RECONNECT_MS = 200
+REMOVED_RECONNECT_MS = 2_000
+"""A node that was removed goes on asking, but not so often, whether it is wanted again."""
 HANDSHAKE_FRAME_BYTES = 4096
 """What a stranger may make this node keep before it has said who it is."""
+REFUSED_MAX = 64
+"""Nodes whose last refusal is remembered."""
 PORT_DIGITS_MAX, PORT_MAX = 5, 65535
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Beyond this much in a connection's buffer, messages to that peer are dropped."""
@@ -62,6 +66,7 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         self._dialers: dict[int, asyncio.Task[None]] = {}
         self._dialled: dict[int, PeerAddress] = {}
         self._guests: dict[int, PeerAddress] = {}  # not in the configuration, and heard all the same
+        self._refused: dict[int, str] = {}
         self._started = False
         self._client_tls = make_client_tls(config.tls) if config.tls else None
         self._server_tls = make_server_tls(config.tls) if config.tls else None
@@ -88,13 +93,15 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             connection.close()
 
     def set_membership(self, membership: Membership) -> None:
-        """Called again whenever it changes: connections to who is new are opened, those of who was removed closed."""
+        """Called again whenever it changes: connections to who is new are opened, those of who was removed closed as
+        soon as that is committed.
+        """
         self._membership = membership
-        members = {member.node_id: member.address for member in membership.current.members}
-        self._addresses = {peer: address for peer, address in members.items() if peer != self._config.node_id}
+        self._addresses = membership.addresses
+        self._addresses.pop(self._config.node_id, None)
         for peer in self._addresses:
             self._guests.pop(peer, None)
-        if self._config.node_id in members:
+        if membership.current.find(self._config.node_id) is not None:
             self.removed_by = None
         for peer in [*self._senders]:
             if membership.is_stranger(peer, membership.settled.index) and peer not in self._guests:
@@ -146,7 +153,7 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
                 if failure != last_failure:  # once per reason, not five times a second
                     log.warning("no connection to node %d at %s:%d: %s", peer, address.host, address.port, failure)
                 last_failure = failure
-            await asyncio.sleep(RECONNECT_MS / 1000)
+            await asyncio.sleep((REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
 
     async def _dial(self, peer: int, address: PeerAddress) -> None:
         """Connects, and returns when that connection has ended."""
@@ -239,9 +246,10 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         removed = bool(refusal) and self._was_removed(message)
         connection.write(encode(Welcome(self._config.node_id, refusal, self._config.incarnation, removed)))
         if refusal:
-            log.warning("refused a peer connection: %s", refusal)
+            self._log_refusal(message.node_id, refusal)
             connection.close()
             return
+        self._refused.pop(message.node_id, None)
         if connection.handshake_timer is not None:
             connection.handshake_timer.cancel()
         keep_alive(connection)
@@ -251,6 +259,14 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         if peer.id not in self._addresses:
             self._welcome_guest(peer.id, message.address, connection)
         connection.on_message = lambda _, received: self._deliver(peer, message.incarnation, received)
+
+    def _log_refusal(self, node_id: int, refusal: str) -> None:
+        """Once per node and reason: it asks again for ever."""
+        if self._refused.get(node_id) != refusal:
+            log.warning("refused a peer connection: %s", refusal)
+            if len(self._refused) >= REFUSED_MAX:
+                self._refused.clear()
+            self._refused[node_id] = refusal
 
     def _welcome_guest(self, peer: int, address: str, connection: FrameProtocol) -> None:
         """Who is not in the configuration here is dialled as long as its own connection stands."""

@@ -358,3 +358,41 @@ async def test_followers_hear_of_a_commit_without_waiting_for_a_heartbeat(
         await leader.node.propose(message("b"))
         await until(lambda: same_state(members))
         assert (leader.node.term, leader.node.is_leader) == (term, True), "not from another leader"
+
+
+async def test_a_node_that_is_removed_while_it_runs_says_so(tmp_path: Path) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        removed = next(each for each in members if each is not leader)
+        await until(lambda: leader.node.is_caught_up(removed.node.node_id))
+        await leader.node.propose_configuration(lambda current: current.without(removed.node.node_id))
+        await until(lambda: removed.node.removed_by is not None)
+        assert removed.node.leader_id is None
+
+
+def deaf_to(member: Member, peer: int) -> None:
+    transport = member.node._transport
+    deliver = transport._deliver
+    transport._deliver = lambda node, *rest: None if node.id == peer else deliver(node, *rest)  # type: ignore[method-assign]
+
+
+async def test_a_removal_that_never_commits_cuts_no_node_off(tmp_path: Path) -> None:
+    """Node 1 appends the removal of node 2 and loses its link to 3, which is elected, writes, and hands over to 2."""
+    async with cluster(3, tmp_path) as members:
+        one = await leader_of(members)
+        two, three = (each for each in members if each is not one)
+        await put_topic(one)
+        await until(lambda: same_state(members))
+        await until(lambda: one.node.is_caught_up(two.node.node_id))
+        deaf_to(one, three.node.node_id)
+        deaf_to(three, one.node.node_id)
+        two.node._raft._retired = True  # so that 3 is elected
+        removal = one.node.propose_configuration(lambda current: current.without(two.node.node_id))
+        removal.add_done_callback(lambda future: future.exception())
+        await until(lambda: three.node.is_leader)
+        for number in range(3):
+            await three.node.propose(message(f"b{number}"))
+        two.node._raft._retired = False
+        await three.stop()
+        applied = await propose_until_accepted([one, two], lambda: message("after"))
+        assert applied.result.results[0].offset == 3

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from raft import transport
 from raft.config import PeerAddress, RaftConfig
 from raft.frames import FrameProtocol
 from raft.membership import Configuration, InForce, Member, Membership
@@ -68,20 +69,47 @@ async def test_who_was_heard_before_it_was_added_is_no_guest_once_it_was_removed
         assert two.removed_by is None
 
 
-async def test_a_removal_that_is_not_committed_breaks_no_incoming_connection() -> None:
+async def test_a_removal_breaks_no_connection_before_it_is_committed() -> None:
+    """It may be cut off, and who was to be removed lead: it needs answers."""
     first, second = two_nodes()
     async with running(first, second) as [(one, got_one), (two, got_two)]:
         await until(lambda: got_one.connected == {2} and got_two.connected == {1})
         both = configuration(first, second)
         membership = Membership(InForce(0, both), [InForce(10, configuration(first))])
         one.set_membership(membership)
-        await until(lambda: not got_one.connected)
-        assert two.send(1, TimeoutNow(1))
-        await until(lambda: got_one.messages == [(2, TimeoutNow(1))])
-        membership.truncate_from(10)
-        one.set_membership(membership)
-        await until(lambda: got_one.connected == {2})
+        for number in (1, 2):
+            assert two.send(1, TimeoutNow(number))
+            assert one.send(2, TimeoutNow(number))
+        await until(lambda: got_one.messages == [(2, TimeoutNow(1)), (2, TimeoutNow(2))])
+        await until(lambda: got_two.messages == [(1, TimeoutNow(1)), (1, TimeoutNow(2))])
         assert two.removed_by is None
+        membership.settle(10)
+        one.set_membership(membership)
+        await until(lambda: got_one.connected == got_two.connected == set())
+
+
+async def test_who_is_refused_again_and_again_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transport, "REMOVED_RECONNECT_MS", 1)
+    first, second = two_nodes()
+    async with running(first, second) as [(one, got_one), (_, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        refusals: list[int] = []
+        log_refusal = one._log_refusal
+
+        def counted(node_id: int, refusal: str) -> None:
+            refusals.append(node_id)
+            log_refusal(node_id, refusal)
+
+        monkeypatch.setattr(one, "_log_refusal", counted)
+        one.set_membership(Membership(InForce(10, configuration(first))))
+        await until(lambda: len(refusals) > 5)
+        one.set_membership(Membership(InForce(11, configuration(first, second))))
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        one.set_membership(Membership(InForce(12, configuration(first))))
+        await until(lambda: got_two.connected == set() and len(refusals) > 12)
+        assert caplog.text.count("refused a peer connection: node 2 was removed") == 2
 
 
 async def test_a_peer_is_dialled_where_the_configuration_says() -> None:
