@@ -58,10 +58,11 @@ MUTANTS = (
     mutant(9, Swap(DedupeWindow, "message", knows_no_message)),
     mutant(9, Swap(DedupeWindow, "batch", forgets_ids_at_a_restart), Swap(DedupeWindow, "_remember", _notes_in_memory)),
     mutant(9, Swap(keys, "batch_id", ignores_the_topic)),
-    mutant(9, Swap(DedupeWindow, "__init__", forgets_the_youngest_ids)),
+    mutant(9, Swap(DedupeWindow, "__init__", forgets_the_youngest_ids), rare=True),
     mutant(
         9,
         Swap(DedupeWindow, "end_entry", measures_age_by_its_own_clock),
         Swap(DedupeWindow, "__init__", forgets_the_youngest_ids),
+        rare=True,
     ),
 )

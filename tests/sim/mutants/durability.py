@@ -89,7 +89,7 @@ MUTANTS = (
     mutant(2, Swap(raft.node, "SafeSyncObj", CountsOwnCopyEarly)),
     mutant(1, Swap(raft.node, "SafeSyncObj", ReceiptNamesEverybody)),
     mutant(2, Swap(CommitLog, "sync", sync_covers_too_much)),
-    mutant(2, Swap(CommitLog, "sync", retries_failed_sync)),
+    mutant(2, Swap(CommitLog, "sync", retries_failed_sync), rare=True),
     mutant(10, Swap(CommitLog, "sync", marks_before_sync)),
     mutant(11, Swap(ProposalQueue, "_on_outcome", answers_in_the_wrong_order)),
 )

@@ -116,8 +116,8 @@ class GrantsPreVotesBesideALivingLeader(SafeSyncObj):
         super()._on_pre_vote(peer, request)
 
 
-def _handlers(invariant: int, part: type[SafeSyncObj], *more: Swap) -> Variant:
-    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), *more)
+def _handlers(invariant: int, part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Variant:
+    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
 
 
 MUTANTS = (
@@ -126,7 +126,7 @@ MUTANTS = (
     _handlers(1, VotesForAnyLog),
     _handlers(2, VotesTwice),
     _handlers(3, VotesTwiceUnguarded, Swap(HardState, "_check", _check_nothing)),
-    _handlers(3, CountsVotesPerMessage),
+    _handlers(3, CountsVotesPerMessage, rare=True),
     _handlers(3, LeadsOnInAHigherTerm),
     _handlers(12, VotesAfterWipe),
     mutant(12, Swap(Rejoin, "holds_all", rejoins_before_catching_up)),

@@ -120,11 +120,11 @@ MUTANTS = (
     mutant(2, Swap(store.commit_log, "publish_segment", begins_segment_without_directory_sync)),
     mutant(2, Swap(store.commit_log, "seal_active", seals_without_sync)),
     mutant(2, Swap(store.commit_log, "cut_log", cuts_without_sync)),
-    mutant(10, Swap(CommitLog, "truncate_from", cuts_without_lowering_the_mark)),
+    mutant(10, Swap(CommitLog, "truncate_from", cuts_without_lowering_the_mark), rare=True),
     mutant(2, Swap(CommitLog, "_synced", counts_a_sync_across_a_cut)),
     mutant(2, Swap(CommitLog, "_replace_sync_file", goes_on_syncing_the_old_segment)),
     mutant(3, Swap(CommitLog, "truncate_from", remembers_the_term_of_what_it_cut)),
     mutant(2, Swap(HardState, "_write_temporary", hard_state_without_sync)),
     mutant(2, Swap(HardState, "_write", hard_state_without_directory_sync)),
-    mutant(2, Swap(HardState, "_load", acts_on_a_rename_that_may_vanish)),
+    mutant(2, Swap(HardState, "_load", acts_on_a_rename_that_may_vanish), rare=True),
 )

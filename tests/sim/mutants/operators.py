@@ -163,7 +163,7 @@ MUTANTS = (
     mutant(6, Swap(TransactionTable, "reopen_timeline", a_resume_forgets_the_discard), rare=True),
     mutant(6, Swap(Transactions, "resume", anybody_resumes_again)),
     mutant(6, Swap(ClusterSettings, "require_transactions", ignores_the_switch)),
-    mutant(6, Swap(Transactions, "prepare", the_switch_stops_retries)),
+    mutant(6, Swap(Transactions, "prepare", the_switch_stops_retries), rare=True),
     mutant(8, Swap(ClusterSettings, "__init__", forgets_the_switch_at_a_restart)),
     mutant(6, Swap(Core, "propose_all", mixes_up_a_request)),
     mutant(6, Swap(Core, "propose_all", one_fails_all)),

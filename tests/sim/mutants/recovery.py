@@ -72,11 +72,11 @@ def uses_a_name_that_may_vanish(disk: Disk, *arguments: Any) -> Recovered:
 
 
 MUTANTS = (
-    mutant(10, Swap(store.recovery, "_classify", takes_a_torn_tail_for_damage)),
-    mutant(2, Swap(store.recovery, "_settle", believes_the_page_cache)),
+    mutant(10, Swap(store.recovery, "_classify", takes_a_torn_tail_for_damage), rare=True),
+    mutant(2, Swap(store.recovery, "_settle", believes_the_page_cache), rare=True),
     mutant(2, Swap(store.recovery, "_settle", opens_without_sync)),
-    mutant(10, Swap(store.recovery, "_settle", leaves_what_follows_a_torn_record)),
-    mutant(10, Swap(store.recovery, "scan_records", believes_headers)),
+    mutant(10, Swap(store.recovery, "_settle", leaves_what_follows_a_torn_record), rare=True),
+    mutant(10, Swap(store.recovery, "scan_records", believes_headers), rare=True),
     mutant(10, Swap(store.recovery, "scan_records", goes_on_behind_a_hole)),
     mutant(2, Swap(store.commit_log, "recover", uses_a_name_that_may_vanish)),
 )

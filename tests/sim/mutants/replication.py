@@ -175,23 +175,23 @@ class AnswersForAnothersEntry(SafeSyncObj):
         super().apply_committed()
 
 
-def _handlers(invariant: int, part: type[SafeSyncObj]) -> Variant:
-    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part))
+def _handlers(invariant: int, part: type[SafeSyncObj], *, rare: bool = False) -> Variant:
+    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), rare=rare)
 
 
 MUTANTS = (
-    _handlers(1, TakesAcksOfAnyTerm),
+    _handlers(1, TakesAcksOfAnyTerm, rare=True),
     _handlers(12, CountsAcksOfALostDisk),
     _handlers(12, CountsANewDiskAtOnce),
-    _handlers(1, KeepsPromisesOfPastTerms),
+    _handlers(1, KeepsPromisesOfPastTerms, rare=True),
     _handlers(1, CutsMatchingEntries),
     _handlers(3, CutsCommittedEntries),
     _handlers(3, AppendsWithoutMatching),
-    _handlers(3, FollowsDeposedLeaders),
-    _handlers(1, AcksItsWholeLog),
+    _handlers(3, FollowsDeposedLeaders, rare=True),
+    _handlers(1, AcksItsWholeLog, rare=True),
     _handlers(1, CommitsAlone),
     _handlers(3, CommitsEarlierTerms),
-    _handlers(3, TakesTheLeadersCommitIndex),
+    _handlers(3, TakesTheLeadersCommitIndex, rare=True),
     mutant(3, Swap(Journal, "getRaftCommitIndex", calls_all_committed_after_a_restart)),
     _handlers(4, AppliesBeforeCommit),
     _handlers(8, AppliesTwice),

@@ -121,7 +121,7 @@ MUTANTS = (
     mutant(15, Swap(LogReferences, "floor", needs_less_of_the_log)),
     mutant(15, Swap(TransactionTable, "expire", forgets_transactions_early)),
     mutant(15, Swap(TransactionTable, "expire", forgets_undecided_transactions)),
-    mutant(15, Swap(TransactionTable, "expire", forgets_what_was_resumed)),
+    mutant(15, Swap(TransactionTable, "expire", forgets_what_was_resumed), rare=True),
     mutant(15, Swap(TransactionTable, "expire", never_forgets_a_transaction)),
     mutant(15, Swap(TransactionTable, "_forget", keeps_the_log_of_forgotten_transactions)),
     mutant(15, Swap(LogReferences, "__init__", forgets_after_a_restart_what_points_at_the_log)),

@@ -133,7 +133,7 @@ MUTANTS = (
     mutant(6, Swap(Core, "propose", decides_alone)),
     mutant(7, Swap(Core, "propose", commits_offsets_alone)),
     mutant(7, Swap(Sessions, "expired", expires_members_it_never_heard)),
-    mutant(7, Swap(Sessions, "expired", goes_by_heartbeats_of_long_ago)),
+    mutant(7, Swap(Sessions, "expired", goes_by_heartbeats_of_long_ago), rare=True),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_skips_to_the_end)),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_keeps_the_generation)),
     mutant(7, Swap(store.groups, "assign", gives_a_queue_to_two)),

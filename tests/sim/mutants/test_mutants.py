@@ -1,5 +1,6 @@
 """A few mutants at a time, with fresh seeds: the suite still sees what it is there to see."""
 
+import inspect
 import io
 import json
 from random import SystemRandom
@@ -15,7 +16,7 @@ from . import __main__ as command
 from .hunt import Hunt, hunt
 
 PICKED = 2
-SEEDS_MAX = 60
+SEEDS_MAX = 100
 """A mutant that is not `rare` needs a few seeds; the suite would have to be very unlucky, or blind."""
 
 
@@ -40,6 +41,18 @@ def test_every_mutant_says_what_it_breaks() -> None:
         with variant.installed():
             assert all(getattr(owner, name) is part for owner, name, part in variant.swaps)
         assert not any(getattr(owner, name) is part for owner, name, part in variant.swaps)
+
+
+def test_every_mutant_takes_what_the_real_part_takes() -> None:
+    """Else it would be its calls that are found, not what it breaks."""
+    for name, variant in MUTANTS.items():
+        for swap in variant.swaps:
+            real = inspect.getattr_static(swap.owner, swap.name)
+            if not (inspect.isfunction(real) and inspect.isfunction(swap.part)):
+                continue
+            taken = inspect.signature(swap.part).parameters.values()
+            if not any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in taken):
+                assert len(taken) == len(inspect.signature(real).parameters), name
 
 
 def test_nothing_of_a_mutant_stays_behind() -> None:

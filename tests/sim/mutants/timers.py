@@ -23,7 +23,7 @@ def delivers_before_the_time(timers: Timers, until_ms: int, limit: int, ids_max:
     return _due(timers, until_ms + 3_600_000, limit, ids_max)
 
 
-def loses_what_is_due(placement: Placement, topic: Topic, timer: Timer, at: At) -> int:
+def loses_what_is_due(placement: Placement, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
     """A timer that is due is taken out, and its messages are appended nowhere."""
     return topic.ends[timer.queue]
 
