@@ -186,10 +186,10 @@ class Connection:
                     pause_s = self._refused(node, rest.error, response, call)
                 else:
                     pause_s = self._not_yet(node, response, call)
+            if not call.over() and pause_s:
+                await asyncio.sleep(min(pause_s, call.deadline.remaining_s()))
             if call.over():
                 raise call.final_error()
-            if pause_s:
-                await asyncio.sleep(min(pause_s, call.deadline.remaining_s()))
 
     async def call_for(self, kind: type[T], method: str, target: str, *, body: Any = None, **options: Any) -> T:
         """Like `call`, with `body` (a struct or plain data) sent as JSON and the answer decoded as `kind`."""

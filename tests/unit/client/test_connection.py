@@ -8,6 +8,7 @@ import pytest
 from keelmq.connection import Connection, parse_servers
 from keelmq.errors import (
     Closed,
+    DiskFull,
     InvalidRequest,
     NoLeader,
     Overloaded,
@@ -212,6 +213,17 @@ async def test_overload_honours_retry_after_and_uses_tries(clock: Clock) -> None
     assert caught.value.status == 429
     assert len(transport.requests) == 3
     assert clock.pauses[:2] == [1.0, 1.0]
+
+
+async def test_nothing_is_sent_once_the_budget_is_over(clock: Clock) -> None:
+    """There would be no time for an answer, and what was refused each time would end as an unknown outcome."""
+    connection, transport = connect(clock, lambda request: problem(507, "disk_full"))
+    with pytest.raises(DiskFull) as caught:
+        await connection.call("PUT", "/v1/x", body=b"{}", deadline=Deadline(1_000, clock), tries=None)
+    assert "nothing was stored: about disk_full" in caught.value.detail
+    assert not caught.value.outcome_unknown
+    assert clock.now_s == pytest.approx(101.0)
+    assert min(request.timeout_s for request in transport.requests) > 0
 
 
 async def test_an_error_of_the_caller_is_raised_at_once(clock: Clock) -> None:
