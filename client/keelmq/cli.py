@@ -27,7 +27,8 @@ app = typer.Typer(
     help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster and its log.\n\n"
     "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS. Every command takes [bold]--json[/bold]. "
     "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
-    epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n    keelmq send orders 'hello' --key order-1\n\n"
+    epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
+    "    keelmq send orders 'hello' --message-id order-1\n\n"
     "    keelmq consume orders --from earliest --max 10\n\n    keelmq message trace order-1\n\n"
     "    keelmq transaction list --state prepared",
 )

@@ -25,10 +25,9 @@ def _root() -> None: ...
 
 @app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
 def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Ask every node how it sees itself and the others. Exit code 1 unless a node leads and all answer."""
+    """Ask every node how it sees itself and the others. Exit code 1 unless one node leads and all answer."""
     nodes = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
-    leaders = [node for node in nodes if node.get("role") == "leader"]
-    healthy = bool(leaders) and not any("error" in node for node in nodes)
+    healthy = _is_healthy(nodes)
     if as_json:
         print_json({"healthy": healthy, "nodes": nodes})
     else:
@@ -63,6 +62,15 @@ def settings(
         print_json(answer)
     else:
         print(f"new transactions are {'refused' if answer['reject_transactions'] else 'taken'}")
+
+
+def _is_healthy(nodes: list[dict[str, Any]]) -> bool:
+    """Whether one node leads, and all answer and follow it. One that was removed does not matter."""
+    counted = [node for node in nodes if not node.get("removed")]
+    leaders = [node for node in counted if node.get("role") == "leader"]
+    if len(leaders) != 1 or any("error" in node for node in counted):
+        return False
+    return all(node.get("leader_id") == leaders[0]["node_id"] for node in counted)
 
 
 async def _ask_all(servers: str) -> list[dict[str, Any]]:
@@ -113,10 +121,14 @@ def _role(node: dict[str, Any]) -> str:
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     from rich.console import Console
 
-    first = next((node for node in nodes if "error" not in node), None)
-    if first is not None:
-        leader = first["leader_url"] or "no leader is known"
-        print(f"cluster {first['cluster_id']}, term {first['term']}, leader {leader}")
+    answering = [node for node in nodes if "error" not in node and not node.get("removed")]
+    if answering:
+        newest = max(answering, key=lambda node: (node["leader_url"] is not None, node["term"]))
+        leader = newest["leader_url"] or "no leader is known"
+        print(f"cluster {newest['cluster_id']}, term {newest['term']}, leader {leader}")
+    leaders = [str(node["node_id"]) for node in nodes if node.get("role") == "leader"]
+    if len(leaders) > 1:
+        print(f"nodes {', '.join(leaders)} lead: one has been replaced just now, or they are of two clusters")
     rows = [
         (
             node.get("node_id"),
