@@ -17,7 +17,7 @@ from raft.errors import NoLeader, NotLeader, UnknownOutcome
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied
-from store.command import Command, ExpireMessages, Proposal
+from store.command import Command, DeleteTopic, ExpireMessages, Proposal, PutTopic
 from store.commit_log import CommitLog
 from store.log_errors import DiskFull, LogError
 from store.state_machine import StateMachine
@@ -62,7 +62,7 @@ class Core:
         Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full. UnknownOutcome also when it
         takes longer than request_timeout_ms; it may still be committed then.
         """
-        if not isinstance(command, ExpireMessages):  # which makes room
+        if not self._makes_room(command):
             self._require_disk()
         begun_s = time.perf_counter()
         try:
@@ -108,11 +108,19 @@ class Core:
     def _late(self) -> UnknownOutcome:
         return UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms")
 
+    def _makes_room(self, command: Command) -> bool:
+        """What has to be possible on a disk that is low: it is small, and frees more than it takes."""
+        if isinstance(command, PutTopic):  # to keep its messages for less time
+            return self.state.topic(command.topic) is not None
+        return isinstance(command, ExpireMessages | DeleteTopic)
+
     def _require_disk(self) -> None:
         if self.disk_is_low:
             self.require_leader()
             raise Problem(
-                "disk_full", f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room"
+                "disk_full",
+                f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room there, delete "
+                "topics, or keep messages for less time",
             )
 
     def is_leader(self) -> bool:

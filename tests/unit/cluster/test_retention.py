@@ -84,6 +84,21 @@ async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> No
     assert not fatal
 
 
+async def test_a_disk_that_is_low_does_not_keep_an_operator_from_making_room(node: Node) -> None:
+    for name in ("orders", "gone"):
+        assert (await node.call("PUT", f"/v1/topics/{name}", {"queues": 1})).status == 201
+    node.core.disk_is_low = True
+    node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
+    assert await make_topic(node, retention_ms=5_000) == 200
+    assert (await node.call("DELETE", "/v1/topics/gone")).status == 204
+    for method, path, body in (
+        ("PUT", "/v1/topics/new", {"queues": 1}),
+        ("POST", "/v1/topics/orders/messages", {"messages": [{"body": "x"}]}),
+    ):
+        refused = await node.call(method, path, body)
+        assert (refused.status, refused.body["code"]) == (507, "disk_full")
+
+
 @pytest.mark.parametrize(("error", "ends"), [(DiskFull, False), (DiskError, True)])
 async def test_the_log_stays_while_the_index_cannot_be_brought_to_disk(
     tmp_path: Path,
