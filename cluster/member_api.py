@@ -104,7 +104,7 @@ class MemberApi:
         def change(configuration: Configuration) -> Configuration:
             following = configuration.with_voter(node_id)
             if not self._core.raft.is_caught_up(node_id):
-                raise MembershipRefused("not_caught_up", f"node {node_id} is not up to date yet; try again")
+                raise MembershipRefused("not_caught_up", self._what_is_missing(node_id))
             self._require_quorum(following)
             return following
 
@@ -134,6 +134,18 @@ class MemberApi:
             raise NotLeader(core.raft.leader_id)
         await core.change_members(change)
         return self._answer()
+
+    def _what_is_missing(self, node_id: int) -> str:
+        peers = self._core.raft.peers
+        if not peers[node_id].connected:
+            return f"node {node_id} does not answer at the address that it was added with; is it running?"
+        silent = [peer for peer, status in peers.items() if not status.connected]
+        if not silent:
+            return f"node {node_id} is not up to date yet; try again"
+        return (
+            f"node {node_id} is not up to date yet, and its disk counts only when it has heard from every node; "
+            f"{silent} cannot be reached: start them, or remove them first if they are gone for good"
+        )
 
     def _require_quorum(self, following: Configuration) -> None:
         """A change is in force at once, and without a majority that answers it could never be undone."""

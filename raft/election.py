@@ -257,7 +257,11 @@ class ElectionHandlers(PinnedSyncObj):
         first_election = self._has_blank_log
         if first_election and self._pre_votes is not None:
             missing = [peer for peer in self.other_voters if peer not in self._pre_votes]
-            log.warning("the first election of a cluster needs every node; no vote from %s", missing)
+            log.warning(
+                "the first election of a cluster needs every node; no vote from %s: start it, and if it runs, it held "
+                "another cluster before, and its data directory has to be emptied",
+                missing,
+            )
         if self.sync_is_overdue():
             log.warning("not standing for election: the disk has not synced for too long")
             return

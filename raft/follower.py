@@ -27,6 +27,8 @@ class FollowerHandlers(ElectionHandlers):
         self, config: RaftConfig, journal: Journal, transport: LibraryTransport, membership: Membership
     ) -> None:
         self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
+        self._asked: set[int] = set()
+        self._is_full = False
         super().__init__(config, journal, transport, membership)
 
     def on_append(self, peer: int, append: Append) -> None:
@@ -76,7 +78,9 @@ class FollowerHandlers(ElectionHandlers):
             return
         if not self._rejoin.has_heard_all(self._candidates):
             for peer in self._rejoin.to_ask(self._candidates):
-                log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
+                if peer not in self._asked:
+                    self._asked.add(peer)
+                    log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
                 self.send(peer, PreVote(self.term, self.log.last_index, self.log.last_term, False))
             return
         if not self._rejoin.holds_all(self.term, self.commit_index, self.log.term_at):
@@ -87,7 +91,8 @@ class FollowerHandlers(ElectionHandlers):
         except DiskFull as error:  # the next tick tries again
             log.debug("cannot note that this node has caught up: %s", error)
         else:
-            log.info("caught up at entry %d: from now on this node votes", self.commit_index)
+            what = "from now on this node votes" if self.is_voter else "this node may be promoted"
+            log.info("caught up at entry %d: %s", self.commit_index, what)
 
     def _mismatch(self, message: AppendEntries) -> int | None:
         """None if the entry before the new ones is here with that term, else where the leader should go on (row 12)."""
@@ -117,8 +122,11 @@ class FollowerHandlers(ElectionHandlers):
                 try:
                     self._append(entry)
                 except DiskFull as error:
-                    log.warning("cannot take entry %d: %s", entry.index, error)
+                    if not self._is_full:  # once: the leader sends it again and again
+                        log.warning("cannot take entry %d: %s", entry.index, error)
+                    self._is_full = True
                     break
+                self._is_full = False
             match = entry.index
         return match
 

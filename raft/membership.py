@@ -74,7 +74,11 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """MembershipRefused when the id or the address is taken, or there are enough nodes."""
         for member in self.members:
             if member.node_id == learner.node_id:
-                raise MembershipRefused("node_exists", f"node {learner.node_id} is in the cluster already")
+                raise MembershipRefused(
+                    "node_exists",
+                    f"node {learner.node_id} is in the cluster already, at {member.host}:{member.port} and "
+                    f"{member.url}; remove it first if that is wrong",
+                )
             if member.address == learner.address or member.url == learner.url:
                 raise MembershipRefused("node_exists", f"node {member.node_id} has that address already")
         if len(self.members) >= MEMBERS_MAX:

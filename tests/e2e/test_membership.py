@@ -259,6 +259,9 @@ def test_a_lone_founder_on_a_new_disk_begins_another_cluster_and_joins_when_told
         wait_for(lambda: "start it with --join" in leader.output(), "the others to tell what to do", PATIENCE_S)
         wait_for(lambda: "start it with --join" in alone.output(), "the founder to tell what to do", PATIENCE_S)
         wait_for(lambda: alone.request("GET", "/v1/topics/orders").status == 404, "a cluster of its own", PATIENCE_S)
+        status, output = asyncio.run(run("cluster", "status", "--servers", f"{alone.url},{leader.url}"))
+        assert (status, f"leader {leader.url}" in output) == (1, True), output
+        assert "of two clusters" in output
         alone.kill()
         shutil.rmtree(alone.data_dir)
         alone.arguments += ["--join", leader.url]
