@@ -298,7 +298,8 @@ class Connection:
         try:
             leader = Origin.parse(view.leader_url)
         except ValueError as exc:
-            raise InvalidRequest("invalid_redirect", f"{node.url} names {view.leader_url!r} as the leader") from exc
+            log.debug("%s names %r as the leader: %s", node.url, view.leader_url, exc)
+            return None
         if self._current == node:
             self._current, self._at_leader = leader, True
         return leader
@@ -331,8 +332,9 @@ class Connection:
         location = response.headers.get("location", "")
         try:
             leader = Origin.parse(location)
-        except ValueError as exc:
-            raise InvalidRequest("invalid_redirect", f"{node.url} redirects to {location!r}") from exc
+        except ValueError:  # others may know it by another address, or be it
+            call.last_error = NoLeader("no_leader", f"{node.url} redirects to {location!r}")
+            return self._give_up_on(node, call)
         call.redirects += 1
         if leader not in self._nodes:  # one that was added: it names the others as soon as there is time
             self._nodes = [*self._nodes, leader]

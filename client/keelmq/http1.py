@@ -9,6 +9,7 @@ Invariant: a connection goes back to the pool only after its response was read c
 """
 
 import asyncio
+import re
 import ssl
 from collections import defaultdict
 from typing import Final, NamedTuple, cast
@@ -19,6 +20,9 @@ import httptools
 MAX_RESPONSE_BYTES: Final = 80 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_IDLE_PER_ORIGIN: Final = 64
+
+_HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|[0-9a-fA-F:.]+(%[\w.-]+)?", re.ASCII)
+"""A name, an IPv4 or an IPv6 address: neither looking it up nor writing it into a header can raise."""
 
 
 class HttpResponse(NamedTuple):
@@ -45,14 +49,22 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> "Origin":
-        """The origin of `url` (path and query are ignored). Raises ValueError for anything but http(s)://host[:port]."""
+        """The origin of `url` (path and query are ignored). Raises ValueError for anything but http(s)://host[:port].
+
+        A host beyond ASCII becomes what the DNS knows it by.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise ValueError(f"{url!r} is not of the form http://host:port")
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return cls(f"{parts.scheme}://{host}:{port}", parts.hostname, port, secure)
+        name = parts.hostname
+        if not name.isascii() and ":" not in name:
+            name = name.encode("idna").decode()
+        if not _HOST.fullmatch(name):
+            raise ValueError(f"{url!r} names no host")
+        host = f"[{name}]" if ":" in name else name
+        return cls(f"{parts.scheme}://{host}:{port}", name, port, secure)
 
 
 class _Exchange(asyncio.Protocol):
@@ -191,7 +203,7 @@ class HttpClient:
                 _, protocol = await asyncio.get_running_loop().create_connection(
                     _Exchange, origin.host, origin.port, ssl=self._tls if origin.secure else None
                 )
-        except (OSError, TimeoutError) as exc:
+        except (OSError, TimeoutError, ValueError) as exc:  # ValueError: a host that cannot be looked up
             raise ConnectFailed(f"{origin.url}: {str(exc) or 'timed out'}") from exc
         return protocol
 

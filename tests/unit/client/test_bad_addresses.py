@@ -1,0 +1,93 @@
+"""An address that the cluster names and nobody can use, a typing error of add-node say, ends no client."""
+
+from pathlib import Path
+
+import pytest
+
+from keelmq.connection import Connection, parse_servers
+from keelmq.errors import InvalidRequest, NoLeader
+from keelmq.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
+from keelmq.retry import Deadline
+from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, redirect
+from tests.unit.cluster.conftest import node_config, running_node
+
+NO_ADDRESSES = [
+    "",
+    "/v1/x",
+    "ftp://n1/",
+    "http://user@n1/",
+    "http://node4..example:7081",
+    f"http://{'a' * 64}.example:1",
+    "http://n 4:1",
+    "http://n\x004:1",
+    "http://n4:70811",
+    "http://n4:-1",
+    "http://[::1:7081",
+    "http://[fe80::1%\u0435th0]:1",
+    "http://\u0435..example:1",
+]
+
+
+async def test_a_host_that_is_no_name_is_a_failed_connect() -> None:
+    client = HttpClient(connect_timeout_ms=1_000)
+    with pytest.raises(ConnectFailed, match=r"node4\.\.example"):
+        await client.request(Origin("http://node4..example:1", "node4..example", 1, False), "GET", "/", "", b"", 5.0)
+    client.close()
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_what_is_no_address_is_refused_where_it_is_read(url: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  its subclasses say it in their own words
+        Origin.parse(url)
+    with pytest.raises(InvalidRequest, match="servers"):
+        parse_servers([url])
+
+
+def test_names_beyond_ascii_are_encoded_and_addresses_of_every_kind_taken() -> None:
+    urls = ["http://B\u00fccher.example:1", "http://my_node-1.:2", "https://[fe80::1%25eth0]:3", "http://[::1]"]
+    assert [origin.url for origin in parse_servers(urls)] == [
+        "http://xn--bcher-kva.example:1",
+        "http://my_node-1.:2",
+        "https://[fe80::1%25eth0]:3",
+        "http://[::1]:80",
+    ]
+
+
+async def test_a_node_added_under_a_name_that_is_none_ends_no_client(tmp_path: Path) -> None:
+    config = node_config(tmp_path)
+    connection = Connection([config.advertised_url()], call_timeout_ms=2_000)
+    async with running_node(config, []) as node:
+        typed = {"node_id": 4, "peer_address": "10.0.0.4:7091", "http_address": "http://node4..example:7081"}
+        assert (await node.call("POST", "/v1/cluster/members", typed)).status == 200
+        await connection.call("GET", "/v1/topics")
+    for _ in range(2):  # the node is away for a moment
+        with pytest.raises(NoLeader):
+            await connection.call("GET", "/v1/topics")
+    async with running_node(config, []):
+        await connection.call("GET", "/v1/topics", deadline=Deadline(60_000))
+    connection.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+async def test_a_leader_that_is_named_by_no_address_is_looked_for_at_the_other_nodes(method: str, url: str) -> None:
+    """n1 names it so, whatever it is asked; n2 leads."""
+
+    def script(request: Request) -> HttpResponse:
+        n1 = request.node == "n1"
+        if request.target == "/v1/cluster":
+            return json_answer({"leader_url": url if n1 else "http://n2:1", "nodes": [{"url": url}]})
+        if request.node == "n2":
+            return json_answer({})
+        return redirect(url)
+
+    transport = ScriptedTransport(script, answers_cluster=True)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0)
+    await connection.call(method, "/v1/x", deadline=Deadline(60_000), leader_only=method == "GET")
+    assert connection.current == "http://n2:1"
+
+
+async def test_who_finds_nothing_but_bad_redirects_is_told_of_them() -> None:
+    connection = Connection(SERVERS, transport=ScriptedTransport(lambda request: redirect("nowhere")))
+    with pytest.raises(NoLeader, match="redirects to 'nowhere'"):
+        await connection.call("POST", "/v1/x", deadline=Deadline(100))
