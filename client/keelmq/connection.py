@@ -259,6 +259,8 @@ class Connection:
         leader = await self._look_for_leader(node, call)
         if leader is None or (request.follower_ok and self._health.is_avoided(leader)):
             return node  # knowing no leader, its reads are its best
+        if leader != node:
+            call.asked.add(node)  # if that leader cannot be reached, it is the others' turn
         return leader
 
     async def _ask(self, node: Origin, request: Request, timeout_s: float) -> HttpResponse:

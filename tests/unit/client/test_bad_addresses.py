@@ -91,3 +91,21 @@ async def test_who_finds_nothing_but_bad_redirects_is_told_of_them() -> None:
     connection = Connection(SERVERS, transport=ScriptedTransport(lambda request: redirect("nowhere")))
     with pytest.raises(NoLeader, match="redirects to 'nowhere'"):
         await connection.call("POST", "/v1/x", deadline=Deadline(100))
+
+
+@pytest.mark.parametrize("leader_only", [True, False])
+async def test_reads_leave_a_node_that_names_a_leader_out_of_reach_for_the_others(leader_only: bool) -> None:
+    """Rather than ask that node and the leader in turn, without a pause, until the time is over."""
+
+    def script(request: Request) -> HttpResponse:
+        if request.node == "n4":
+            raise ConnectFailed("n4 is out of reach")
+        if request.target == "/v1/cluster":
+            return json_answer({"leader_url": "http://n4:1" if request.node == "n1" else "http://n3:1"})
+        return json_answer({})
+
+    transport = ScriptedTransport(script, answers_cluster=True)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0)
+    await connection.call("GET", "/v1/x", deadline=Deadline(2_000), leader_only=leader_only)
+    assert connection.current == "http://n3:1"
+    assert len(transport.requests) < 10
