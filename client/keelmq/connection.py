@@ -76,7 +76,7 @@ IsUnfinished = Callable[[HttpResponse, bool], Unfinished | None]
 
 
 class _NotTheLeader(Exception):
-    """A node that was asked for the leader does not say that there is one, or is not it."""
+    """A node that was asked for the leader does not say that there is one, is not it, or is not in the cluster."""
 
 
 class Connection:
@@ -100,6 +100,7 @@ class Connection:
     ) -> None:
         self._servers = parse_servers(servers)
         self._nodes = self._servers
+        self._configuration_index = 0  # of the nodes that were learnt
         self._asked_nodes_s = clock()
         self._asking: asyncio.Task[None] | None = None
         self._transport = transport or HttpClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
@@ -226,8 +227,16 @@ class Connection:
         for each in view.nodes:
             with contextlib.suppress(ValueError):
                 named.append(Origin.parse(each.url))
-        if named:
+        if not named or view.removed:
+            return
+        if view.configuration_index >= self._configuration_index:
+            self._configuration_index = view.configuration_index
             self._nodes = list(dict.fromkeys([*self._servers, *named]))
+        else:
+            # Of a node that is behind, which must not make us forget who came later. Or of a cluster that was begun
+            # anew under the same addresses, as a rule with the same id, whose nodes must be found all the same: so they
+            # are added. Those that are gone cost a failed connect until a view as late as ours names who is left.
+            self._nodes = list(dict.fromkeys([*self._nodes, *named]))
 
     def _choose(self, call: Call) -> Origin:
         """Where the next request of the call goes, or its question for the leader."""
@@ -295,6 +304,8 @@ class Connection:
             return None
         view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
         self._learn(view)
+        if view.removed:
+            raise _NotTheLeader(f"{node.url} was removed from the cluster")
         if view.leader_url is None:
             return None
         try:

@@ -310,6 +310,8 @@ class LeaderView(msgspec.Struct):
 
     leader_url: str | None = None
     nodes: list["NodeAddress"] = []
+    configuration_index: int = 0
+    removed: bool = False
 
 
 class TopicInfo(msgspec.Struct, kw_only=True):
