@@ -46,7 +46,9 @@ def add_node(
 
 def promote(
     node_id: NodeId,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has caught up, and show how far it is.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has caught up, however long, and say for what.")
+    ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +82,7 @@ async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
+    said = ""
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         bar = bars.add_task(f"node {node_id} catches up", total=None)
         while True:
@@ -88,12 +91,29 @@ async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
             except Conflict as exc:
                 if exc.code not in _WAITED_FOR:
                     raise
+                refusal = exc
             else:
                 return answer
             view = await admin.cluster(leader=True)
-            held = next((node["match_index"] for node in view["nodes"] if node["node_id"] == node_id), 0)
-            bars.update(bar, completed=held, total=view["durable_index"])
+            node: dict[str, Any] = next((node for node in view["nodes"] if node["node_id"] == node_id), {})
+            reason = _waits_for(node_id, node, refusal)
+            if reason != said:
+                said = reason
+                progress = f"it has {node.get('match_index', 0)} of {view['durable_index']} entries"
+                bars.console.print(f"waiting: {reason}; {progress}", markup=False, highlight=False, soft_wrap=True)
+            bars.update(bar, completed=node.get("match_index", 0), total=view["durable_index"])
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _waits_for(node_id: int, node: dict[str, Any], refusal: Conflict) -> str:
+    """For people; the same as long as it is the same thing."""
+    if refusal.code != "not_caught_up":
+        return refusal.detail
+    if not node.get("connected"):
+        return f"the leader has no connection to node {node_id}, is it running?"
+    if node.get("snapshot_percent") is not None:
+        return f"node {node_id} is being sent a snapshot"
+    return f"node {node_id} catches up, or has yet to hear every other node"
 
 
 def _print(answer: dict[str, Any], as_json: bool) -> None:

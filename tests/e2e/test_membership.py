@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import shutil
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -303,6 +305,28 @@ def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: C
         cluster.nodes[number].start()
     cluster.wait_ready(PATIENCE_S)
     assert knows(node, 4)
+
+
+def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_path: Path) -> None:
+    alone = founder(tmp_path)
+    alone.start()
+    try:
+        wait_for(alone.ready, "the founder", PATIENCE_S)
+        body = learner(4, free_ports(1)[0])
+        wait_for(lambda: alone.request("POST", MEMBERS, payload=body).status == 200, "the node to be added")
+        command = [*COMMAND, "cluster", "promote", "4", "--wait", "--servers", alone.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                assert any("no connection to node 4" in line for line in process.stderr)  # blocks until it says so
+                process.send_signal(signal.SIGINT)
+                output, errors = process.communicate(timeout=PATIENCE_S)
+                assert (process.returncode, output) == (130, "")
+                assert "Traceback" not in errors
+            finally:
+                process.kill()
+    finally:
+        alone.kill()
 
 
 async def run(*arguments: str) -> tuple[int, str]:
