@@ -1,7 +1,8 @@
 """Retention: the leader proposes what is to expire, and every node removes segments of its log that nobody needs.
 
-What expires, and from where on the log is needed, is decided by apply, the same on every replica. Nothing is kept here
-that a failover could lose. Expiry goes in portions, with a pause after each that is as long as it took: producers and
+What expires, and from where on the log is needed, is decided by apply, the same on every replica. What an expiry makes
+needless goes in the next round: segments go first, also on a full disk. Nothing is kept here that a failover could
+lose. Expiry goes in portions, with a pause after each that is as long as it took: producers and
 consumers get their share of the loop meanwhile.
 """
 
@@ -71,8 +72,8 @@ class RetentionService:
             await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:
                 self._report_progress()
+                self._drop_segments()  # first: it makes the room in the log that what comes next may lack
                 await self._expire_all()
-                self._drop_segments()
                 await self._sweep_some()
                 self._failing = False
             except COMMAND_ERRORS as error:

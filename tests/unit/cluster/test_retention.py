@@ -1,5 +1,6 @@
 """Retention on a real node: what expires, what is told, and what of the log goes."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -189,6 +190,39 @@ async def test_the_log_goes_also_when_the_disk_is_low_and_the_index_half_walked_
             return node.core.log.base.index > 50
 
         await node.wait(is_short)
+    assert not fatal
+
+
+async def test_a_log_that_has_filled_the_disk_is_shortened_though_nothing_more_can_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What expires has to be written to the log first, for which there is no room."""
+    fatal: list[str] = []
+    config = node_config(tmp_path, retention_check_ms=CHECK_MS, segment_bytes=SEGMENT_BYTES)
+    async with running_node(config, fatal) as node:
+        log = node.core.log
+        with monkeypatch.context() as patched:
+            patched.setattr(RaftNode, "needed_from", lambda raft: 1)  # a follower is away
+            await make_topic(node, retention_ms=5_000)
+            for _ in range(40):
+                await send(node, 1, "x" * 10_000)
+            node.clock.now_ms += 5_000
+            await wait_for_start(node, 40)
+            await send(node, 1)
+            assert log.base.index == 0
+            assert node.core.state.log_floor > 30
+
+        def is_full(*_: object) -> int:
+            raise DiskFull("allocate", "segment", errno.ENOSPC, "no space left on device")
+
+        monkeypatch.setattr(log, "append", is_full)
+        node.clock.now_ms += 5_000  # the last message is to expire
+
+        async def is_short() -> bool:
+            return log.base.index > 30
+
+        await node.wait(is_short)
+        assert node.core.state.min_offset("orders", 0) == 40
     assert not fatal
 
 
