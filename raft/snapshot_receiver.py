@@ -149,7 +149,7 @@ class SnapshotReceiver:
         try:
             self._store.decide(incoming.index, decision)
         except DiskFull as error:
-            self._incoming = None  # its index is closed; the next snapshot, or start, removes it
+            self._incoming = None  # its index is gone
             self._reject(incoming.peer, begin, f"no room to decide for it: {error}")
             return
         incoming.received += 1

@@ -8,6 +8,7 @@ index and log are opened. It may be interrupted and repeated at every step, sinc
 Without a decision what was received is thrown away.
 """
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -19,9 +20,11 @@ from crc32c import crc32c
 from store.disk import Disk, create_file, require_free
 from store.index import Index
 from store.log_base import LogBase, StoredBase, write_base
-from store.log_errors import InstallDamaged, disk_error
+from store.log_errors import DiskError, DiskFull, InstallDamaged, disk_error
 from store.segment_files import DISK_RESERVE_BYTES
 from store.snapshot import PAIR_BYTES_MAX, SnapshotReader
+
+logger = logging.getLogger(__name__)
 
 DECISION_FILE: Final = "install"
 _MAGIC: Final = b"KMQN"
@@ -108,7 +111,8 @@ class SnapshotStore:
         return SnapshotReader(self._index, base)
 
     def open_incoming(self) -> Index:
-        """IndexDamaged, DiskError; DiskFull when there is no room for more than what keeps the node alive."""
+        """Empty. IndexDamaged, DiskError; DiskFull when there is no room for more than what keeps the node alive."""
+        self._places.remove_incoming()  # what is left of an earlier transfer is room
         self.require_room()
         return self._places.open_incoming()
 
@@ -117,18 +121,33 @@ class SnapshotStore:
         require_free(self._disk, self._data, PAIR_BYTES_MAX, DISK_RESERVE_BYTES)
 
     def discard_incoming(self, incoming: Index) -> None:
-        """DiskError."""
-        incoming.close()
+        """It is closed and gone. DiskError when it cannot be removed."""
+        try:
+            incoming.close()
+        except DiskError as error:
+            logger.info("what was received of a snapshot is not all on disk, and none of it is needed: %s", error)
         self._places.remove_incoming()
 
     def decide(self, incoming: Index, decision: Decision) -> None:
         """From here on, durably, the node starts with that state and no other.
 
         `incoming` is complete; it is closed. Nothing may be promised any more by what runs on the old state: the node
-        has to start again. DiskFull with nothing decided; DiskError: whether it is decided is then unknown, and the
-        process has to stop.
+        has to start again. DiskFull with nothing decided, and nothing of `incoming` left; DiskError: whether it is
+        decided is then unknown, and the process has to stop.
         """
-        incoming.close()
+        try:
+            incoming.close()
+            self._write(decision)
+        except DiskFull:
+            self._places.remove_incoming()
+            raise
+        try:
+            self._disk.sync_directory(self._data)
+        except DiskFull as error:  # the next start may find the decision all the same
+            raise DiskError(error.operation, error.path, error.errno, "no space left") from error
+
+    def _write(self, decision: Decision) -> None:
+        """Under its name, which is not durable yet. DiskFull: it has not got its name."""
         body = _MAGIC + msgspec.msgpack.encode(decision)
         path = f"{self._data}/{DECISION_FILE}"
         file = create_file(self._disk, path + ".tmp")
@@ -139,7 +158,6 @@ class SnapshotStore:
         finally:
             file.close()
         self._disk.rename(path + ".tmp", path)
-        self._disk.sync_directory(self._data)
 
 
 def finish_install(disk: Disk, data_directory: str, places: IndexPlaces) -> Decision | None:

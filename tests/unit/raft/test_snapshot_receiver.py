@@ -1,5 +1,6 @@
 """What a follower takes of a snapshot, and when it keeps what it has instead."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotCh
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshot_sender import SnapshotSender
 from store.commit_log import CommitLog
-from store.install import IndexDirectories, SnapshotStore, finish_install
+from store.install import DECISION_FILE, IndexDirectories, SnapshotStore, finish_install
 from store.log_base import LogBase
+from store.log_errors import DiskFull
 from store.record import KIND_ENTRY
 from store.snapshot import SnapshotReader
 from tests.simdisk import SimDisk
@@ -172,6 +174,23 @@ def test_without_room_the_own_state_stays_and_the_leader_is_told(follower: Follo
     assert "no room" in refusal(follower.give(begin))
     follower.disk.capacity_bytes = None
     assert follower.give(begin) == SnapshotAck(TERM, 1, 1)
+
+
+def test_without_room_to_decide_nothing_of_what_was_received_stays(follower: Follower, tmp_path: Path) -> None:
+    *messages, end = follower.begin()
+    for message in messages:
+        follower.give(message)
+
+    def no_room(_: str, path: str) -> None:
+        if DECISION_FILE in path:
+            raise DiskFull("write", path, errno.ENOSPC, "no space left on device")
+
+    follower.disk.on_operation = no_room
+    assert "no room to decide" in refusal(follower.give(end))
+    assert not (tmp_path / "follower" / "index.incoming").exists()
+    assert (follower.decided, follower.receiver.percent) == (0, None)
+    follower.disk.on_operation = None
+    assert follower.give(messages[0]) == SnapshotAck(TERM, 1, 1)
 
 
 def test_nonsense_ends_the_transfer_and_the_connection(follower: Follower) -> None:

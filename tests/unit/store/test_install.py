@@ -1,7 +1,9 @@
 """A node starts with its old state or with the snapshot it has decided for, wherever it was interrupted."""
 
+import errno
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,9 @@ import pytest
 from store.commit_log import CommitLog
 from store.disk import PosixDisk
 from store.index import Index
-from store.install import DECISION_FILE, Decision, IndexDirectories, SnapshotStore, finish_install
+from store.install import DECISION_FILE, Decision, IndexDirectories, SnapshotStore, finish_install, read_decision
 from store.log_base import LogBase
-from store.log_errors import InstallDamaged
+from store.log_errors import DiskError, DiskFull, InstallDamaged
 from store.record import KIND_ENTRY
 
 BASE = LogBase(5000, 40, 3)
@@ -92,6 +94,79 @@ def start(data: Path) -> tuple[bytes | None, int]:
     assert not (data / "index.incoming").exists()
     assert not (data / DECISION_FILE).exists()
     return found
+
+
+class SmallDisk(PosixDisk):
+    """Has room as long as nothing of a snapshot lies on it."""
+
+    def __init__(self, incoming: Path) -> None:
+        self._incoming = incoming
+
+    def free_bytes(self, path: str) -> int:
+        return 0 if self._incoming.exists() else 1 << 40
+
+
+@pytest.fixture
+def own_index(tmp_path: Path) -> Iterator[Index]:
+    """Of a node whose data directory is `tmp_path`."""
+    index = Index.open(str(tmp_path / "index"))
+    yield index
+    index.close()
+
+
+def is_full(*_: object, **__: object) -> None:
+    raise DiskFull("write", "it", errno.ENOSPC, "no space left on device")
+
+
+def test_what_is_left_of_an_earlier_transfer_is_room_for_the_next(tmp_path: Path, own_index: Index) -> None:
+    places, disk = IndexDirectories(str(tmp_path)), SmallDisk(tmp_path / "index.incoming")
+    places.open_incoming().close()
+    assert not disk.free_bytes(str(tmp_path))
+    SnapshotStore(disk, str(tmp_path), own_index, places).open_incoming().close()
+
+
+def test_a_transfer_that_is_given_up_leaves_nothing_also_when_the_disk_is_too_full_to_close_it(
+    tmp_path: Path, own_index: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots = SnapshotStore(PosixDisk(), str(tmp_path), own_index, IndexDirectories(str(tmp_path)))
+    incoming = snapshots.open_incoming()
+    monkeypatch.setattr(incoming, "flush", is_full)
+    with caplog.at_level(logging.INFO):
+        snapshots.discard_incoming(incoming)
+    assert not (tmp_path / "index.incoming").exists()
+    assert "no space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("fails", ["close", "open", "rename"])
+def test_a_decision_for_which_there_is_no_room_leaves_nothing_of_what_was_received(
+    tmp_path: Path, own_index: Index, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    disk = PosixDisk()
+    snapshots = SnapshotStore(disk, str(tmp_path), own_index, IndexDirectories(str(tmp_path)))
+    incoming = snapshots.open_incoming()
+    if fails == "close":
+        monkeypatch.setattr(incoming, "flush", is_full)
+    else:
+        monkeypatch.setattr(disk, fails, is_full)
+    with pytest.raises(DiskFull):
+        snapshots.decide(incoming, DECISION)
+    assert not (tmp_path / "index.incoming").exists()
+    assert read_decision(disk, str(tmp_path)) is None
+
+
+def test_a_decision_that_may_not_last_is_no_decision_against_it(
+    tmp_path: Path, own_index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has got its name: the next start may find it, and then needs what was received."""
+    disk = PosixDisk()
+    snapshots = SnapshotStore(disk, str(tmp_path), own_index, IndexDirectories(str(tmp_path)))
+    incoming = snapshots.open_incoming()
+    monkeypatch.setattr(disk, "sync_directory", is_full)
+    with pytest.raises(DiskError) as caught:
+        snapshots.decide(incoming, DECISION)
+    assert not isinstance(caught.value, DiskFull), "the process has to stop"
+    assert (tmp_path / "index.incoming").exists()
+    assert read_decision(disk, str(tmp_path)) == DECISION
 
 
 OLD, NEW = (b"old", 1), (b"new", BASE.index + 1)
