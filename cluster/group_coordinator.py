@@ -1,7 +1,7 @@
 """Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not.
 
 The leader expires members that fall silent. A new leader knows no heartbeats, so it gives every member a whole session
-timeout before it may expire it: a failover is not a rebalance.
+timeout before it may expire it: a failover is not a rebalance, nor is a hand-over that nobody took.
 """
 
 import asyncio
@@ -354,6 +354,7 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
             if not self._core.is_leader():
+                self._sessions.lead_lost()
                 continue
             silent = self._sessions.expired(self._core.raft.term, self._core.state.groups())
             # Together: one by one, each with a round through the log, they could come faster than they go.

@@ -48,6 +48,12 @@ class Sessions:
         self._silent = set(silent)
         return silent
 
+    def lead_lost(self) -> None:
+        """This node takes no heartbeats now, be it that another one leads or that it hands over. Should it go on in the
+        same term, every session begins anew: silence meanwhile was none of the members'.
+        """
+        self._term = 0
+
     def is_silent(self, term: int, session: Session) -> bool:
         """Whether nothing was heard of it since `expired` named it, in the same term."""
         return term == self._term and session in self._silent

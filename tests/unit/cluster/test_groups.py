@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
-from cluster.limits import OFFSETS_MAX, QUEUES_MAX
+import pytest
+
+from cluster import group_coordinator
+from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
 from tests.unit.cluster.conftest import Node
 
 
@@ -83,3 +86,45 @@ async def test_a_heartbeat_of_another_generation_does_not_wait_and_one_whose_tim
     assert not node.core.waiters.waiting_for_groups
     refused = await node.call("POST", "/v1/groups/g/members/first/heartbeat", {"wait_ms": 30_001})
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
+
+
+async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_coordinator, "EXPIRY_INTERVAL_S", 0.01)
+    looks, is_leader = 0, node.core.is_leader
+
+    def noted() -> bool:
+        nonlocal looks
+        task = asyncio.current_task()
+        looks += task is not None and task.get_name() == "group-expiry"
+        return is_leader()
+
+    async def look_twice() -> None:
+        seen = looks
+
+        async def have_looked() -> bool:
+            return looks >= seen + 2
+
+        await node.wait(have_looked)
+
+    monkeypatch.setattr(node.core, "is_leader", noted)
+    await node.call("PUT", "/v1/topics/orders", {"queues": 1})
+    session = {"topics": ["orders"], "session_timeout_ms": SESSION_TIMEOUT_MS_MIN}
+    joined = await node.call("POST", "/v1/groups/g/members", session)
+    assert joined.status == 201
+    path = f"/v1/groups/g/members/{joined.body['member_id']}/heartbeat"
+    await look_twice()
+    monkeypatch.setattr(node.core.raft, "_handing_over", True)  # and nobody takes over
+    node.clock.now_ms += SESSION_TIMEOUT_MS_MIN
+    assert (await node.call("POST", path, {"generation": 1})).status == 503
+    await look_twice()
+    monkeypatch.setattr(node.core.raft, "_handing_over", False)
+    await look_twice()
+    assert (await node.call("POST", path, {"generation": 1})).status == 200
+    node.clock.now_ms += SESSION_TIMEOUT_MS_MIN  # from here on silence counts again
+
+    async def is_gone() -> bool:
+        return not (await node.call("GET", "/v1/groups/g")).body["members"]
+
+    await node.wait(is_gone)
