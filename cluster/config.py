@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from raft.membership import NODE_ID_MAX
 from store.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
@@ -60,7 +61,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Identifier, Meta(description="Name of the cluster; nodes of another cluster are refused.")
     ] = "keelmq"
     node_id: Annotated[
-        int, Meta(ge=1, le=1 << 31, description="Number of this node, unique in the cluster, never reused.")
+        int,
+        Meta(
+            ge=1,
+            le=NODE_ID_MAX,
+            description=f"Number of this node, 1 to {NODE_ID_MAX}, unique in the cluster, never reused.",
+        ),
     ] = 1
     data_dir: Annotated[
         str, Meta(min_length=1, description="Directory of the commit log, the hard state and the index.")
@@ -264,8 +270,11 @@ def parse_peer(text: str) -> Peer:
     """`ID=HOST:PORT=URL`; ConfigError says what is wrong with it."""
     parts = text.split("=", 2)
     node_id = _number(parts[0])
-    if len(parts) != 3 or not node_id:
-        raise ConfigError(f"peers: {text!r} is not ID=HOST:PORT=URL, as in 1=10.0.0.1:7091=http://10.0.0.1:7081")
+    if len(parts) != 3 or not node_id or node_id > NODE_ID_MAX:
+        raise ConfigError(
+            f"peers: {text!r} is not ID=HOST:PORT=URL with an ID from 1 to {NODE_ID_MAX}, "
+            "as in 1=10.0.0.1:7091=http://10.0.0.1:7081"
+        )
     return Peer(node_id, parse_address(parts[1], "peers"), parse_url(parts[2], "peers"))
 
 

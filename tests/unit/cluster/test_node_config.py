@@ -19,6 +19,7 @@ from cluster.config import (
 from cluster.exit_codes import ExitCode
 from cluster.main import main, run_parser
 from raft.library import library_configuration
+from raft.membership import NODE_ID_MAX
 from store.commit_log import CommitLog
 from store.log_errors import DiskFull
 from store.segment import SEGMENT_BYTES_MAX
@@ -74,6 +75,9 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"cluster_id": "a b"}, "--cluster-id"),
         ({"peers": ["1=10.0.0.1=http://10.0.0.1:7081"]}, "peers"),
         ({"peers": ["x=10.0.0.1:7091=http://10.0.0.1:7081"]}, "peers"),
+        ({"peers": [f"{NODE_ID_MAX + 1}=10.0.0.1:7091=http://10.0.0.1:7081"]}, "an ID from 1 to 2147483648"),
+        ({"peers": ["0=10.0.0.1:7091=http://10.0.0.1:7081"]}, "an ID from 1 to 2147483648"),
+        ({"node_id": str(NODE_ID_MAX + 1)}, "--node-id: Expected `int` <= 2147483648"),
         ({"peers": ["1=10.0.0.1:7091=ftp://10.0.0.1:7081"]}, "peers"),
         ({"peers": ["1=10.0.0.1:7091=http://10.0.0.1:7081/api"]}, "peers"),
         ({"peers": [PEERS[0], PEERS[0]]}, "appears twice"),
@@ -91,6 +95,11 @@ def test_listening_elsewhere_than_advertised() -> None:
 def test_what_is_wrong_is_named(flags: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         load(None, {}, flags)
+
+
+def test_the_largest_node_id_is_taken() -> None:
+    peer = PEERS[0].replace("1=", f"{NODE_ID_MAX}=", 1)
+    assert load(None, {}, {"peers": [peer], "node_id": str(NODE_ID_MAX)}).nodes()[NODE_ID_MAX].node_id == NODE_ID_MAX
 
 
 @pytest.mark.parametrize("heartbeat_ms", [1, 7, 100, 333, 9_999])
