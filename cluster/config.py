@@ -6,8 +6,10 @@ Every option is a field of `NodeConfig`; its description is what `keelmqd --help
 are the last word of a name: `*_ms`, `*_bytes`.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
@@ -27,6 +29,12 @@ DEFAULT_PEER_PORT: Final = 7091
 HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
 """It takes more than that many; PySyncObj asserts the same."""
 DIGITS_MAX: Final = 10
+HOST_LENGTH_MAX: Final = 253
+
+_NOT_IN_URL: Final = re.compile(r"[^!-~]|[?#@\\]")
+"""Also what urlsplit takes out in silence: white space and control characters."""
+_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
 
 class ConfigError(Exception):
@@ -242,7 +250,7 @@ def parse_address(text: str, option: str) -> Address:
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     number = _number(port)
-    if not separator or not host or number is None or not 1 <= number <= 65535:
+    if not separator or not _is_host(host) or number is None or not 1 <= number <= 65535:
         raise ConfigError(f"{option}: {text!r} is not HOST:PORT")
     return Address(host, number)
 
@@ -256,14 +264,37 @@ def parse_url(text: str, option: str) -> str:
     """The URL without a trailing slash; it must be http(s)://host[:port]."""
     try:
         parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         valid = False
     else:
-        valid = valid and parts.path in ("", "/") and not parts.query and not parts.fragment
+        valid = valid and parts.path in ("", "/") and not _NOT_IN_URL.search(text)
     if not valid:
         raise ConfigError(f"{option}: {text!r} is not a URL of the form http://host:port")
     return text.rstrip("/")
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of whoever uses it: one can listen there, and not be reached."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def _is_host(text: str) -> bool:
+    """An IP address, or a name that a resolver takes; what ends in a number it may take for an address."""
+    if _NOT_IN_URL.search(text):
+        return False
+    try:
+        ip_address(text)
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        named = len(text) <= HOST_LENGTH_MAX and all(_LABEL.fullmatch(label) for label in labels)
+        return named and not _NUMBER.fullmatch(labels[-1])
+    return True
 
 
 def parse_peer(text: str) -> Peer:

@@ -1,12 +1,13 @@
 """Adding and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
 
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
 from cluster.api import json_response, read_json
-from cluster.config import ConfigError, parse_address, parse_url
+from cluster.config import Address, ConfigError, is_unspecified, parse_address, parse_url
 from cluster.core import Core
 from cluster.member_requests import MemberRequest, RemoveQuery
 from cluster.problems import Problem
@@ -82,10 +83,7 @@ class MemberApi:
         self._core.require_leader()
         body = await read_json(request, self._core, _decoder)
         learner = _learner(body)
-        if not self._core.raft.config.serves_peers:
-            raise Problem(
-                "no_peer_address", "this node has no address for peers; start it with --peer or --peer-listen"
-            )
+        self._require_reachable()
         known = self._core.raft.configuration.find(body.node_id)
         if known is not None and msgspec.structs.replace(known, voter=False) == learner:
             self._require_committed()
@@ -147,6 +145,23 @@ class MemberApi:
             f"{silent} cannot be reached: start them, or remove them first if they are gone for good"
         )
 
+    def _require_reachable(self) -> None:
+        """The others and clients are told of this node what it was started with."""
+        raft = self._core.raft
+        own = raft.configuration.find(raft.node_id)
+        if not raft.config.serves_peers:
+            reason = "this node has no address for peers; start it with --peer or --peer-listen"
+        elif own is not None and is_unspecified(own.host):
+            reason = (
+                f"no other node could reach this one at {Address(own.host, own.port)}; start it with --peer-listen at "
+                "an address that they can reach, or with a --peer that says how they reach it"
+            )
+        elif own is not None and _has_unspecified_host(own.url):
+            reason = f"no client could be sent to this node at {own.url}; start it with --http-url that says where"
+        else:
+            return
+        raise Problem("no_peer_address", reason)
+
     def _require_quorum(self, following: Configuration) -> None:
         """A change is in force at once, and without a majority that answers it could never be undone."""
         answering = self._core.raft.answering_voters() & following.voters
@@ -193,7 +208,17 @@ def _learner(body: MemberRequest) -> Member:
         url = parse_url(body.http_address, "http_address")
     except ConfigError as error:
         raise Problem("invalid_request", str(error)) from None
+    for field, given, unspecified in (
+        ("peer_address", body.peer_address, is_unspecified(address.host)),
+        ("http_address", url, _has_unspecified_host(url)),
+    ):
+        if unspecified:
+            raise Problem("invalid_request", f"{field}: {given!r} is no address at which others can reach a node")
     return Member(body.node_id, address.host, address.port, url, voter=False)
+
+
+def _has_unspecified_host(url: str) -> bool:
+    return is_unspecified(urlsplit(url).hostname or "")
 
 
 def _node_id(request: web.Request) -> int:

@@ -1,9 +1,14 @@
 """Adding nodes, as far as one node can tell what is wrong with a request, or with itself."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
+from deploy.local_nodes import free_ports
 from raft.membership import NODE_ID_MAX
-from tests.unit.cluster.conftest import Answer, Node
+from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 
 MEMBERS = "/v1/cluster/members"
 
@@ -18,3 +23,39 @@ async def test_a_node_id_beyond_the_limit_is_refused(node: Node) -> None:
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
     assert str(NODE_ID_MAX) in refused.body["detail"]
     assert (await add(node, node_id=NODE_ID_MAX)).status == 200
+
+
+UNSPECIFIED = ["0.0.0.0", "[::]", "[0:0::0]", "[::ffff:0.0.0.0]"]
+
+
+@pytest.mark.parametrize("host", [*UNSPECIFIED, "0", "0x0", "h h", "a..b", "1.2.3", "é", "-a", "a" * 64])
+async def test_a_node_is_not_added_at_an_address_where_nobody_reaches_it(node: Node, host: str) -> None:
+    for field, value in (("peer_address", f"{host}:7091"), ("http_address", f"http://{host}:7081")):
+        refused = await add(node, **{field: value})
+        assert (refused.status, refused.body["code"]) == (400, "invalid_request"), value
+        assert field in refused.body["detail"]
+    assert len((await node.call("GET", "/v1/cluster")).body["nodes"]) == 1
+
+
+@pytest.mark.parametrize("host", ["10.0.0.4", "[fd00::4]", "node-4", "node_4.shop.example", "4.example."])
+async def test_a_node_is_added_at_any_address_that_may_be_one(node: Node, host: str) -> None:
+    added = await add(node, peer_address=f"{host}:7091", http_address=f"http://{host}:7081")
+    assert added.status == 200, added.body
+
+
+@pytest.mark.parametrize("listening", ["peer_listen", "http_listen"])
+async def test_a_node_that_the_others_could_not_reach_adds_none_and_says_what_to_do(
+    tmp_path: Path, listening: str
+) -> None:
+    port = free_ports(1)[0]
+    config = node_config(tmp_path, **{listening: f"127.0.0.1:{port}"})
+    unspecified = {"peer_listen": {"peer_listen": f"0.0.0.0:{port}"}, "http_listen": {"http_url": "http://0.0.0.0:1"}}
+    fatal: list[str] = []
+    async with running_node(msgspec.structs.replace(config, **unspecified[listening]), fatal) as node:
+        refused = await add(node)
+        assert (refused.status, refused.body["code"]) == (409, "no_peer_address")
+        assert ("--peer-listen" if listening == "peer_listen" else "--http-url") in refused.body["detail"]
+        assert node.core.raft.configuration_index == 0, "nothing was changed"
+    async with running_node(config, fatal) as node:
+        assert (await add(node)).status == 200
+    assert not fatal

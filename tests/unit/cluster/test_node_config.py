@@ -28,6 +28,28 @@ from tests.simdisk import SimDisk
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 PEERS = [f"{i}=10.0.0.{i}:7091=http://10.0.0.{i}:7081" for i in (1, 2, 3)]
 
+BAD_URLS = [
+    "http://node4..example:7081",
+    "http://.example",
+    "http://no de:7081",
+    "http://node4\r\n:7081",
+    "http://node4:7081\n",
+    " http://node4",
+    "http://node4\t",
+    "http://-node:7081",
+    "http://node/4:7081",
+    "http://a:b@node4:7081",
+    "http://node4:7081?",
+    "http://node4:7081#",
+    "http://node4\\:7081",
+    "http://[fe80::1%a b]:7081",
+    "http://1.2.3:7081",
+    "http://10.0.0.256:7081",
+    f"http://{'a' * 64}.example",
+    f"http://{'a.' * 127}a",
+    "http://knotenö.example",
+]
+
 
 def write(path: Path, text: str) -> str:
     file = path / "keelmq.toml"
@@ -85,7 +107,10 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"peers": PEERS, "node_id": "9"}, "node_id 9"),
         ({"http_listen": "127.0.0.1"}, "http_listen"),
         ({"peer_listen": "127.0.0.1:99999"}, "peer_listen"),
+        ({"peer_listen": "h h:1"}, "peer_listen"),
         ({"http_url": "127.0.0.1:80"}, "http_url"),
+        *(({"http_url": url}, "http_url: .* is not a URL of the form http://host:port") for url in BAD_URLS),
+        *(({"join": url}, "join: .* is not a URL of the form http://host:port") for url in BAD_URLS),
         ({"max_in_flight_bytes": "100000"}, "max_in_flight_bytes"),
         ({"tls_cert": "/etc/hostname"}, "tls_key"),
         ({"tls_cert": "/none", "tls_key": "/none", "tls_ca": "/none"}, "tls_cert"),
@@ -95,6 +120,14 @@ def test_listening_elsewhere_than_advertised() -> None:
 def test_what_is_wrong_is_named(flags: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         load(None, {}, flags)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://a", "https://node-4.shop_1.example.:7081/", "http://10.0.0.4:7081", "http://[fd00::4]:7081", "HTTP://A:1"],
+)
+def test_urls_of_host_names_and_addresses_are_taken(url: str) -> None:
+    assert load(None, {}, {"http_url": url, "join": url}).http_url == url
 
 
 def test_the_largest_node_id_is_taken() -> None:
