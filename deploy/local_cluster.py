@@ -7,6 +7,7 @@ CLUSTER_PEER_PORT (7091, counting up), CLUSTER_DATA (.data/local). Options of ke
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,16 +60,32 @@ def added_nodes(settings: argparse.Namespace, nodes: list[LocalNode]) -> list[Lo
 
 
 def add(nodes: list[LocalNode], added: list[LocalNode], node: LocalNode) -> None:
-    """Start the node and make it a voter; the others run."""
-    node.start()
+    """Start the node and make it a voter; the others run. NodeError: the node is a member that was not promoted, or
+    not ready, and goes on running; or it is none, and nothing is left of it."""
     servers = ("--servers", ",".join(each.url for each in nodes + added))
-    keelmq = str(Path(sys.executable).parent / "keelmq")
-    address = f"{HOST}:{node.peer_port}"
-    for command in (("add-node", str(node.node_id), address, node.url), ("promote", str(node.node_id), "--wait")):
-        if subprocess.run([keelmq, "cluster", *command, *servers], check=False).returncode:  # noqa: S603
-            node.kill()
-            raise NodeError(f"node {node.node_id} was not added")
+    if node.directory.exists():
+        raise NodeError(f"{shown(node.directory)} is there already")
+    try:
+        node.start()
+        if not succeeds("add-node", str(node.node_id), f"{HOST}:{node.peer_port}", node.url, *servers):
+            raise NodeError(f"node {node.node_id} was not added; if the cluster has it all the same, add it again")
+    except BaseException:
+        node.kill()
+        if node.directory.exists():
+            shutil.rmtree(node.directory)  # else `make cluster` would wait for a node that nobody added
+            print(f"cluster: {shown(node.directory)} is removed again", file=sys.stderr)
+        raise
+    if not succeeds("promote", str(node.node_id), "--wait", *servers):
+        raise NodeError(
+            f"node {node.node_id} runs and is no voter yet; go on with: keelmq cluster promote {node.node_id} --wait"
+        )
     wait_ready([node])
+
+
+def succeeds(*command: str) -> bool:
+    """Whether `keelmq cluster` does that; what is wrong it says itself."""
+    keelmq = str(Path(sys.executable).parent / "keelmq")
+    return subprocess.run([keelmq, "cluster", *command], check=False).returncode == 0  # noqa: S603
 
 
 def start(nodes: list[LocalNode]) -> None:

@@ -1,5 +1,6 @@
 """Starting and stopping nodes on one machine: whose process it is, which ports are free, what an error says."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local_cluster import main
+from deploy.local_cluster import ADDED_PORTS, main
 from deploy.local_nodes import HOST, LocalNode, NodeError, free_ports, local_nodes, nodes_on_free_ports, port_is_free
+from tests.unit.cluster.conftest import node_config, running_node
 
 
 @pytest.fixture
@@ -114,3 +116,34 @@ def test_stopping_what_does_not_run_is_no_error(
     monkeypatch.setattr(sys, "argv", ["local_cluster", "stop", "--data", str(tmp_path)])
     assert main() == 0
     assert "not running" in capsys.readouterr().out
+
+
+def added_port() -> int:
+    """A first port of a cluster of one whose added node finds its port free too."""
+    while True:
+        (port,) = free_ports(1)
+        if (added := port + ADDED_PORTS + 2) < 1 << 16 and port_is_free(added):
+            return port
+
+
+@pytest.mark.process
+async def test_adding_a_node_that_the_cluster_refuses_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    http_port, peer_port, data = added_port(), added_port(), tmp_path / "local"
+    taken = f"{HOST}:{peer_port + ADDED_PORTS + 2}"
+    (data / "node1").mkdir(parents=True)
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, http_listen=f"{HOST}:{http_port}"), fatal) as founder:
+        other = {"node_id": 9, "peer_address": taken, "http_address": "http://127.0.0.1:1"}
+        assert (await founder.call("POST", "/v1/cluster/members", other)).status == 200
+        flags = ["--nodes", "1", "--http-port", str(http_port), "--peer-port", str(peer_port), "--data", str(data)]
+        monkeypatch.setattr(sys, "argv", ["local_cluster", "add", *flags])
+        assert await asyncio.to_thread(main) == 1
+    said = capfd.readouterr().err
+    assert "has that address already" in said
+    assert "node 2 was not added" in said
+    assert "is removed again" in said
+    assert [path.name for path in data.iterdir()] == ["node1"]
+    assert port_is_free(peer_port + ADDED_PORTS + 2), "it does not run"
+    assert not fatal
