@@ -137,6 +137,8 @@ class MemberApi:
         peers = self._core.raft.peers
         if not peers[node_id].connected:
             return f"node {node_id} does not answer at the address that it was added with; is it running?"
+        if peers[node_id].snapshot_percent is not None:
+            return f"node {node_id} is being sent a snapshot; try again"
         silent = [peer for peer, status in peers.items() if not status.connected]
         if not silent:
             return f"node {node_id} is not up to date yet; try again"

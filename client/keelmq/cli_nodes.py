@@ -96,24 +96,12 @@ async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
                 return answer
             view = await admin.cluster(leader=True)
             node: dict[str, Any] = next((node for node in view["nodes"] if node["node_id"] == node_id), {})
-            reason = _waits_for(node_id, node, refusal)
-            if reason != said:
-                said = reason
+            if refusal.detail != said:
+                said = refusal.detail
                 progress = f"it has {node.get('match_index', 0)} of {view['durable_index']} entries"
-                bars.console.print(f"waiting: {reason}; {progress}", markup=False, highlight=False, soft_wrap=True)
+                bars.console.print(f"waiting: {said}; {progress}", markup=False, highlight=False, soft_wrap=True)
             bars.update(bar, completed=node.get("match_index", 0), total=view["durable_index"])
             await asyncio.sleep(LOOK_AGAIN_S)
-
-
-def _waits_for(node_id: int, node: dict[str, Any], refusal: Conflict) -> str:
-    """For people; the same as long as it is the same thing."""
-    if refusal.code != "not_caught_up":
-        return refusal.detail
-    if not node.get("connected"):
-        return f"the leader has no connection to node {node_id}, is it running?"
-    if node.get("snapshot_percent") is not None:
-        return f"node {node_id} is being sent a snapshot"
-    return f"node {node_id} catches up, or has yet to hear every other node"
 
 
 def _print(answer: dict[str, Any], as_json: bool) -> None:

@@ -318,7 +318,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                assert any("no connection to node 4" in line for line in process.stderr)  # blocks until it says so
+                assert any("node 4 does not answer" in line for line in process.stderr)  # blocks until it says so
                 process.send_signal(signal.SIGINT)
                 output, errors = process.communicate(timeout=PATIENCE_S)
                 assert (process.returncode, output) == (130, "")

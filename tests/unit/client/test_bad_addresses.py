@@ -1,6 +1,5 @@
 """An address that the cluster names and nobody can use, a typing error of add-node say, ends no client."""
 
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from keelmq.errors import InvalidRequest, NoLeader
 from keelmq.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
 from keelmq.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, redirect
-from tests.unit.cluster.conftest import node_config, running_node
 
 NO_ADDRESSES = [
     "",
@@ -51,21 +49,6 @@ def test_names_beyond_ascii_are_encoded_and_addresses_of_every_kind_taken() -> N
         "https://[fe80::1%25eth0]:3",
         "http://[::1]:80",
     ]
-
-
-async def test_a_node_added_under_a_name_that_is_none_ends_no_client(tmp_path: Path) -> None:
-    config = node_config(tmp_path)
-    connection = Connection([config.advertised_url()], call_timeout_ms=2_000)
-    async with running_node(config, []) as node:
-        typed = {"node_id": 4, "peer_address": "10.0.0.4:7091", "http_address": "http://node4..example:7081"}
-        assert (await node.call("POST", "/v1/cluster/members", typed)).status == 200
-        await connection.call("GET", "/v1/topics")
-    for _ in range(2):  # the node is away for a moment
-        with pytest.raises(NoLeader):
-            await connection.call("GET", "/v1/topics")
-    async with running_node(config, []):
-        await connection.call("GET", "/v1/topics", deadline=Deadline(60_000))
-    connection.close()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
