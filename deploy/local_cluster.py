@@ -47,7 +47,7 @@ def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
     node = LocalNode(
         number, directory, settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
     )
-    node.join_url = nodes[0].url
+    node.join_url = next((each for each in nodes if each.pid() is not None), nodes[0]).url
     return node
 
 
@@ -98,12 +98,18 @@ def start(nodes: list[LocalNode]) -> None:
         for node in missing:
             node.start()
             started.append(node)
-        wait_ready(nodes)
+        ready = wait_ready(nodes)
     except BaseException:
         for node in started:
             node.kill()
         raise
-    print_guide(nodes)
+    for node in nodes:
+        if node not in ready:
+            node.stop()
+            print(
+                f"cluster: node {node.node_id} was removed from the cluster, and stops; {shown(node.directory)} stays"
+            )
+    print_guide(ready)
 
 
 def stop(nodes: list[LocalNode]) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 60.0
+REMOVED: Final = "was removed from the cluster"  # in what such a node says why it is not ready
 STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
 PROBE_TIMEOUT_S: Final = 1.0
@@ -168,17 +169,24 @@ def nodes_on_free_ports(directory: Path, count: int, options: Mapping[str, str] 
     return local_nodes(directory, ports[:count], ports[count:], options)
 
 
-def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Return when every node is ready. NodeError when one ends, or is not ready in time."""
+def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -> list[LocalNode]:
+    """The nodes, when every one is ready, without those that were removed from the cluster: they never will be.
+    NodeError when one ends, or is not ready in time.
+    """
     deadline = time.monotonic() + timeout_s
+    removed: list[LocalNode] = []
     for node in nodes:
         while (reason := node.not_ready()) is not None:
+            if REMOVED in reason:
+                removed.append(node)
+                break
             if time.monotonic() > deadline:
                 raise NodeError(
                     f"node {node.node_id} is not ready after {timeout_s:.0f} s: {reason}\n"
                     f"{node.log_file} ends with:\n{node.log_tail()}"
                 )
             time.sleep(POLL_S)
+    return [node for node in nodes if node not in removed]
 
 
 def free_ports(count: int) -> list[int]:

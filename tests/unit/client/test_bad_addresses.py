@@ -1,6 +1,5 @@
 """An address that the cluster names and nobody can use, a typing error of add-node say, ends no client."""
 
-
 import pytest
 
 from keelmq.connection import Connection, parse_servers

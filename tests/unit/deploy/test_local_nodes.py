@@ -147,3 +147,32 @@ async def test_adding_a_node_that_the_cluster_refuses_leaves_nothing_of_it(
     assert [path.name for path in data.iterdir()] == ["node1"]
     assert port_is_free(peer_port + ADDED_PORTS + 2), "it does not run"
     assert not fatal
+
+
+@pytest.mark.process
+def test_a_cluster_starts_again_without_the_node_that_was_removed(tmp_path: Path) -> None:
+    http_port, peer_port = ports_in_a_row(3), ports_in_a_row(3)
+    flags = ["--nodes", "3", "--http-port", str(http_port), "--peer-port", str(peer_port), "--data", str(tmp_path)]
+
+    def run(action: str) -> str:
+        command = [sys.executable, "-m", "deploy.local_cluster", action, *flags]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    try:
+        run("start")
+        keelmq = [str(Path(sys.executable).parent / "keelmq"), "cluster", "remove-node", "1"]
+        subprocess.run([*keelmq, "--servers", f"http://{HOST}:{http_port + 1}"], check=True, stdout=subprocess.DEVNULL)
+        run("stop")
+        assert "node 1 was removed from the cluster, and stops" in run("start")
+        nodes = local_nodes(tmp_path, [1] * 3, [1] * 3)  # known by their directories
+        assert [node.pid() is not None for node in nodes] == [False, True, True]
+    finally:
+        run("stop")
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of so many that are free."""
+    while True:
+        (first,) = free_ports(1)
+        if first + count < 1 << 16 and all(port_is_free(port) for port in range(first, first + count)):
+            return first
