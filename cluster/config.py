@@ -151,7 +151,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
     ] = 32 << 20
     min_free_bytes: Annotated[
-        int, Meta(ge=0, description="With less free disk space than this, writes are refused and reads go on.")
+        int,
+        Meta(
+            ge=0,
+            description="With less free disk space than this, writes are refused and reads go on. Leave room for a "
+            "segment and 32 MiB, which a node keeps for itself.",
+        ),
     ] = 256 << 20
     max_request_bytes: Annotated[
         int, Meta(ge=1024, le=64 << 20, description="Largest HTTP request body; larger ones get 413.")
@@ -187,11 +192,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         PositiveMs, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
     ] = 5_000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severity that is logged.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severity that is logged: debug, info, warning or error."),
     ] = "info"
-    log_format: Annotated[Literal["plain", "json"], Meta(description="Form of the log lines on standard error.")] = (
-        "plain"
-    )
+    log_format: Annotated[Literal["plain", "json"], Meta(description="Form of the log lines: plain or json.")] = "plain"
 
     def nodes(self) -> dict[int, Peer]:
         """Every node of the cluster by id, this one included."""
@@ -383,4 +387,4 @@ def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(value, option.type, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {error}. {option.description}") from None

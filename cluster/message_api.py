@@ -196,7 +196,7 @@ def _found_view(message_id: str, place: MessagePlace, message: BlockMessage) -> 
 
 def _not_found(request: web.Request) -> Problem:
     message_id = request.match_info["message_id"]
-    detail = f"no message has the id {message_id}; one that was stored before ids were indexed cannot be found"
+    detail = f"no message has the id {message_id}, or none any more: it is forgotten with the message's retention"
     return Problem("message_not_found", detail, {"message_id": message_id})
 
 
