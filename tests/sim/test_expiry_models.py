@@ -17,11 +17,12 @@ from store.command import (
     Pop,
     PopHandle,
     Prepare,
+    RecordChecks,
     ResumeTransaction,
 )
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
 from store.pop_results import InvisibleChanged, InvisibleOutcome, Popped, PoppedMessages, PopsExpired
-from store.results import Decided, Discarded, Prepared, Resumed
+from store.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed
 from store.retention_results import Expired
 
 from .checkers import Violation
@@ -133,6 +134,17 @@ def test_one_that_was_forgotten_and_is_prepared_again_is_another(model: Transact
     decide(model, "rollback", 3_000)
     assert model.reborn == {"t"}
     assert (model.state_of("t"), model.was_committed("t")) == ("rolled_back", True)
+
+
+def test_a_check_of_one_that_was_forgotten_may_reach_the_one_that_is_prepared_again(model: TransactionModel) -> None:
+    """Seed 1610141: it was on its way when the other one was decided."""
+    model.left["t"] = 2
+    check = RecordChecks(("t",), "c", "poll", 50)
+    broken("immunity", lambda: model.record(check, ChecksRecorded(("t",)), 1_000))
+    decide(model, "commit", 2_000)
+    expire(model, 2_000 + KEPT_MS, 1)
+    prepare(model)
+    model.record(check, ChecksRecorded(("t",)), 1_000)
 
 
 def test_what_was_resumed_is_kept_by_its_last_decision(model: TransactionModel) -> None:
