@@ -177,8 +177,10 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
     tls = None
     if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
         tls = TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
-    nodes = {} if config.join else config.nodes()
-    advertised = config.nodes()[config.node_id].address
+    nodes = config.nodes()
+    advertised = nodes[config.node_id].address
+    if config.join:
+        nodes = {}  # what it is told about them is in the log
     return RaftConfig(
         cluster_id=config.cluster_id,
         node_id=config.node_id,

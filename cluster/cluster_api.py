@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from cluster import VERSION
 from cluster.api import json_response
+from cluster.config import Address
 from cluster.core import Core
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
@@ -85,7 +86,7 @@ class ClusterApi:
                 NodeView(
                     node_id=node_id,
                     url=core.url_of(node_id) or "",
-                    peer_address=f"{member.host}:{member.port}",
+                    peer_address=str(Address(member.host, member.port)),
                     membership="voter" if member.voter else "learner",
                     connected=mine or peers[node_id].connected,
                     match_index=raft.durable_index if mine else peers[node_id].match_index,

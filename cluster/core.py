@@ -163,7 +163,7 @@ class Core:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
                 await self.raft.propose_configuration(change)
         except TimeoutError:
-            raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
+            raise self._late() from None
 
     def new_id(self) -> str:
         """Unique for ever: the process' prefix, then counted. An allowed batch, transaction and member id."""

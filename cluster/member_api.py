@@ -193,7 +193,7 @@ class MemberApi:
                 members=[
                     MemberView(
                         node_id=member.node_id,
-                        peer_address=f"{member.host}:{member.port}",
+                        peer_address=str(Address(member.host, member.port)),
                         http_address=self._core.url_of(member.node_id) or member.url,
                         membership="voter" if member.voter else "learner",
                     )

@@ -46,7 +46,7 @@ OnOutcome = Callable[[Entry | None, Any], None]
 
 
 class SafeSyncObj(FollowerHandlers):
-    """One voter. The owner drives it: `doTick()` on a timer and after events, `on_synced()` after each finished sync.
+    """One node. The owner drives it: `doTick()` on a timer and after events, `on_synced()` after each finished sync.
 
     `apply(entries)` must return one result per entry and raise only when the node must stop. Every SafetyViolation,
     LogFailed or exception of `apply` that comes out of a method means that this node must not go on.

@@ -41,6 +41,9 @@ async def test_a_node_is_not_added_at_an_address_where_nobody_reaches_it(node: N
 async def test_a_node_is_added_at_any_address_that_may_be_one(node: Node, host: str) -> None:
     added = await add(node, peer_address=f"{host}:7091", http_address=f"http://{host}:7081")
     assert added.status == 200, added.body
+    shown = (await node.call("GET", "/v1/cluster")).body["nodes"]
+    for members in (added.body["members"], shown):
+        assert [each["peer_address"] for each in members if each["node_id"] == 4] == [f"{host}:7091"]
 
 
 @pytest.mark.parametrize("listening", ["peer_listen", "http_listen"])
