@@ -106,6 +106,7 @@ class Broker:
         )
         self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms))
         self._disk_guard = DiskGuard(self.core, disk, str(path))
+        self.services.alarms.add(self._disk_guard.conditions)
 
     @classmethod
     def open(cls, config: NodeConfig, on_fatal: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> "Broker":

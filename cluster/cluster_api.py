@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cluster import VERSION
+from cluster.alarms import Alarms, AlarmView
 from cluster.api import json_response
 from cluster.config import Address
 from cluster.core import Core
@@ -49,14 +50,16 @@ class ClusterView(Response, kw_only=True, frozen=True):
     configuration_index: int
     removed: bool
     nodes: list[NodeView]
+    alarms: list[AlarmView]
     version: str
 
 
 class ClusterApi:
     """/v1/cluster, /healthz, /readyz, /metrics"""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, alarms: Alarms) -> None:
         self._core = core
+        self._alarms = alarms
         self._caught_up = False
         core.metrics.add_gauges(self._gauges)
 
@@ -109,6 +112,7 @@ class ClusterApi:
                 configuration_index=raft.configuration_index,
                 removed=raft.removed_by is not None,
                 nodes=nodes,
+                alarms=self._alarms.active,
                 version=VERSION,
             )
         )

@@ -174,6 +174,10 @@ class Core:
         """The replicated clock as it would be if something were proposed now."""
         return self.raft.clock_ms()
 
+    def wall_ms(self) -> int:
+        """This node's own wall clock, for people; it may leap, and differ from the others'."""
+        return self._clock.wall_ms()
+
     def steady_ms(self) -> int:
         """For spans of time: goes on at its own pace when the wall clock leaps."""
         return int(self._clock.steady_s() * 1000)

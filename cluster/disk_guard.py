@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Final
 
+from cluster.alarms import Condition
 from cluster.core import Core
 from store.disk import Disk
 from store.log_errors import DiskError
@@ -44,6 +46,18 @@ class DiskGuard:
             self._core.disk_is_low = low
             message = "writes are refused" if low else "writes are taken again"
             logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        core = self._core
+        if core.disk_is_low:
+            yield Condition(
+                "disk_low",
+                "critical",
+                f"{core.disk_free_bytes} bytes are free in {self._path}, less than min_free_bytes "
+                f"({core.config.min_free_bytes}): writes are refused. Make room: delete topics, shorten their "
+                "retention_ms, or enlarge the file system",
+            )
 
     async def _run(self) -> None:
         while True:

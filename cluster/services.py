@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from cluster.alarms import Alarms
 from cluster.api import KEEPALIVE_TIMEOUT_S, LINGER_S, make_application
 from cluster.check_api import CheckApi
 from cluster.check_service import CheckService
@@ -41,6 +42,7 @@ class Services:
     def __init__(self, core: Core, webhooks: Webhooks) -> None:
         self.core = core
         core.raft.on_applied(core.waiters.wake)
+        self.alarms = Alarms(core)
         self._checks = CheckApi(core, webhooks)
         self._groups = GroupCoordinator(core)
         self._timers = TimerService(core)
@@ -71,7 +73,7 @@ class Services:
             *self._groups.routes(),
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
-            *ClusterApi(self.core).routes(),
+            *ClusterApi(self.core, self.alarms).routes(),
             *MemberApi(self.core).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
@@ -94,9 +96,11 @@ class Services:
         self._groups.start()
         self._timers.start()
         self._retention.start()
+        self.alarms.start()
 
     async def leave(self) -> None:
         """Hand leadership over, then answer everybody who waits."""
+        await self.alarms.stop()
         await self._retention.stop()
         await self._timers.stop()
         await self._groups.stop()

@@ -25,7 +25,9 @@ def _root() -> None: ...
 
 @app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
 def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Ask every node how it sees itself and the others. Exit code 1 unless one node leads and all answer."""
+    """Ask every node how it sees itself and the others. Exit code 1 unless one node leads, all nodes answer and
+    none has a critical alarm.
+    """
     nodes = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
     healthy = _is_healthy(nodes)
     if as_json:
@@ -65,10 +67,12 @@ def settings(
 
 
 def _is_healthy(nodes: list[dict[str, Any]]) -> bool:
-    """Whether one node leads, and all answer and follow it. One that was removed does not matter."""
+    """Whether one node leads, all answer and follow it, and no alarm is critical. A removed node does not matter."""
     counted = [node for node in nodes if not node.get("removed")]
     leaders = [node for node in counted if node.get("role") == "leader"]
     if len(leaders) != 1 or any("error" in node for node in counted):
+        return False
+    if any(alarm["severity"] == "critical" for node in counted for alarm in node.get("alarms", ())):
         return False
     return all(node.get("leader_id") == leaders[0]["node_id"] for node in counted)
 
@@ -145,6 +149,9 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     ]
     columns = ["node", "url", "role", "term", "committed", "applied", "durable", "state hash", "connected to"]
     print_table(None, columns, rows)
+    for node in nodes:
+        for alarm in node.get("alarms", ()):
+            print(f"node {node['node_id']}: {alarm['severity']} alarm {alarm['code']}: {alarm['detail']}")
     for node in nodes:
         if "error" in node:
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"{node['url']}: {node['error']}", markup=False)

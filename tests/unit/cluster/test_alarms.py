@@ -1,0 +1,61 @@
+"""Alarms: logged once when they begin and end, shown to operators while they last."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.alarms import Alarms, Condition
+from tests.unit.cluster.conftest import START_MS, Node
+
+CLUSTER = Path(__file__).parents[3] / "cluster"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def alarms_of(node: Node) -> Alarms:
+    return node.broker.services.alarms
+
+
+async def test_an_alarm_is_told_once_and_keeps_its_beginning(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = [Condition("disk_low", "warning", "50 bytes are free"), Condition("disk_low", "critical", "b", "other")]
+    alarms = alarms_of(node)
+    alarms.add(lambda: iter(wrong))
+    with caplog.at_level(logging.INFO):
+        alarms.look()
+        node.clock.now_ms += 5_000
+        wrong[0] = wrong[0]._replace(detail="40 bytes are free")
+        alarms.look()
+        shown = (await node.call("GET", "/v1/cluster")).body["alarms"]
+        assert [(alarm["subject"], alarm["since_ms"]) for alarm in shown] == [("other", START_MS), ("", START_MS)]
+        assert shown[1]["detail"] == "40 bytes are free"
+        text = (await node.call("GET", "/metrics")).body.decode()
+        assert 'keelmq_alarm{code="disk_low",severity="critical"} 1.0' in text
+        wrong.clear()
+        alarms.look()
+    lines = [record.getMessage() for record in caplog.records if "alarm" in record.getMessage()]
+    assert [line.split(":")[0] for line in lines] == [
+        "alarm disk_low",
+        "alarm disk_low",
+        "alarm disk_low is over",
+        "alarm disk_low is over",
+    ]
+    assert (await node.call("GET", "/v1/cluster")).body["alarms"] == []
+
+
+async def test_a_low_disk_is_an_alarm(node: Node) -> None:
+    node.core.disk_is_low = True
+    alarms_of(node).look()
+    assert [alarm.code for alarm in alarms_of(node).active] == ["disk_low"]
+
+
+def codes_in(source: str) -> Iterator[str]:
+    for match in re.finditer(r"\bCondition\(\s*\"(\w+)\"", source):
+        yield match[1]
+
+
+def test_the_page_lists_every_alarm() -> None:
+    made = {code for path in CLUSTER.rglob("*.py") for code in codes_in(path.read_text())}
+    section = PAGE.read_text().partition("## Alarms")[2]
+    assert set(re.findall(r"^\| `(\w+)` \| (?:warning|critical)", section, re.MULTILINE)) == made
