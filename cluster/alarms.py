@@ -1,8 +1,8 @@
 """Conditions of this node that want somebody's attention, each with its next step.
 
-Whoever can tell such a condition registers a source. All sources are asked once a second: an alarm is logged once when it
-begins and once when it is over, and `/v1/cluster`, `keelmq cluster status` and `keelmq_alarm` show the active ones. An
-alarm is about this node as it is now; nothing of it is replicated or kept.
+Whoever can tell such a condition registers a source. All sources are asked once a second: an alarm is logged once when
+it begins and once when it is over, and `/v1/cluster`, `keelmq cluster status` and `keelmq_alarm` show the active ones.
+An alarm is about this node as it is now; nothing of it is replicated or kept.
 """
 
 import asyncio
