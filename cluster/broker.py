@@ -37,6 +37,7 @@ from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.log_base import BEGINNING, read_base
 from store.log_errors import REPAIR_ADVICE, DiskError, LogError
+from store.watermarks import Watermarks
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,10 @@ class Broker:
         """Use `Broker.open`."""
         self.config = config
         self._data_directory = data_directory
+        self._on_fatal = on_fatal
         path = data_directory.path
         self._metrics = Metrics()
-        self._installed = asyncio.Event()
+        self._opens_again = asyncio.Event()
         disk = MeasuredDisk(self._metrics)
         waiters = AppliedWaiters()
         places = IndexDirectories(str(path))
@@ -78,7 +80,9 @@ class Broker:
         self._index = _open_index(path, disk)
         self._state = WakingStateMachine(self._index, waiters)
         try:
-            self._log, hard_state = _open_log(config, path, disk, self._state.applied_index)
+            self._watermarks = Watermarks.open(disk, str(path))
+            committed_index = self._watermarks.committed_index
+            self._log, hard_state = _open_log(config, path, disk, self._state.applied_index, committed_index)
         except BaseException:
             self._index.close()
             raise
@@ -88,9 +92,11 @@ class Broker:
             self._log,
             hard_state,
             self._state,
+            self._watermarks,
             on_fatal=on_fatal,
             snapshot_store=SnapshotStore(disk, str(path), self._index, places),
-            on_installed=self._installed.set,
+            on_installed=self._opens_again.set,
+            on_forgotten=self._begin_anew,
             clock=clock,
         )
         self.core = Core(
@@ -122,8 +128,8 @@ class Broker:
     async def serve(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
         """Serve until `stop` is set, then hand leadership over, answer what is under way, and close everything.
 
-        True when it ends before that, because a snapshot was taken: once this broker is closed, another one has to be
-        opened, which starts with it. StartupError when an address is not available.
+        True when it ends before that, because it starts with a snapshot or as a new disk: once this broker is closed,
+        another one has to be opened. StartupError when an address is not available.
         """
         listener = _bind(self.config.http_address())
         runner = self.services.make_runner()
@@ -140,7 +146,7 @@ class Broker:
         limit = ConnectionLimit(runner.server, connections_max())
         server = await asyncio.get_running_loop().create_server(limit, sock=listener, backlog=HTTP_BACKLOG)
         on_ready()
-        await _first_of(stop, self._installed)
+        await _first_of(stop, self._opens_again)
         await self._leave(runner, server)
         return not stop.is_set()
 
@@ -149,6 +155,8 @@ class Broker:
         try:
             self._log.close()
             self._close_index()
+            self._watermarks.sync()
+            self._watermarks.close()
         finally:
             self._data_directory.close()
 
@@ -157,6 +165,14 @@ class Broker:
             self._index.close()
         except DiskError as error:
             logger.warning("the index was not brought to disk: %s; what it lacks is applied again from the log", error)
+
+    def _begin_anew(self) -> None:
+        """This disk was put back to an earlier state: the others must take it for a new one."""
+        try:
+            self._data_directory.renew()
+        except StartupError as error:
+            self._on_fatal(str(error))
+        self._opens_again.set()
 
     async def _start_raft(self) -> None:
         try:
@@ -229,7 +245,9 @@ def _log_is_complete(path: Path, disk: Disk) -> bool:
     return not log_directory.is_dir() or read_base(disk, str(log_directory)).base == BEGINNING
 
 
-def _open_log(config: NodeConfig, path: Path, disk: Disk, applied_index: int) -> tuple[CommitLog, HardState]:
+def _open_log(
+    config: NodeConfig, path: Path, disk: Disk, applied_index: int, committed_index: int
+) -> tuple[CommitLog, HardState]:
     """Both belong together: a hard state whose log is gone is refused (LogCorruption)."""
     hard_state = HardState(disk, str(path / "hard_state"))
     log = CommitLog.open(
@@ -238,6 +256,7 @@ def _open_log(config: NodeConfig, path: Path, disk: Disk, applied_index: int) ->
         segment_bytes=config.segment_bytes,
         cache_bytes=config.cache_bytes,
         applied_index=applied_index,
+        committed_index=committed_index,
         # The log gets its first record before the hard state is ever written: without one, the log was lost, and this
         # node would vote as if it still held what it has acknowledged.
         may_be_new=hard_state.term == 0 and not hard_state.voter,

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from cluster import VERSION
-from cluster.alarms import Alarms, AlarmView
+from cluster.alarms import Alarms, AlarmView, Condition
 from cluster.api import json_response
 from cluster.config import Address
 from cluster.core import Core
@@ -34,7 +34,9 @@ class NodeView(Response, kw_only=True, frozen=True):
 
 class ClusterView(Response, kw_only=True, frozen=True):
     """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
-    `removed`: others say that this node is not in the cluster any more."""
+    `known_committed_index`: the last entry that a leader called committed, also where this node does not have it yet.
+    `removed`: others say that this node is not in the cluster any more.
+    """
 
     cluster_id: str
     node_id: int
@@ -45,6 +47,7 @@ class ClusterView(Response, kw_only=True, frozen=True):
     commit_index: int
     applied_index: int
     durable_index: int
+    known_committed_index: int
     state_hash: str
     hash_index: int
     configuration_index: int
@@ -62,6 +65,7 @@ class ClusterApi:
         self._alarms = alarms
         self._caught_up = False
         core.metrics.add_gauges(self._gauges)
+        alarms.add(self._conditions)
 
     def routes(self) -> list[Route]:
         return [
@@ -107,6 +111,7 @@ class ClusterApi:
                 commit_index=raft.commit_index,
                 applied_index=raft.applied_index,
                 durable_index=raft.durable_index,
+                known_committed_index=raft.known_committed_index,
                 state_hash=core.state.state_hash,
                 hash_index=core.state.applied_index,
                 configuration_index=raft.configuration_index,
@@ -147,6 +152,26 @@ class ClusterApi:
                 return f"applied {raft.applied_index} of {raft.commit_index} entries"
             self._caught_up = True
         return None
+
+    def _conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        raft = self._core.raft
+        if raft.lacks_vote:
+            yield Condition(
+                "disk_is_new",
+                "critical",
+                "this node's disk is new to the cluster, or was put back to an earlier state: it neither votes nor "
+                "counts until a leader has filled it. If no leader is known, start the other nodes",
+            )
+        if raft.waits_for is not None:
+            term, index = raft.waits_for
+            yield Condition(
+                "committed_entry_missing",
+                "critical",
+                f"entry {index} of term {term} is committed, and no node that answers has it: there is no leader until "
+                "one returns that does. Start the nodes that are down, with their own disks. If those are lost for "
+                "good, docs/reliability.md says how to go on without the entries",
+            )
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._core.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,13 +1,17 @@
 """The data directory: one process at a time, one node of one cluster for ever.
 
     lock        flock()ed while a process uses the directory
-    identity    {"cluster_id", "node_id", "incarnation"}: written once, compared at every start
-    log/ hard_state index/    see docs/log-format.md
+    identity    {"cluster_id", "node_id", "incarnation"}: compared at every start
+    log/ hard_state index/ watermarks    see docs/log-format.md
+
+The incarnation tells the others that this is another disk than the one they knew: it changes when the directory turns
+out to hold less than the node acknowledged.
 
 A directory that is given to another node would make it forget its votes and its log, so that is refused.
 """
 
 import fcntl
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -16,6 +20,8 @@ from typing import IO, Final, Self
 import msgspec
 
 from cluster.exit_codes import ExitCode, StartupError
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = "lock"
 IDENTITY_FILE: Final = "identity"
@@ -37,10 +43,18 @@ class StoredIdentity(Identity, frozen=True, forbid_unknown_fields=True):
 class DataDirectory:
     """A locked data directory whose identity was checked. Close it last, when all of its files are closed."""
 
-    def __init__(self, path: Path, lock: IO[bytes], incarnation: str) -> None:
+    def __init__(self, path: Path, lock: IO[bytes], stored: StoredIdentity) -> None:
         self.path = path
-        self.incarnation = incarnation
+        self._stored = stored
         self._lock = lock
+
+    @property
+    def incarnation(self) -> str:
+        return self._stored.incarnation
+
+    def renew(self) -> None:
+        """Take another incarnation, durable on return. StartupError when it cannot be written."""
+        self._stored = _write_identity(self.path, self._stored)
 
     @classmethod
     def open(cls, path: Path, identity: Identity) -> Self:
@@ -61,7 +75,7 @@ class DataDirectory:
         except BaseException:
             lock.close()
             raise
-        return cls(path, lock, stored.incarnation)
+        return cls(path, lock, stored)
 
     def close(self) -> None:
         self._lock.close()
@@ -88,9 +102,7 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
                 f"data_dir {path}: holds a log but no identity file; restore {file} from a backup, "
                 "or give an empty directory and let the cluster fill it",
             ) from None
-        new = StoredIdentity(identity.cluster_id, identity.node_id, uuid.uuid4().hex)
-        _write_durably(file, msgspec.json.encode(new))
-        return new
+        return _write_identity(path, identity)
     except (OSError, ValueError, RecursionError) as error:
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error}); restore it from a backup"
@@ -101,7 +113,17 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
             f"data_dir {path}: belongs to node {stored.node_id} of cluster {stored.cluster_id!r}, not to node "
             f"{identity.node_id} of cluster {identity.cluster_id!r}; correct node_id, cluster_id or data_dir",
         )
+    if not (path / "log").exists() and not (path / "hard_state").exists():
+        logger.warning("data_dir %s holds an identity and no log: it counts as a new disk, which others fill", path)
+        return _write_identity(path, identity)
     return stored
+
+
+def _write_identity(path: Path, identity: Identity) -> StoredIdentity:
+    """With a new incarnation."""
+    new = StoredIdentity(identity.cluster_id, identity.node_id, uuid.uuid4().hex)
+    _write_durably(path / IDENTITY_FILE, msgspec.json.encode(new))
+    return new
 
 
 def _write_durably(file: Path, data: bytes) -> None:

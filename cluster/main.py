@@ -59,7 +59,7 @@ def run_command(given: Sequence[str]) -> int:
     on_ready: Callable[[], None] = partial(announce, config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         while runs_again(runner, broker, stop, on_ready):
-            logger.info("starting again with the snapshot")
+            logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
             broker = Broker.open(config, end_at_once)
     logger.info("stopped")

@@ -5,6 +5,7 @@ them.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
@@ -13,6 +14,7 @@ from raft.config import RaftConfig
 from raft.errors import ProtocolError
 from raft.gate import DurabilityGate
 from raft.journal import Journal
+from raft.knowledge import Knowledge
 from raft.library import CANDIDATE, FOLLOWER, LEADER, ROLE_NAMES, PinnedSyncObj, library_configuration, now
 from raft.membership import Configuration, Membership
 from raft.messages import (
@@ -21,6 +23,7 @@ from raft.messages import (
     AppendReply,
     PreVote,
     PreVoteReply,
+    Recall,
     RequestVote,
     SnapshotAck,
     SnapshotAnswer,
@@ -75,6 +78,13 @@ class ElectionHandlers(PinnedSyncObj):
         self._pre_votes: set[int] | None = None  # None: no pre-vote under way
         self._standing = False
         self._retired = False
+        self.knowledge = Knowledge(journal.watermarks)
+        self.waits_for: tuple[int, int] | None = None
+        """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
+        self.on_forgotten: Callable[[], None] = lambda: None
+        """Called when this disk turned out to have been put back: the node has to start again, with a new disk's name.
+        """
+        self._forgotten = ""  # what this disk lacks of what it once held, in words
         self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
         conf = library_configuration(
@@ -96,7 +106,7 @@ class ElectionHandlers(PinnedSyncObj):
         """The library's own election and leadership transfer."""
         if message["type"] == "request_vote":
             request = RequestVote(
-                message["term"], message["last_log_index"], message["last_log_term"], self._has_blank_log
+                message["term"], message["last_log_index"], message["last_log_term"], self.has_blank_log
             )
             self.send_promise(peer, request)
         elif message["type"] == "timeout_now":
@@ -134,7 +144,7 @@ class ElectionHandlers(PinnedSyncObj):
     # --- who may vote: a node whose disk was wiped has forgotten what it acknowledged ------------------------------
 
     @property
-    def _has_blank_log(self) -> bool:
+    def has_blank_log(self) -> bool:
         """Nothing but the genesis record: a new cluster, or a new disk in an old one. A log with a base is neither."""
         return self.log.last_index == 1 and self.log.base.index == 0
 
@@ -144,15 +154,44 @@ class ElectionHandlers(PinnedSyncObj):
         A majority that acknowledged an entry and a majority that elects share a node that remembers; a wiped node would
         break that. It gets the log from a leader that the others elected, and votes when `raft/rejoin.py` says so.
         """
-        return self._has_blank_log and self.is_voter if first_election else self.journal.voter
+        return self.has_blank_log and self.is_voter if first_election else self.votes
+
+    @property
+    def votes(self) -> bool:
+        """Whether this disk holds everything it ever acknowledged, as far as this node knows."""
+        return self.journal.voter and not self._forgotten
+
+    def _on_recall(self, peer: int, told: Recall, own_term: int) -> None:
+        """A peer says what this disk held once (raft/knowledge.py); it knew `own_term` before that message came."""
+        if told.incarnation != self.config.incarnation or self._forgotten:
+            return
+        self._forgotten = self.knowledge.forgotten(told, own_term, self.log.last_term, self.log.last_index)
+        if self._forgotten:
+            log.error(
+                "this disk lacks what it acknowledged: %s, says node %d. It was put back to an earlier state, or lost "
+                "writes. From now on it counts as a new disk: the leader fills it, and it votes when it has caught up. "
+                "Find out who put it back, or replace the drive",
+                self._forgotten,
+                peer,
+            )
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Gives the vote up, durably, and has the node start again as a new disk. Raises DiskFull: the next tick tries
+        again, and until then this node neither votes nor counts.
+        """
+        self.journal.lose_vote()
+        self.on_forgotten()
 
     # --- incoming ----------------------------------------------------------------------------------------------
 
     def handle_message(self, peer: int, message: Any) -> None:
         term = message.message.term if isinstance(message, Append) else message.term
-        if term > self.term:
+        own_term = self.term
+        if term > own_term:
             self._adopt_term(term)
         self._rejoin.heard(peer)
+        self.knowledge.heard(peer, term)
         match message:
             case Append():
                 self.on_append(peer, message)
@@ -168,6 +207,8 @@ class ElectionHandlers(PinnedSyncObj):
                 self._on_pre_vote_reply(peer, message)
             case TimeoutNow():
                 self._on_timeout_now(peer, message)
+            case Recall():
+                self._on_recall(peer, message, own_term)
             case SnapshotBegin() | SnapshotChunk() | SnapshotEnd():
                 self.on_snapshot_message(peer, message)
             case SnapshotAck() | SnapshotReject():
@@ -189,6 +230,7 @@ class ElectionHandlers(PinnedSyncObj):
         self.become(FOLLOWER)
         self._pre_votes = None
         self._standing = self.transfer_in_progress
+        self.waits_for = None
         if self.leader_id != leader:
             log.info("node %d leads term %d", leader, self.term)
             self.set_leader(leader)
@@ -209,6 +251,7 @@ class ElectionHandlers(PinnedSyncObj):
             and self.voted_for in (None, peer)
             and self._may_vote(first_election=request.first_election)
             and self._at_least_as_complete(request.last_index, request.last_term)
+            and self.knowledge.is_complete(request.last_term, request.last_index)
         )
         if granted:
             self.journal.become_voter()
@@ -254,7 +297,7 @@ class ElectionHandlers(PinnedSyncObj):
         self.set_leader(None)
         if not self.is_voter:
             return
-        first_election = self._has_blank_log
+        first_election = self.has_blank_log
         if first_election and self._pre_votes is not None:
             missing = [peer for peer in self.other_voters if peer not in self._pre_votes]
             log.warning(
@@ -270,6 +313,8 @@ class ElectionHandlers(PinnedSyncObj):
         if not self._may_vote(first_election=first_election):
             log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
             return
+        if not self._may_lead():
+            return
         self._pre_votes = {self.config.node_id}
         if not self.other_voters:
             self._stand()
@@ -279,6 +324,24 @@ class ElectionHandlers(PinnedSyncObj):
             if self.connected(peer):
                 self.send_promise(peer, request)
 
+    def _may_lead(self) -> bool:
+        """Not while this log lacks an entry that is known to be committed: those that elect it might lack it as well,
+        because a disk was put back.
+        """
+        if self.knowledge.is_complete(self.log.last_term, self.log.last_index):
+            return True
+        if self.waits_for != self.knowledge.committed:
+            self.waits_for = self.knowledge.committed
+            log.warning(
+                "not standing for election: entry %d of term %d is committed, and this log ends at entry %d of term "
+                "%d; waiting for a node that has it",
+                self.waits_for[1],
+                self.waits_for[0],
+                self.log.last_index,
+                self.log.last_term,
+            )
+        return False
+
     def _on_pre_vote(self, peer: int, request: PreVote) -> None:
         leader_is_alive = self.role == LEADER or now() - self._leader_contact < self.conf.raftMinTimeout
         granted = (
@@ -286,6 +349,7 @@ class ElectionHandlers(PinnedSyncObj):
             and not leader_is_alive
             and self._may_vote(first_election=request.first_election)
             and self._at_least_as_complete(request.last_index, request.last_term)
+            and self.knowledge.is_complete(request.last_term, request.last_index)
         )
         self.send(peer, PreVoteReply(self.term, request.term, granted))
 
@@ -295,7 +359,7 @@ class ElectionHandlers(PinnedSyncObj):
         self._pre_votes.add(peer)
         # With every node's word that its log is blank, nothing can have been acknowledged yet.
         voters = self.configuration.voters
-        if self._pre_votes >= voters if self._has_blank_log else self.configuration.has_majority(self._pre_votes):
+        if self._pre_votes >= voters if self.has_blank_log else self.configuration.has_majority(self._pre_votes):
             self._stand()
 
     def retire(self) -> None:
@@ -305,7 +369,7 @@ class ElectionHandlers(PinnedSyncObj):
     def _on_timeout_now(self, peer: int, message: TimeoutNow) -> None:
         if self._retired:
             return
-        if message.term == self.term and peer == self.leader_id and self.journal.voter:
+        if message.term == self.term and peer == self.leader_id and self.votes and self._may_lead():
             self.begin_transfer()
             self._stand()
 

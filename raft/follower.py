@@ -17,6 +17,13 @@ from store.record import KIND_CONFIG, Entry
 
 log = logging.getLogger(__name__)
 
+LOST_ELSEWHERE = (
+    "The others went on without it: a disk of theirs was put back to an earlier state, or a majority lost its disks. "
+    "Nothing was cut. Keep this node stopped, copy its data directory aside, see with 'keelmqd log dump --data-dir DIR "
+    "--from-index {index}' what the others lack, and send that again; then empty the directory and start the node, "
+    "which the others fill"
+)
+
 
 class FollowerHandlers(ElectionHandlers):
     """Invariants: an entry that is here with the leader's term stays (row 1), what is committed is never cut off, and
@@ -39,6 +46,7 @@ class FollowerHandlers(ElectionHandlers):
         if self.role == LEADER:
             raise SafetyViolation(f"nodes {peer} and {self.config.node_id} both lead term {self.term}")
         self.follow(peer)
+        self.knowledge.told_committed(message.commit_term, message.commit_index)
         hint = self._mismatch(message)
         if hint is not None:
             self.send(peer, self._reply(False, 0, message.prev_index, hint))
@@ -54,8 +62,8 @@ class FollowerHandlers(ElectionHandlers):
             self.send(peer, self._reply(True, min(match, self.log.synced_index)))
 
     def _reply(self, success: bool, match_index: int, rejected_prev: int = 0, hint: int = 0) -> AppendReply:
-        votes = self.journal.voter
-        counts = votes or (self._is_member and self._rejoin.has_heard_all(self._candidates))
+        votes = self.votes
+        counts = votes or (not self._forgotten and self._is_member and self._rejoin.has_heard_all(self._candidates))
         return AppendReply(self.term, success, match_index, rejected_prev, hint, counts, votes)
 
     @property
@@ -74,7 +82,7 @@ class FollowerHandlers(ElectionHandlers):
 
     def _vote_again(self) -> None:
         """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
-        if self.journal.voter or self.leader_id is None or not self._is_member:
+        if self.journal.voter or self._forgotten or self.leader_id is None or not self._is_member:
             return
         if not self._rejoin.has_heard_all(self._candidates):
             for peer in self._rejoin.to_ask(self._candidates):
@@ -103,7 +111,8 @@ class FollowerHandlers(ElectionHandlers):
             return None  # what is before the base was committed and applied here
         if prev_index <= self.commit_index:
             raise SafetyViolation(
-                f"the leader of term {message.term} has another entry at {prev_index}, which is committed here"
+                f"the leader of term {message.term} has another entry at {prev_index}, which is committed here. "
+                + LOST_ELSEWHERE.format(index=prev_index)
             )
         conflicting_term, first = our_log.term_at(prev_index), prev_index
         while first - 1 > self.commit_index and our_log.term_at(first - 1) == conflicting_term:
@@ -135,9 +144,13 @@ class FollowerHandlers(ElectionHandlers):
         if entry.index <= self.log.base.index or self.log.term_at(entry.index) == entry.term:
             return True
         if entry.index <= max(self.commit_index, self._known_committed):
-            raise SafetyViolation(f"refusing to cut the committed entry {entry.index} for term {entry.term}")
+            raise SafetyViolation(
+                f"the leader of term {self.term} has another entry at {entry.index}, which is committed here. "
+                + LOST_ELSEWHERE.format(index=entry.index)
+            )
         log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, self.term)
         self.gate.discard()
+        self.knowledge.note_cut(self.term)
         self.log.truncate_from(entry.index)
         if self.membership.truncate_from(entry.index):
             log.warning("the change of the cluster's nodes was not committed and is taken back")

@@ -218,12 +218,16 @@ class SafeSyncObj(FollowerHandlers):
     def _send_append(self, peer: int, prev_index: int, entries: Sequence[Entry]) -> None:
         prev_term = self.log.term_at(prev_index)
         self._progress[peer].announced_commit = self.commit_index
-        self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries))
+        self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries, self._commit_term))
 
     def _send_bare_heartbeat(self, peer: int, progress: Progress) -> None:
         """Says that the leader is there, and nothing of the log: what everybody has is before its first entry."""
         progress.announced_commit = self.commit_index
-        self.send(peer, make_append(self.term, 0, 0, self.commit_index, ()))
+        self.send(peer, make_append(self.term, 0, 0, self.commit_index, (), self._commit_term))
+
+    @property
+    def _commit_term(self) -> int:
+        return self.log.term_at(self.commit_index) if self.commit_index else 0
 
     def probe_again(self, peer: int) -> None:
         """Find out anew where this peer's log meets ours."""
@@ -245,14 +249,14 @@ class SafeSyncObj(FollowerHandlers):
         if self.snapshots.is_due(peer):
             return  # a heartbeat's, or late
         if not reply.success:
-            if reply.hint <= progress.acked:
-                log.warning("node %d asks for entry %d and had acknowledged %d", peer, reply.hint, progress.acked)
             if progress.on_reject(reply.rejected_prev, reply.hint):
                 if progress.next_index <= self.log.base.index == reply.rejected_prev:
                     self.snapshots.want(peer)
                 self._send_appends_to(peer, progress, heartbeat=True)
             return
         progress.on_ack(reply.match_index, counts=reply.counts)
+        if progress.counted >= self._leads_from:
+            self.knowledge.acknowledged(peer, self.term, progress.counted)
         self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
         self._send_appends_to(peer, progress, heartbeat=False)
@@ -302,6 +306,9 @@ class SafeSyncObj(FollowerHandlers):
             log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
             self.become(FOLLOWER)
             self.set_leader(None)
+        if self._forgotten:
+            self.begin_anew()
+            return
         self._vote_again()
         super()._onTick(timeToWait)
         if self.role == LEADER:
@@ -357,14 +364,20 @@ class SafeSyncObj(FollowerHandlers):
     def on_peer_connected(self, peer: int, incarnation: str) -> None:
         forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
         self._incarnations[peer] = incarnation
+        self.knowledge.met(peer, incarnation)
         if self.role == LEADER and peer in self._progress:
             if forgetful:
-                log.warning("node %d comes back with an empty disk: what it acknowledged no longer counts", peer)
-                self.snapshots.forget(peer, "it comes back with an empty disk")
-                self._progress[peer] = Progress(self.log.last_index + 1)
-                self._count_acknowledged(peer)
-            else:
-                self._progress[peer].restart()
+                log.warning("node %d comes back with a new disk: what it acknowledged no longer counts", peer)
+                self.snapshots.forget(peer, "it comes back with a new disk")
+            # An acknowledgement is good for its connection: behind a new one may be a disk that was put back.
+            known, self._progress[peer] = self._progress[peer], Progress(self.log.last_index + 1)
+            if not forgetful and known.acked:
+                self._progress[peer].next_index = known.acked + 1
+            self._count_acknowledged(peer)
+        recall = self.knowledge.recall(peer, self.term)
+        if recall is not None:
+            self.send(peer, recall)
+        if self.role == LEADER and peer in self._progress:
             self._send_appends_to(peer, self._progress[peer], heartbeat=True)
 
     def on_peer_disconnected(self, peer: int) -> None:

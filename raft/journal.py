@@ -13,19 +13,21 @@ from raft.errors import SafetyViolation
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_NOOP
+from store.watermarks import Watermarks
 
 Item = tuple[bytes, int, int]
 
 
 class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
-    """Owns neither log nor hard state; whoever opened them closes them.
+    """Owns neither log, hard state nor watermarks; whoever opened them closes them.
 
-    Invariant: what it reports as committed at start is on this node's disk and was applied, hence committed, before
-    (row 6).
+    Invariant: what it reports as committed at start is on this node's disk and was applied, hence committed, or was
+    noted as committed, before (row 6).
     """
 
-    def __init__(self, log: CommitLog, hard_state: HardState, applied_index: int) -> None:
+    def __init__(self, log: CommitLog, hard_state: HardState, applied_index: int, watermarks: Watermarks) -> None:
         self.log = log
+        self.watermarks = watermarks
         self._hard_state = hard_state
         self._applied_index = applied_index
 
@@ -61,10 +63,10 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
         return b"", index, self.log.term_at(index)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
-        """Not stored: the index's applied_index is what a restart begins with."""
+        """Noted in the watermarks, after each step (raft/knowledge.py)."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        return min(self._applied_index, self.log.synced_index)
+        return min(max(self._applied_index, self.watermarks.committed_index), self.log.synced_index)
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
         """Durable on return; an error is not swallowed (unlike the library's own journals)."""
@@ -86,6 +88,11 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
         """Durable on return."""
         if not self._hard_state.voter:
             self._hard_state.become_voter()
+
+    def lose_vote(self) -> None:
+        """Durable on return."""
+        if self._hard_state.voter:
+            self._hard_state.lose_vote()
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
         raise SafetyViolation("only raft/handlers.py truncates the log")

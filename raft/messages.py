@@ -30,6 +30,9 @@ CHUNK_BYTES_MAX = 1024 * 1024
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """What indexes and terms can be on disk; a term that comes from here can still be raised there."""
 
+Incarnation = Annotated[str, Meta(max_length=64)]
+"""Identifies a data directory (cluster/data_directory.py)."""
+
 
 class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """First frame of a connection, from its opener: who I am, and whom I mean."""
@@ -38,7 +41,7 @@ class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
     node_id: Natural
     target_node_id: Natural
     protocol: Natural
-    incarnation: str
+    incarnation: Incarnation
     """As in Welcome: messages of a disk that is gone no longer count."""
     address: str = ""
     """HOST:PORT where the sender listens: for a receiver that does not know it yet."""
@@ -53,7 +56,7 @@ class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
 
     node_id: Natural
     refusal: str
-    incarnation: str
+    incarnation: Incarnation
     """Changes when the node's data directory is made anew: what it acknowledged before, it has lost."""
     removed: bool = False
     """Refused because a committed configuration, later than what the opener knows, does not have it."""
@@ -103,6 +106,8 @@ class AppendEntries(msgspec.Struct, array_like=True, tag=7, frozen=True):
     prev_term: Natural
     commit_index: Natural
     headers: tuple[EntryHeader, ...] = ()
+    commit_term: Natural = 0
+    """Of the entry at `commit_index`: also a node whose log does not reach that far knows then which one it is."""
 
 
 class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
@@ -182,6 +187,17 @@ class SnapshotReject(msgspec.Struct, array_like=True, tag=14, frozen=True):
     reason: Annotated[str, Meta(max_length=1024)]
 
 
+class Recall(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    """First message of a connection: what the sender knows the receiver's disk to have held (raft/knowledge.py)."""
+
+    term: Natural
+    incarnation: Incarnation
+    """Of the receiver: of no other disk than that is anything said."""
+    spoken_term: Natural
+    acked_term: Natural
+    acked_index: Natural
+
+
 SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd
 SnapshotAnswer = SnapshotAck | SnapshotReject
 RaftMessage = (
@@ -192,6 +208,7 @@ RaftMessage = (
     | AppendEntries
     | AppendReply
     | TimeoutNow
+    | Recall
     | SnapshotMessage
     | SnapshotAnswer
 )
@@ -209,11 +226,13 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def make_append(term: int, prev_index: int, prev_term: int, commit_index: int, entries: Sequence[Entry]) -> Append:
+def make_append(
+    term: int, prev_index: int, prev_term: int, commit_index: int, entries: Sequence[Entry], commit_term: int = 0
+) -> Append:
     headers = tuple(
         EntryHeader(entry.index, entry.term, entry.kind, len(entry.payload), crc32c(entry.payload)) for entry in entries
     )
-    return Append(AppendEntries(term, prev_index, prev_term, commit_index, headers), entries)
+    return Append(AppendEntries(term, prev_index, prev_term, commit_index, headers, commit_term), entries)
 
 
 def encode(message: Message | Append) -> list[bytes]:

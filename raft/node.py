@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from raft import library
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
@@ -21,13 +22,16 @@ from store.command import Proposal
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
-from store.log_errors import DiskFull
+from store.log_errors import DiskError, DiskFull
 from store.record import KIND_CONFIG, Entry
 from store.state_machine import StateMachine
+from store.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
 TICKS_PER_HEARTBEAT = 4
+WATERMARK_SYNC_MS = 1_000
+"""What a power loss may take of the watermarks is not older than this while the node runs."""
 COMMIT_NOTICE_MS = 5
 """Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
 HAND_OVER_TIMEOUT_MS = 3_000
@@ -47,7 +51,7 @@ class RaftNode:
 
     Everything runs on the loop that called `start`; only fdatasync runs in a thread. `on_fatal(reason)` is called at
     most once, when going on could lose or fork data: the process must then end (the node does nothing more by itself).
-    Owns log and hard state from `start` to `stop`, but does not close them.
+    Owns log, hard state and watermarks from `start` to `stop`, but does not close them.
     """
 
     def __init__(
@@ -56,14 +60,17 @@ class RaftNode:
         commit_log: CommitLog,
         hard_state: HardState,
         state_machine: StateMachine,
+        watermarks: Watermarks,
         *,
         on_fatal: Callable[[str], None],
         snapshot_store: SnapshotStore | None = None,
         on_installed: Callable[[], None] = lambda: None,
+        on_forgotten: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without a `snapshot_store` it neither sends nor takes snapshots. `on_installed()` is called at most once,
-        when the node has to be stopped, closed and opened again, to start with a snapshot it has taken.
+        when the node has to be stopped, closed and opened again, to start with a snapshot it has taken; so is
+        `on_forgotten()`, when its disk was put back to an earlier state: it then needs another incarnation.
         """
         self.config = config
         self.node_id = config.node_id
@@ -71,8 +78,11 @@ class RaftNode:
         self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms)
         """What an entry proposed now would be stamped with."""
         self._log = commit_log
+        self._watermarks = watermarks
+        self._watermarks_synced_at = library.now()
         self._on_fatal = on_fatal
         self._on_installed = on_installed
+        self._on_forgotten = on_forgotten
         self._failed = self._stopping = self._handing_over = False
         self._tick_scheduled = False
         self._notice_scheduled = False
@@ -82,14 +92,15 @@ class RaftNode:
         self._transport.set_membership(membership)
         self._raft = SafeSyncObj(
             config,
-            Journal(commit_log, hard_state, state_machine.applied_index),
+            Journal(commit_log, hard_state, state_machine.applied_index, watermarks),
             self._transport,
             self._apply,
             state_machine.applied_index,
             membership,
             snapshot_store,
-            self._fall_silent,
+            partial(self._fall_silent, self._on_installed),
         )
+        self._raft.on_forgotten = partial(self._fall_silent, self._on_forgotten)
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
@@ -156,6 +167,21 @@ class RaftNode:
         return self._raft.snapshots.counts
 
     @property
+    def known_committed_index(self) -> int:
+        """The highest entry that a leader called committed, also where this log does not reach that far."""
+        return self._raft.knowledge.committed[1]
+
+    @property
+    def waits_for(self) -> tuple[int, int] | None:
+        """Term and index of a committed entry for want of which this node stands for no election; None otherwise."""
+        return self._raft.waits_for if self.leader_id is None else None
+
+    @property
+    def lacks_vote(self) -> bool:
+        """Whether this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
+        return self._raft.is_voter and not self._raft.votes and not self._raft.has_blank_log
+
+    @property
     def in_flight_bytes(self) -> int:
         return self._proposals.in_flight_bytes
 
@@ -194,6 +220,7 @@ class RaftNode:
         self._loop = asyncio.get_running_loop()
         self._sync_thread = SyncThread(
             self._log,
+            self._watermarks,
             on_synced=partial(self._loop.call_soon_threadsafe, self._after_sync),
             on_failed=lambda error: self._loop.call_soon_threadsafe(self._sync_failed, error),
         )
@@ -358,6 +385,7 @@ class RaftNode:
         except Exception as error:
             self._fail_with(error)
             return
+        self._note_watermarks()
         if self._log.synced_index < self._log.last_index:
             self._sync_thread.request()
         if self._raft.last_applied != applied_before:
@@ -369,6 +397,19 @@ class RaftNode:
             self._notice_scheduled = True
             self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)
 
+    def _note_watermarks(self) -> None:
+        """Before any answer leaves that goes by what this step has committed: those are written in a later one."""
+        try:
+            self._raft.knowledge.write(self._raft.commit_index)
+        except DiskError as error:
+            self._fail_with(error)
+            return
+        due = library.now() - self._watermarks_synced_at >= WATERMARK_SYNC_MS / 1000
+        if due and self._watermarks.is_dirty:
+            self._watermarks_synced_at = library.now()
+            self._watermarks.sync_wanted = True
+            self._sync_thread.request()
+
     def _announce_commit(self) -> None:
         self._notice_scheduled = False
         if not self._failed and self._raft.has_unannounced_commit:
@@ -379,11 +420,11 @@ class RaftNode:
             self._tick()
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
 
-    def _fall_silent(self) -> None:
-        """What this node starts with from now on is the snapshot: nothing of what it runs on may be promised now."""
+    def _fall_silent(self, start_again: Callable[[], None]) -> None:
+        """This node will start again with another state: nothing of what it runs on may be promised now."""
         self._failed = True
         self._raft.gate.discard()
-        self._on_installed()
+        start_again()
 
     def _fail_with(self, error: Exception) -> None:
         log.exception("the node cannot go on", exc_info=error)

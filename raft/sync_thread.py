@@ -5,19 +5,26 @@ import threading
 from collections.abc import Callable
 
 from store.commit_log import CommitLog
+from store.watermarks import Watermarks
 
 
 class SyncThread:
-    """`request()` makes everything appended before it durable; requests made while a sync runs share the next one.
+    """`request()` makes everything appended before it durable; requests made while a sync runs share the next one. The
+    watermarks are synced behind the log, when that is wanted.
 
     `on_synced()` and `on_failed(error)` are called in this thread. After a failure the thread has ended: a failed
     fsync is never retried, since the kernel may have dropped the pages (invariant 2).
     """
 
     def __init__(
-        self, log: CommitLog, on_synced: Callable[[], object], on_failed: Callable[[BaseException], object]
+        self,
+        log: CommitLog,
+        watermarks: Watermarks,
+        on_synced: Callable[[], object],
+        on_failed: Callable[[BaseException], object],
     ) -> None:
         self._log = log
+        self._watermarks = watermarks
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -45,3 +52,9 @@ class SyncThread:
                 self._on_failed(error)
                 return
             self._on_synced()
+            if self._watermarks.sync_wanted:
+                try:
+                    self._watermarks.sync()
+                except BaseException as error:
+                    self._on_failed(error)
+                    return

@@ -96,18 +96,21 @@ class CommitLog:
         segment_bytes: int,
         cache_bytes: int,
         applied_index: int = 0,
+        committed_index: int = 0,
         may_be_new: bool = True,
     ) -> CommitLog:
         """Runs recovery; everything the log then holds is durable. A new log gets its genesis no-op (index 1, term 0).
 
-        `cache_bytes` bounds what is kept in memory of payloads; `applied_index` is what the state machine has applied.
+        `cache_bytes` bounds what is kept in memory of payloads; `applied_index` is what the state machine has applied,
+        `committed_index` what this log was noted to hold synced (store/watermarks.py): both prove a loss.
         Without `may_be_new` a log that holds nothing is one that was lost: `LogCorruption`, however often it is tried.
         Raises `LogCorruption`, `UnsupportedLog`, `DiskError`; `DiskFull` only for a new log.
         """
         if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
             raise ValueError(f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}, not {segment_bytes}")
         directory = directory.rstrip("/")
-        log = cls(disk, directory, segment_bytes, cache_bytes, recover(disk, directory, applied_index, may_be_new))
+        recovered = recover(disk, directory, applied_index, committed_index, may_be_new)
+        log = cls(disk, directory, segment_bytes, cache_bytes, recovered)
         log._restore_allocation()
         if log.last_index == BEGINNING.index:
             log.append(log.first_index, 0, KIND_NOOP, b"")

@@ -22,7 +22,8 @@ class HardState:
     """The term this node is in and the candidate it voted for in that term.
 
     `voter` says that the node's disk holds everything it ever acknowledged: it began with the cluster, or has caught up
-    since its data directory was new. Once true it stays true.
+    since its data directory was new. Once true it stays true, unless the node learns that its disk was put back to an
+    earlier state.
 
     Invariants: `term` never goes back; within a term the vote, once given, does not change. A file that is not there
     stands for term 0 without a vote. A temporary file left by a crash was never promised to anybody and is ignored.
@@ -61,6 +62,10 @@ class HardState:
     def become_voter(self) -> None:
         """Durable on return; raises as `set` does."""
         self._write(self._term, self._voted_for, True)
+
+    def lose_vote(self) -> None:
+        """The disk lacks what the node acknowledged. Durable on return; raises as `set` does."""
+        self._write(self._term, self._voted_for, False)
 
     def _write(self, term: int, voted_for: int | None, voter: bool) -> None:
         if self._failed:

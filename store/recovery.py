@@ -82,7 +82,7 @@ class _Known(NamedTuple):
 
     base: LogBase
     mark_position: int
-    applied_index: int  # of what was applied from this log
+    evident_index: int  # of what was applied from this log, or noted to be committed in it
 
 
 class _Tail(NamedTuple):
@@ -99,7 +99,9 @@ class _Tail(NamedTuple):
         return self.segment.start + self.records.length
 
 
-def recover(disk: Disk, directory: str, applied_index: int, may_be_new: bool = True) -> Recovered:
+def recover(
+    disk: Disk, directory: str, applied_index: int, committed_index: int = 0, may_be_new: bool = True
+) -> Recovered:
     """Checks the log in `directory`, cuts an unsynced tail that is not whole, and makes what is left durable.
 
     Raises `LogCorruption` when anything that was synced is damaged or missing, having changed nothing but leftovers.
@@ -119,7 +121,7 @@ def recover(disk: Disk, directory: str, applied_index: int, may_be_new: bool = T
     disk.sync_directory(directory)  # of the mark
     segments = SegmentSet(disk, directory)
     # What was applied without this log proves nothing about it.
-    evident_index = applied_index if applied_index > stored.installed_index else 0
+    evident_index = max(committed_index, applied_index if applied_index > stored.installed_index else 0)
     try:
         if names.starts:
             report = _recover_segments(disk, segments, names, _Known(base, mark.position, evident_index))
@@ -151,10 +153,10 @@ def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
     """There is no segment: a new log, unless anything says that there was one."""
     base = known.base
     detail = None
-    if base != BEGINNING or known.mark_position > 0 or known.applied_index > 0:
+    if base != BEGINNING or known.mark_position > 0 or known.evident_index > 0:
         detail = (
             f"no segment is left; the log began at position {base.position}, synced to position "
-            f"{known.mark_position}, applied to index {known.applied_index}"
+            f"{known.mark_position}, applied or known to be committed to index {known.evident_index}"
         )
     elif not may_be_new:
         detail = "no segment is left, but this node has taken part in elections; was a volume not mounted?"
@@ -310,7 +312,7 @@ def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorr
 def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
     """Names what follows the last intact record. Raises `LogCorruption` if it is known to have been synced."""
     end = tail.end_position
-    evidence = _evidence(known.mark_position, known.applied_index, end, tail.records.next_index)
+    evidence = _evidence(known.mark_position, known.evident_index, end, tail.records.next_index)
     if not tail.surplus_bytes:
         if evidence:
             detail = f"the log ends here, but {evidence}"
@@ -330,12 +332,12 @@ def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
     return RecoveryCase.ZERO_FILLED_TAIL if _is_header_before_zeros(tail) else RecoveryCase.TORN_TAIL
 
 
-def _evidence(mark_position: int, applied_index: int, end: int, next_index: int) -> str | None:
+def _evidence(mark_position: int, evident_index: int, end: int, next_index: int) -> str | None:
     """Why what lies at `end` must have been durable, or None."""
     if mark_position > end:
         return f"everything below position {mark_position} was synced"
-    if applied_index >= next_index:
-        return f"index {applied_index} was applied"
+    if evident_index >= next_index:
+        return f"index {evident_index} was applied or known to be committed"
     return None
 
 

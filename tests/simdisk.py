@@ -92,6 +92,12 @@ class _Inode:
         self.write_back_errors = 0
         self.flips: dict[int, int] = {}  # position -> mask, of durable bytes
 
+    @classmethod
+    def holding(cls, content: bytes) -> _Inode:
+        inode = cls()
+        inode.current[:] = inode.durable[:] = content
+        return inode
+
     def change(self, change: _Write | _Resize) -> None:
         change.apply(self.current)
         self.unsynced.append(change)
@@ -342,6 +348,17 @@ class SimDisk:
         """Shortens or lengthens (with zeros) a file behind everyone's back."""
         for content in (self._names[path].current, self._names[path].durable):
             _Resize(size).apply(content)
+
+    def image(self) -> dict[str, bytes]:
+        """What is durable, by path."""
+        return {path: bytes(inode.durable) for path, inode in self._durable_names.items()}
+
+    def put_back(self, image: dict[str, bytes]) -> None:
+        """Everything is as it was when the image was taken. No process may be running."""
+        self._end_era()
+        self._name_changes.clear()
+        self._durable_names = {path: _Inode.holding(content) for path, content in image.items()}
+        self._names = dict(self._durable_names)
 
     def remove(self, path: str) -> None:
         """A file disappears behind everyone's back."""

@@ -17,6 +17,7 @@ from raft.membership import founded
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY, Entry
+from store.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 from .bench import ManualNetwork
@@ -143,7 +144,8 @@ class SafeMember:
             peers={peer: address for peer in self._transport.peers},
         )
         self._applied = []
-        journal = Journal(log, HardState(self._disk, "/data/hard_state"), 0)
+        watermarks = Watermarks.open(self._disk, "/data")
+        journal = Journal(log, HardState(self._disk, "/data/hard_state"), 0, watermarks)
         self._node = self.handlers(config, journal, self._transport, self._apply, 0, founded(config))
         self._network.attach(self.node_id, self)
 

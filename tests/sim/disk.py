@@ -121,6 +121,10 @@ class TimedDisk(SimDisk):
         super().lose_power()
         self.names_changed = True
 
+    def put_back(self, image: dict[str, bytes]) -> None:
+        super().put_back(image)
+        self.names_changed = True
+
     def durable_bytes(self, path: str) -> bytearray | None:
         """What a power loss right now would leave of a file at the least; None if its name would be gone.
 

@@ -43,7 +43,11 @@ class Fault:
 
 def impaired(replicas: Mapping[int, Replica]) -> set[int]:
     """The nodes whose disks do not hold everything that they ever acknowledged."""
-    return {node_id for node_id, replica in replicas.items() if not replica.durable.voter or replica.disk.is_damaged}
+    return {
+        node_id
+        for node_id, replica in replicas.items()
+        if not replica.durable.voter or replica.disk.is_damaged or replica.is_put_back
+    }
 
 
 def minority_impaired(replicas: Mapping[int, Replica], node_id: int) -> bool:

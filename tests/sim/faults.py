@@ -13,6 +13,7 @@ from .network import Network
 from .network_faults import NetworkFaults
 from .observer import Observer
 from .plan import FAULT_KINDS, PlannedFault
+from .put_back_faults import PutBackFaults
 from .replica import Replica
 from .world import MICROSECONDS_PER_SECOND, World
 
@@ -43,6 +44,7 @@ class Faults:
         self.counts = dict.fromkeys(FAULT_KINDS, 0)
         self.fired: set[int] = set()
         self._disks = DiskFaults(world, replicas)
+        self._put_backs = PutBackFaults(world, replicas, lambda: self.running)
         self.table: dict[str, Action] = {
             "kill": lambda fault: self._crash(fault, self._any(fault), power_loss=False),
             "kill_leader": lambda fault: self._crash(fault, self._leader(fault), power_loss=False),
@@ -53,6 +55,7 @@ class Faults:
             "graceful_stop": self._graceful_stop,
             "freeze": self._freeze,
             "wipe": self._wipe,
+            **self._put_backs.table,
             **NetworkFaults(world, network, lambda: self.running).table,
             **self._disks.table,
             **DamageFaults(world, replicas).table,
@@ -165,7 +168,9 @@ class Faults:
 
     def _restart_later(self, replica: Replica) -> None:
         def start() -> None:
-            if not replica.alive and replica.buried:
+            if self._put_backs.holds(replica.node_id):
+                self._restart_later(replica)
+            elif not replica.alive and replica.buried:
                 replica.start()
 
         self._world.after(self._restarts[replica.node_id].randint(DOWN_US_MIN, DOWN_US_MAX), start)

@@ -43,6 +43,22 @@ class NodeIndex:
             if self._files.exists(name):
                 self._files.remove(name)
 
+    def keep_image(self) -> None:
+        """A copy of what is flushed now, while the node runs."""
+        self.drop_image()
+        self._files.copy(self._name(), self._image)
+
+    def put_back(self) -> None:
+        """The next life, which has not begun, finds the copy."""
+        for name in (self._name(1), self._incoming):
+            if self._files.exists(name):
+                self._files.remove(name)
+        self._files.move(self._image, self._name(1))
+
+    def drop_image(self) -> None:
+        if self._files.exists(self._image):
+            self._files.remove(self._image)
+
     def close(self) -> None:
         if self._receiving is not None:
             with suppress(Exception):  # the node may have closed it itself
@@ -71,6 +87,10 @@ class NodeIndex:
     @property
     def _incoming(self) -> str:
         return f"node {self._node_id} incoming"
+
+    @property
+    def _image(self) -> str:
+        return f"node {self._node_id} image"
 
     def _name(self, later: int = 0) -> str:
         return f"node {self._node_id} life {self._life + later}"

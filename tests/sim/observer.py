@@ -174,6 +174,17 @@ class Observer:
         self._rules.on_wiped(replica.node_id)
         self._must_recover.pop(replica.node_id, None)
 
+    def on_put_back(self, replica: "Replica") -> None:
+        """The disk of a node that is down is what it was some time ago."""
+        self._world.trace("put back", replica.node_id)
+        self._must_recover.pop(replica.node_id, None)
+
+    def on_forgotten(self, replica: "Replica") -> None:
+        """The node knows: from here on it is bound as one that has a new disk."""
+        self.note("disk: found out that it was put back")
+        self._world.trace("forgotten", replica.node_id)
+        self._rules.on_wiped(replica.node_id)
+
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
         self._world.trace("send", replica.node_id, peer, type(message).__name__)
         with self.finding():

@@ -28,13 +28,13 @@ LOAD_US = 9 * MICROSECONDS_PER_SECOND
 
 FAULT_KINDS = (
     *("kill", "kill_leader", "power_loss", "power_loss_leader", "power_loss_all", "crash_in_operation"),
-    *("graceful_stop", "freeze", "wipe"),
+    *("graceful_stop", "freeze", "wipe", "put_back"),
     *("isolate", "halves", "one_way", "bridge", "ring", "flap", "slow_link", "reset"),
     *("slow_sync", "sync_failure", "hard_state_failure", "read_failure", "disk_full", "bit_flip", "file_damage"),
     *("wall_clock_jump", "wall_clock_strobe", "clock_jump"),
 )
 
-_WEIGHTS = {"crash_in_operation": 4, "bit_flip": 2, "file_damage": 2}  # those that come in many forms
+_WEIGHTS = {"crash_in_operation": 4, "bit_flip": 2, "file_damage": 2, "put_back": 4}  # those that come in many forms
 
 
 @dataclass(frozen=True)

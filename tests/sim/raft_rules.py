@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raft.library import LEADER
-from raft.messages import Append, AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply
+from raft.messages import Append, AppendReply, PreVote, PreVoteReply, Recall, RequestVote, VoteReply
 from store.commit_log import CommitLog
 
 from .checkers import Violation
@@ -49,12 +49,14 @@ class RaftRules:
         self._bound_by: dict[int, set[int]] = {}
         self._was_led = False  # by anybody, ever
         self._heard: dict[int, set[int]] = {}  # by each node since it started
+        self._told: set[int] = set()  # nodes that were told what their disk, which was put back, lacks
         self._knows_terms: set[int] = set()  # nodes that rightly said so since their disk was replaced
 
     def on_start(self, node_id: int) -> None:
         self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
         self._stickiness.on_start(node_id)
         self._heard[node_id] = set()
+        self._told.discard(node_id)
 
     def on_wiped(self, node_id: int) -> None:
         self._knows_terms.discard(node_id)
@@ -74,6 +76,8 @@ class RaftRules:
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
         node_id = replica.node_id
         check_promise(node_id, peer, message, replica.durable)
+        if node_id in self._told:
+            self._check_gave_up_its_vote(node_id, message)
         match message:
             case AppendReply():
                 self._acknowledgements.on_reply(node_id, message, replica.durable)
@@ -91,6 +95,14 @@ class RaftRules:
             case _:
                 pass
 
+    @staticmethod
+    def _check_gave_up_its_vote(node_id: int, message: Any) -> None:
+        """The node was told what its disk, which was put back, lacks of what it acknowledged."""
+        if isinstance(message, RequestVote | PreVote) or getattr(message, "granted", False):
+            raise Violation("votes_though_told", f"node {node_id} knows that it has forgotten, and says {message}")
+        if isinstance(message, AppendReply) and message.success and message.counts:
+            raise Violation("counts_though_told", f"node {node_id} knows that it has forgotten, and says {message}")
+
     def _check_claim(self, replica: "Replica", message: PreVote | RequestVote) -> None:
         """Who stands speaks of its log. The state may be ahead of that: it came as a snapshot."""
         log = replica.log
@@ -100,6 +112,10 @@ class RaftRules:
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
         self._heard[replica.node_id].add(source)
+        if isinstance(message, Recall) and replica.is_put_back and message.incarnation == replica.incarnation:
+            acked = message.acked_term, message.acked_index
+            if acked > replica.durable.last or message.spoken_term > replica.durable.hard_state[0]:
+                self._told.add(replica.node_id)
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):

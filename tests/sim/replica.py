@@ -23,6 +23,7 @@ from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
 from store.log_errors import DiskFull, LogError
+from store.watermarks import Watermarks
 from tests.simdisk import PowerLost
 
 from .checkers.durable_log import DurableLog
@@ -90,6 +91,7 @@ class Replica:
         self.world, self.network, self.node_id, self.settings = world, network, node_id, settings
         self.clients, self.observer = clients, observer
         self._wipes = 0
+        self._incarnation_wipes = 0  # as far as the node itself knows
         self._wipe_due = False
         self.disk = self._new_disk()
         self.durable = DurableLog(self.disk, LOG, HARD_STATE, observer.safety.committed.term_of)
@@ -178,12 +180,14 @@ class Replica:
         waiters = AppliedWaiters()
         self.machine = self.observer.make_machine(self, self.index, waiters, settings)
         hard_state = HardState(self.disk, HARD_STATE)
+        watermarks = Watermarks.open(self.disk, DATA)
         self.log = CommitLog.open(
             self.disk,
             LOG,
             segment_bytes=settings.segment_bytes,
             cache_bytes=settings.cache_bytes,
             applied_index=self.machine.applied_index,
+            committed_index=watermarks.committed_index,
             may_be_new=hard_state.term == 0 and not hard_state.voter,
         )
         if self._restarting:
@@ -214,9 +218,11 @@ class Replica:
                 self.log,
                 hard_state,
                 self.machine,
+                watermarks,
                 on_fatal=self.on_fatal,
                 snapshot_store=SnapshotStore(self.disk, DATA, self.index, self._indexes),
                 on_installed=self._on_decided,
+                on_forgotten=self._on_forgotten,
                 clock=clock,
             )
         self.observer.on_start(self)
@@ -237,6 +243,12 @@ class Replica:
 
     def _on_decided(self) -> None:
         self.observer.on_decided(self)
+        self.loop.call_soon(self.stop)
+
+    def _on_forgotten(self) -> None:
+        """The node has found out that its disk was put back: it goes on with it as with a new one."""
+        self.observer.on_forgotten(self)
+        self._incarnation_wipes = self._wipes
         self.loop.call_soon(self.stop)
 
     def _cut_later(self, cuts: CutSettings, life: int) -> None:
@@ -286,16 +298,46 @@ class Replica:
             self._wipe_due = True
             self.crash(power_loss=True)
 
+    def take_image(self) -> dict[str, bytes] | None:
+        """Of the disk and the index as a power loss would leave them; None while that would not be one state."""
+        if not self.alive or not self.has_recovered or self.disk.is_damaged or self._restarting or self.is_put_back:
+            return None
+        image = self.disk.image()
+        if f"{DATA}/{store.install.DECISION_FILE}" in image or HARD_STATE not in image:
+            return None
+        self._indexes.keep_image()
+        return image
+
+    def put_back(self, image: dict[str, bytes]) -> None:
+        """The disk of this node, which is down, is what it was when the image was taken."""
+        self.durable.remember()
+        self.disk.put_back(image)
+        self._indexes.put_back()
+        self._wipes += 1
+        self.durable.put_back()
+        self.observer.on_put_back(self)
+
+    @property
+    def is_put_back(self) -> bool:
+        """Its disk was put back, and the node does not know it yet."""
+        return self._wipes != self._incarnation_wipes
+
+    @property
+    def disks(self) -> int:
+        """How many disks it has had before this one, those that were put back included."""
+        return self._wipes
+
     def _replace_disk(self) -> None:
         self._restarting = False
         self._wipes += 1
+        self._incarnation_wipes = self._wipes
         self.disk = self._new_disk()
         self.durable.wiped(self.disk)
         self.observer.on_wiped(self)
 
     @property
     def incarnation(self) -> str:
-        return incarnation(self.node_id, self._wipes)
+        return incarnation(self.node_id, self._incarnation_wipes)
 
     def incarnation_of(self, peer: int) -> str:
         """What that peer said when it connected last."""

@@ -21,6 +21,7 @@ _FAULTS = {
     "graceful_stop": "node {} is asked to stop",
     "freeze": "node {} is frozen for {} ms",
     "wipe": "node {} dies; its disk is replaced by an empty one",
+    "put_back": "node {} died {} ms ago; its disk is put back to what it was {} ms before that",
     "isolate": "node {} is cut off from {} for {} ms",
     "halves": "nodes {} and nodes {} are cut off from each other for {} ms",
     "one_way": "what node {} sends to node {} is lost for {} ms",
@@ -43,6 +44,8 @@ _FAULTS = {
 _EVENTS = {
     "open": "node {} starts ({}); its log ends with entry {}",
     "wiped": "node {} has an empty disk",
+    "put back": "node {} has its disk of before",
+    "forgotten": "node {} finds out that its disk was put back",
     "leader": "node {} leads term {}",
     "members": "node {} changes the nodes: voters {}, learners {}",
     "votes": "node {} votes for node {} in term {}",

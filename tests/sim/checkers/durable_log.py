@@ -75,6 +75,11 @@ class DurableLog:
         return self._base.index + len(self._records)
 
     @property
+    def last(self) -> tuple[int, int]:
+        """Term and index of the last record."""
+        return self.term_at(self.last_index) or 0, self.last_index
+
+    @property
     def first_index(self) -> int:
         self._refresh()
         return self._base.index + 1
@@ -108,6 +113,10 @@ class DurableLog:
         self.wipes += 1
         self._disk = disk
         self._voter = False
+
+    def put_back(self) -> None:
+        """The disk is what it was some time ago. What the node said since was true."""
+        self.wipes += 1
 
     @property
     def before_wipe(self) -> dict[int, int]:

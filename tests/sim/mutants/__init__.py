@@ -9,6 +9,7 @@ from . import (
     durability,
     election,
     groups,
+    knowledge,
     log_files,
     membership,
     operators,
@@ -23,7 +24,7 @@ from . import (
 )
 
 AREAS = (
-    *(election, membership, replication, durability, log_files, recovery),
+    *(election, membership, knowledge, replication, durability, log_files, recovery),
     *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

@@ -32,11 +32,16 @@ class CountsANewDiskAtOnce(SafeSyncObj):
         super().on_append_reply(peer, msgspec.structs.replace(reply, counts=True))
 
 
-class CountsAcksOfALostDisk(SafeSyncObj):
-    """What a node acknowledged before its disk was replaced still counts."""
+class CountsAcksOfAnEarlierConnection(SafeSyncObj):
+    """What a node acknowledged before it came back, with another disk or the same put back, still counts."""
 
     def on_peer_connected(self, peer: int, incarnation: str) -> None:
-        super().on_peer_connected(peer, self._incarnations.get(peer, incarnation))
+        kept = self._progress.get(peer)
+        super().on_peer_connected(peer, incarnation)
+        if kept is not None and peer in self._progress:
+            kept.restart()
+            self._progress[peer] = kept
+            self._count_acknowledged(peer)
 
 
 class KeepsPromisesOfPastTerms(SafeSyncObj):
@@ -181,7 +186,7 @@ def _handlers(invariant: int, part: type[SafeSyncObj], *, rare: bool = False) ->
 
 MUTANTS = (
     _handlers(1, TakesAcksOfAnyTerm, rare=True),
-    _handlers(12, CountsAcksOfALostDisk),
+    _handlers(12, CountsAcksOfAnEarlierConnection),
     _handlers(12, CountsANewDiskAtOnce),
     _handlers(1, KeepsPromisesOfPastTerms, rare=True),
     _handlers(1, CutsMatchingEntries),

@@ -15,6 +15,7 @@ from raft.messages import AppendReply, PreVoteReply, make_append
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_CONFIG, KIND_NOOP, Entry
+from store.watermarks import Watermarks
 from tests.simdisk import SimDisk
 from tests.unit.raft.test_second_vote import RecordingTransport
 
@@ -37,7 +38,7 @@ class Started:
             incarnation="one",
             retain_behind_bytes=retain_behind_bytes,
         )
-        journal = Journal(self.log, self.hard_state, 0)
+        journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
         self.node = SafeSyncObj(
             config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
         )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -21,6 +22,7 @@ from store.hard_state import HardState
 from store.index import Index
 from store.log_errors import DiskFull
 from store.state_machine import StateMachine
+from store.watermarks import Watermarks
 from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until
 
@@ -37,6 +39,7 @@ class Member:
         self.disk = HeldDisk()
         self.fatal: list[str] = []
         self.running = False
+        self.reopening: asyncio.Task[None] | None = None
 
     async def start(self, *, disk_held: bool = False) -> None:
         """With `disk_held` nothing that is written after the log was opened becomes durable until it is released."""
@@ -53,18 +56,47 @@ class Member:
         if disk_held:
             self.disk.hold()
         hard_state = HardState(self.disk, str(self.directory / "hard_state"))
-        self.node = RaftNode(self.config, self.log, hard_state, self.machine, on_fatal=self.fatal.append)
+        self.watermarks = Watermarks.open(self.disk, str(self.directory))
+        self.node = RaftNode(
+            self.config,
+            self.log,
+            hard_state,
+            self.machine,
+            self.watermarks,
+            on_fatal=self.fatal.append,
+            on_forgotten=self.begin_anew,
+        )
         await self.node.start()
         self.running = True
 
     async def stop(self) -> None:
+        if self.reopening is not None:
+            await self.reopening
+        await self._stop()
+
+    async def _stop(self) -> None:
         if self.running:
             self.running = False
             self.disk.release()
             await self.node.stop()
             if not self.fatal:
                 self.log.close()
+            self.watermarks.close()
             self.index.close()
+
+    def reopen(self) -> None:
+        """What the broker does when the node has to start again."""
+
+        async def again() -> None:
+            await self._stop()
+            await self.start()
+
+        self.reopening = asyncio.create_task(again())
+
+    def begin_anew(self) -> None:
+        """What the broker does when the disk was put back."""
+        self.config = msgspec.structs.replace(self.config, incarnation=self.config.incarnation + "+")
+        self.reopen()
 
 
 def make_members(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> list[Member]:

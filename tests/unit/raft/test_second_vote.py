@@ -14,6 +14,7 @@ from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteR
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
+from store.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 LEADER_TERM = 5
@@ -44,7 +45,7 @@ class Wiped:
         self.transport = RecordingTransport()
         peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3, 4, 5)}
         config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
-        journal = Journal(self.log, self.hard_state, 0)
+        journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
         self.node = SafeSyncObj(
             config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
         )

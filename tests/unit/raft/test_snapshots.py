@@ -1,6 +1,5 @@
 """Nodes that are behind the kept log are filled by a snapshot: whole nodes in one loop, real sockets, real disks."""
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from store.hard_state import HardState
 from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.state_machine import StateMachine
+from store.watermarks import Watermarks
 from tests.unit.raft.test_node import (
     Member,
     leader_of,
@@ -38,7 +38,6 @@ class SnapshotMember(Member):
     """A node with small segments, which starts again when it has taken a snapshot."""
 
     installed = 0
-    reopening: asyncio.Task[None] | None = None
 
     async def start(self, *, disk_held: bool = False) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -55,31 +54,19 @@ class SnapshotMember(Member):
             applied_index=self.machine.applied_index,
         )
         self.hard_state = HardState(self.disk, str(self.directory / "hard_state"))
+        self.watermarks = Watermarks.open(self.disk, str(self.directory))
         self.node = RaftNode(
             self.config,
             self.log,
             self.hard_state,
             self.machine,
+            self.watermarks,
             on_fatal=self.fatal.append,
             snapshot_store=SnapshotStore(self.disk, str(self.directory), self.index, places),
             on_installed=self.reopen,
         )
         await self.node.start()
         self.running = True
-
-    def reopen(self) -> None:
-        """What the broker does."""
-
-        async def again() -> None:
-            await Member.stop(self)
-            await self.start()
-
-        self.reopening = asyncio.create_task(again())
-
-    async def stop(self) -> None:
-        if self.reopening is not None:
-            await self.reopening
-        await super().stop()
 
     async def replace_disk(self) -> None:
         await self.stop()

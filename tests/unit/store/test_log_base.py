@@ -16,6 +16,7 @@ from store.record import KIND_ENTRY
 from store.recovery import RecoveryCase
 from store.segment import PENDING_NAME
 from store.segment_files import remove_segments
+from store.watermarks import Watermarks
 from tests.simdisk import PowerLost, SimDisk
 from tests.unit.store.logs import (
     DIRECTORY,
@@ -349,7 +350,7 @@ def test_a_sync_that_runs_while_the_log_is_made_anew_promises_nothing() -> None:
 def test_the_journal_begins_with_the_base() -> None:
     disk = sim_disk()
     log = dropped_log(disk)
-    journal = Journal(log, HardState(disk, "/data/hard_state"), 40)
+    journal = Journal(log, HardState(disk, "/data/hard_state"), 40, Watermarks.open(disk, "/data"))
     base = log.base
     assert len(journal) == 40 - base.index + 1
     assert journal[0] == (b"", base.index, 1)

@@ -1,0 +1,99 @@
+"""What a node knows beyond its own log, and how a disk that was put back is found out (docs/decisions.md, 23).
+
+Raft trusts disks to remember. A disk that is put back to an earlier state (an older copy of the data directory, a
+snapshot of a virtual machine, a drive that lied) has forgotten acknowledgements and votes and does not know it. Others
+do:
+
+* Every node remembers the last entry that a leader called committed, also if its own log does not reach it. Whoever
+  lacks that entry gets no vote, and nobody stands who lacks it: the two who know less do not decide without the third.
+* Every node remembers of every other one the latest term in which it spoke and, as leader, what it acknowledged, and
+  tells it on every new connection. A node that finds that it holds less has forgotten: from then on its disk is a new
+  one, under a new incarnation, which neither votes nor counts until a leader has filled it (raft/rejoin.py).
+
+A node may hold less than it acknowledged and have forgotten nothing: what was never committed is cut by later leaders.
+So the term of the last cut is kept, durable before anything is cut.
+"""
+
+from raft.messages import Recall
+from store.watermarks import PeerMark, Watermarks
+
+
+class Knowledge:
+    """Loop-only. Invariant: `committed` and what is known of one incarnation of a peer never go back."""
+
+    def __init__(self, watermarks: Watermarks) -> None:
+        self._file = watermarks
+        self.committed: tuple[int, int] = watermarks.known_term, watermarks.known_index
+        """Term and index of the last entry that was called committed, here or by a leader."""
+        self._marks = watermarks.marks
+        self._marks_changed = False
+
+    # --- what is committed -------------------------------------------------------------------------------------
+
+    def told_committed(self, term: int, index: int) -> None:
+        """By a leader, of the last entry that it knows to be committed."""
+        if (term, index) > self.committed:
+            self.committed = term, index
+
+    def is_complete(self, last_term: int, last_index: int) -> bool:
+        """Whether a log that ends with this entry can hold everything that is known to be committed (Raft paper 5.4.1:
+        who lacks a committed entry has a last entry of an earlier term, or of the same term and a lower index).
+        """
+        return (last_term, last_index) >= self.committed
+
+    # --- what others have said ---------------------------------------------------------------------------------
+
+    def met(self, peer: int, incarnation: str) -> None:
+        """The peer is connected; what was known of another disk of its does not concern this one."""
+        mark = self._marks.get(peer)
+        if mark is None or mark.incarnation != incarnation:
+            self._marks[peer] = PeerMark(incarnation)
+            self._marks_changed = True
+
+    def heard(self, peer: int, term: int) -> None:
+        """The peer has spoken in this term."""
+        mark = self._marks.get(peer)
+        if mark is not None and term > mark.term:
+            mark.term = term
+            self._marks_changed = True
+
+    def acknowledged(self, peer: int, term: int, index: int) -> None:
+        """To this leader of `term`, whose own entries begin at or before `index`."""
+        mark = self._marks.get(peer)
+        if mark is not None and (term, index) > (mark.acked_term, mark.acked_index):
+            mark.acked_term, mark.acked_index = term, index
+            self._marks_changed = True
+
+    def recall(self, peer: int, own_term: int) -> Recall | None:
+        """What that peer is to be reminded of; None if nothing is known."""
+        mark = self._marks.get(peer)
+        if mark is None or not mark.term:
+            return None
+        return Recall(own_term, mark.incarnation, mark.term, mark.acked_term, mark.acked_index)
+
+    # --- what this node has forgotten --------------------------------------------------------------------------
+
+    def forgotten(self, told: Recall, own_term: int, last_term: int, last_index: int) -> str:
+        """What of `told` this node's disk does not know, in words; empty if it knows all of it."""
+        if own_term < told.spoken_term:
+            return f"it spoke in term {told.spoken_term} and knows of term {own_term}"
+        missing = (last_term, last_index) < (told.acked_term, told.acked_index)
+        if missing and self._file.cut_term <= told.acked_term:
+            return (
+                f"it acknowledged entry {told.acked_index} in term {told.acked_term}, and its log ends at entry "
+                f"{last_index} of term {last_term}"
+            )
+        return ""
+
+    def note_cut(self, term: int) -> None:
+        """Durable on return: what is cut in this term was not forgotten."""
+        self._file.note_cut(term)
+
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    def write(self, committed_index: int) -> None:
+        """Note `committed_index`, up to which this node's own log is committed, and whatever has changed."""
+        self._file.note_commit(committed_index, *self.committed)
+        if self._marks_changed:
+            self._marks_changed = False
+            self._file.note_marks(self._marks)

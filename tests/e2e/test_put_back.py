@@ -1,0 +1,197 @@
+"""Disks that are put back to an earlier state: an older copy of the data directory, or one that lost nearly all."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.exit_codes import ExitCode
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+
+pytestmark = pytest.mark.process
+
+MIB = 1 << 20
+PATH = "/v1/topics/kept/messages"
+SEVERAL_ELECTIONS_S = 5.0
+"""Several times the longest election timeout of these clusters."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path) as running:
+        assert running.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        running.wait_same_state()
+        yield running
+
+
+def send(node: NodeProcess, count: int, name: str = "k") -> None:
+    for number in range(count):
+        key = {"Idempotency-Key": f"{name}{number}"}
+        assert node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers=key).status == 200
+
+
+def stored(node: NodeProcess) -> int:
+    return int(node.request("GET", "/v1/topics/kept").json()["queue_offsets"][0]["max_offset"])
+
+
+def copy_of(node: NodeProcess) -> Path:
+    """The node's directory as it is now, taken while it is stopped."""
+    node.terminate()
+    copy = node.data_dir.with_suffix(".copy")
+    shutil.copytree(node.data_dir, copy)
+    node.start()
+    return copy
+
+
+def put_back(node: NodeProcess, copy: Path) -> None:
+    shutil.rmtree(node.data_dir)
+    copy.rename(node.data_dir)
+
+
+def alarms(node: NodeProcess) -> list[str]:
+    status = node.status()
+    return [alarm["code"] for alarm in status["alarms"]] if status else []
+
+
+def lose_all_but_identity(node: NodeProcess) -> None:
+    for path in node.data_dir.iterdir():
+        if path.name != "identity":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("left", ["an older copy", "the identity alone"])
+def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster: ClusterProcess, left: str) -> None:
+    node = cluster.follower()
+    copy = copy_of(node)
+    cluster.wait_ready()
+    leader = cluster.wait_leader()
+    send(leader, 40)
+    cluster.wait_same_state()
+    node.kill()
+    if left == "an older copy":
+        put_back(node, copy)
+    else:
+        lose_all_but_identity(node)
+    node.start()
+    cluster.wait_ready()
+    send(cluster.wait_leader(), 5, "later")
+    cluster.wait_same_state()
+    assert stored(node) == 45
+    wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
+    said = "lacks what it acknowledged" if left == "an older copy" else "holds an identity and no log"
+    assert node.output().count(said) == 1, node.output()
+    wait_for(lambda: alarms(node) == [], "the alarm to be over")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={64 * MIB}", "tmpfs", str(mounted)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this machine does not let tests mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+def fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for size in (MIB, 1 << 16, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def no_leader_among(cluster: ClusterProcess, seconds: float) -> bool:
+    """Whether none of the running nodes leads for that long."""
+    until = time.monotonic() + seconds
+    with contextlib.suppress(TimeoutError):
+        wait_for(lambda: cluster.leader() is not None or None, "a leader", timeout_s=max(0.0, until - time.monotonic()))
+        return False
+    return True
+
+
+def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small_disk: Path) -> None:
+    """The one that lags has no room for the messages and still knows that they are committed."""
+    cluster = ClusterProcess(tmp_path)
+    lagging = cluster.nodes[3]
+    lagging.arguments[lagging.arguments.index("--data-dir") + 1] = str(small_disk / "node")
+    with cluster:
+        assert cluster.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        cluster.wait_same_state()
+
+        def led_by_another() -> bool:
+            if cluster.wait_leader() is not lagging:
+                return True
+            lagging.terminate()
+            cluster.wait_leader()
+            lagging.start()
+            return False
+
+        wait_for(led_by_another, "another node to lead")
+        cluster.wait_ready()
+        put = next(node for node in cluster.nodes.values() if node not in (cluster.wait_leader(), lagging))
+        copy = copy_of(put)
+        cluster.wait_ready()
+        leader = cluster.wait_leader()
+        assert leader not in (put, lagging)
+        fill(small_disk / "ballast")
+        body = "x" * MIB
+        sent = 0
+        while "cannot take entry" not in lagging.output():  # the segment it has may still have room
+            assert leader.request("POST", PATH, payload={"messages": [{"body": body}]}).status == 200
+            sent += 1
+        send(leader, 20)
+        committed = leader.status()["commit_index"]  # type: ignore[index]
+        wait_for(lambda: knows_committed(lagging) >= committed, "the node that lags to hear of it")
+        leader.kill()
+        put.kill()
+        put_back(put, copy)
+        (small_disk / "ballast").unlink()
+        put.start()
+        assert no_leader_among(cluster, SEVERAL_ELECTIONS_S), "together they lack acknowledged messages"
+        assert "waiting for a node that has it" in lagging.output()
+        leader.start()
+        cluster.wait_leader()
+        cluster.wait_same_state()
+        assert {stored(node) for node in cluster.nodes.values()} == {sent + 20}
+
+
+def knows_committed(node: NodeProcess) -> int:
+    status = node.status()
+    return int(status["known_committed_index"]) if status else 0
+
+
+def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(cluster: ClusterProcess) -> None:
+    """Nobody who was up knew of it: the others go on without, and the one that comes back says so."""
+    leader = cluster.wait_leader()
+    put, off = [node for node in cluster.nodes.values() if node is not leader]
+    copy = copy_of(put)
+    cluster.wait_ready()
+    leader = cluster.wait_leader()
+    assert leader is not put
+    off = next(node for node in cluster.nodes.values() if node not in (leader, put))
+    off.kill()
+    send(leader, 20)
+    leader.kill()
+    put.kill()
+    put_back(put, copy)
+    put.start()
+    off.start()
+    send(cluster.wait_leader(among=[put, off]), 5, "later")
+    leader.start()
+    assert leader.wait_exit() == ExitCode.FATAL, leader.output()
+    said = leader.output()
+    assert "which is committed here" in said
+    assert "cutting the log" not in said
+    assert "keelmqd log dump" in said, "the next step"

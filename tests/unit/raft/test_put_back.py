@@ -1,0 +1,159 @@
+"""A disk that was put back to an earlier state: its node is told so by those who know, and begins anew."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raft.knowledge import Knowledge
+from raft.messages import Recall
+from store.watermarks import Watermarks
+from tests.unit.raft.test_node import (
+    Member,
+    cluster,
+    leader_of,
+    propose_until_accepted,
+    put_topic,
+    same_state,
+)
+from tests.unit.raft.test_node import (
+    message as message_of,
+)
+from tests.unit.raft.test_transport import until
+from tests.unit.store.logs import sim_disk
+
+
+async def copy_of(member: Member) -> Path:
+    """The directory as it is now; the node goes on."""
+    await member.stop()
+    copy = member.directory.with_suffix(".copy")
+    shutil.copytree(member.directory, copy)
+    await member.start()
+    return copy
+
+
+async def put_back(member: Member, copy: Path) -> None:
+    await member.stop()
+    shutil.rmtree(member.directory)
+    shutil.move(copy, member.directory)
+    await member.start()
+
+
+async def test_a_node_that_forgot_begins_anew_and_votes_when_it_has_caught_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(3, tmp_path) as members:
+        await put_topic(await leader_of(members))
+        await until(lambda: same_state(members))
+        member = next(each for each in members if each.node.role != "leader")
+        copy = await copy_of(member)
+        for number in range(20):
+            await propose_until_accepted(members, lambda number=number: message_of(f"b{number}"))  # type: ignore[misc]
+        await until(lambda: same_state(members))
+        before = member.config.incarnation
+        await put_back(member, copy)
+        await until(lambda: member.config.incarnation == before + "+")
+        assert member.reopening is not None
+        await member.reopening
+        await until(lambda: same_state(members) and not member.node.lacks_vote)
+        assert member.machine.max_offset("orders", 0) == 20
+        assert caplog.text.count("lacks what it acknowledged") == 1
+        assert not member.fatal
+
+
+async def test_what_was_acknowledged_over_an_earlier_connection_does_not_count(tmp_path: Path) -> None:
+    """The peer may have come back with an older disk under the same name."""
+    async with cluster(3, tmp_path, election_timeout_ms=4_000) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        other = next(member for member in members if member is not leader)
+        await until(lambda: leader.node.peers[other.config.node_id].match_index == leader.log.last_index)
+        seen: list[int] = []
+        handlers = leader.node._raft
+        send = handlers.send
+
+        def watch(peer: int, message: Any) -> None:
+            if peer == other.config.node_id and isinstance(message, Recall):
+                seen.append(handlers.match_index(peer))
+            send(peer, message)
+
+        handlers.send = watch  # type: ignore[method-assign]
+        await other.stop()
+        await other.start()
+        await until(lambda: bool(seen))
+        assert seen[0] == 0
+        await until(lambda: same_state(members))
+        await until(lambda: leader.node.peers[other.config.node_id].match_index == leader.log.last_index)
+
+
+# What is known
+
+
+def knowledge() -> Knowledge:
+    return Knowledge(Watermarks.open(sim_disk(), "/data"))
+
+
+def test_who_lacks_a_committed_entry_is_incomplete() -> None:
+    known = knowledge()
+    assert known.is_complete(0, 1)
+    known.told_committed(5, 40)
+    known.told_committed(4, 90)
+    assert not known.is_complete(5, 39)
+    assert not known.is_complete(4, 100)
+    assert known.is_complete(5, 40)
+    assert known.is_complete(6, 12)
+
+
+def test_it_survives_a_kill() -> None:
+    disk = sim_disk()
+    known = Knowledge(Watermarks.open(disk, "/data"))
+    known.told_committed(5, 40)
+    known.met(2, "a")
+    known.heard(2, 5)
+    known.acknowledged(2, 5, 38)
+    known.write(committed_index=36)
+    disk.kill_process()
+    watermarks = Watermarks.open(disk, "/data")
+    again = Knowledge(watermarks)
+    assert (again.committed, watermarks.committed_index) == ((5, 40), 36)
+    assert again.recall(2, 6) == Recall(6, "a", 5, 5, 38)
+
+
+def test_a_peer_is_reminded_of_its_present_disk_only() -> None:
+    known = knowledge()
+    assert known.recall(2, 1) is None
+    known.met(2, "a")
+    assert known.recall(2, 1) is None, "it has not spoken yet"
+    known.heard(2, 5)
+    known.acknowledged(2, 5, 30)
+    known.acknowledged(2, 4, 90)
+    assert known.recall(2, 6) == Recall(6, "a", 5, 5, 30)
+    known.met(2, "a")
+    assert known.recall(2, 6) == Recall(6, "a", 5, 5, 30)
+    known.met(2, "b")
+    assert known.recall(2, 6) is None
+
+
+@pytest.mark.parametrize(
+    ("own_term", "last", "forgot"),
+    [
+        (5, (5, 30), ""),
+        (6, (6, 12), ""),
+        (5, (5, 29), "it acknowledged entry 30 in term 5, and its log ends at entry 29 of term 5"),
+        (7, (4, 99), "it acknowledged entry 30 in term 5, and its log ends at entry 99 of term 4"),
+        (4, (5, 30), "it spoke in term 5 and knows of term 4"),
+    ],
+)
+def test_a_node_has_forgotten_what_its_disk_does_not_hold(own_term: int, last: tuple[int, int], forgot: str) -> None:
+    told = Recall(9, "a", 5, 5, 30)
+    assert knowledge().forgotten(told, own_term, *last) == forgot
+
+
+def test_what_a_later_leader_cut_was_not_forgotten() -> None:
+    known, told = knowledge(), Recall(9, "a", 5, 5, 30)
+    known.note_cut(5)
+    assert known.forgotten(told, 6, 4, 20), "cut before it was acknowledged"
+    known.note_cut(6)
+    assert not known.forgotten(told, 6, 4, 20)
