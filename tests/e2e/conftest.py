@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.databases import database_url as database_url
+from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
+from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess
 
 

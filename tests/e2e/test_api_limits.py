@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def connection(node: NodeProcess) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as opened:
+    with socket.create_connection(("127.0.0.1", node.http_port), timeout=PATIENCE_S) as opened:
         yield opened
 
 

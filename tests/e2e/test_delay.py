@@ -23,6 +23,7 @@ from keelmq import (
 from keelmq.cli import app
 from keelmq.group_session import pull
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +47,7 @@ def now_ms() -> int:
 async def read(connection: Connection, topic: str, count: int) -> list[ReceivedMessage]:
     """The messages of queue 0, once there are `count`; then whatever else is there."""
     found: list[ReceivedMessage] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             pulled = await pull(
                 connection, (topic, 0), len(found), max_messages=1_000, max_bytes=1 << 20, wait_ms=5_000
@@ -109,7 +110,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
         return [line for line in lines if LATE in line]
 
     if found[0].stored_at_ms > due_ms + 1_000:  # a slow machine may have delivered them before the nodes were killed
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not reports():
                 await asyncio.sleep(0.05)
         (report,) = reports()

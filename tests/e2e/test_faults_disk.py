@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from cluster.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.requirements import SMALL_DISK, TRACING
 
 pytestmark = pytest.mark.process
 
@@ -31,14 +31,11 @@ def count(node: NodeProcess) -> int:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with little space."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
+    SMALL_DISK.require()
     mounted = tmp_path / "small"
     mounted.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"this machine does not let tests mount a tmpfs: {done.stderr.strip()}")
+    subprocess.run(mount, check=True)
     try:
         yield mounted
     finally:
@@ -112,17 +109,14 @@ def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
-    """Attach strace to the running node, or skip."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
-    command = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject={what}"]
+    """Attach strace to the running node."""
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject={what}"]
     tracer = subprocess.Popen([*command, "-p", str(node.pid)], stderr=subprocess.PIPE)
 
     def attached() -> bool:
         if tracer.poll() is not None:
             assert tracer.stderr is not None
-            pytest.skip(f"this machine does not let tests trace processes: {tracer.stderr.read().decode().strip()}")
+            raise AssertionError(f"strace ended: {tracer.stderr.read().decode().strip()}")
         status = Path(f"/proc/{node.pid}/status").read_text()
         return f"TracerPid:\t{tracer.pid}" in status
 
@@ -131,6 +125,7 @@ def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
 
 
 def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path) -> None:
+    TRACING.require()
     with ClusterProcess(tmp_path, nodes=3) as cluster:
         leader = cluster.wait_leader()
         assert leader.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201

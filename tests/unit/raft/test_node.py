@@ -21,6 +21,7 @@ from store.hard_state import HardState
 from store.index import Index
 from store.log_errors import DiskFull
 from store.state_machine import StateMachine
+from tests.patience import PATIENCE_S
 from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until
 
@@ -115,7 +116,7 @@ async def put_topic(leader: Member) -> Applied:
 
 async def propose_until_accepted(members: list[Member], proposal: Callable[[], Proposal]) -> Applied:
     """What the SDK does: another node, the same id."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await (await leader_of(members)).node.propose(proposal())
