@@ -77,7 +77,7 @@ def test_a_body_that_trickles_in_is_given_up_too(node: NodeProcess, connection: 
     connection.sendall(head(Content_Type="application/json", Content_Length="1000000"))
     connection.settimeout(0.05)
     response = b""
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + PATIENCE_S
     while not response and time.monotonic() < deadline_s:
         connection.sendall(b" ")
         try:

@@ -252,10 +252,10 @@ async def test_what_is_before_the_beginning_of_a_group_was_skipped_not_consumed(
 
 async def test_two_members_share_the_queues_and_take_over(connection: Connection, topic: str) -> None:
     seen = Collector()
-    first = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=3_000)
+    first = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000)
     await first.start()
     assert len(first.assignment) == 4
-    second = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=3_000)
+    second = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000)
     await second.start()
     await until(lambda: len(first.assignment) == 2 and len(second.assignment) == 2)
     assert sorted(first.assignment + second.assignment) == [(topic, queue) for queue in range(4)]
@@ -273,7 +273,7 @@ async def test_a_reset_makes_running_members_start_again(connection: Connection,
     await fill(connection, topic, 50)
     seen = Collector()
     async with Consumer(
-        [], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=1_000
+        [], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000
     ) as consumer:
         await until(lambda: len(seen.bodies) == 50)
         async with asyncio.timeout(PATIENCE_S):

@@ -179,7 +179,7 @@ async def test_a_leader_that_disappears_under_load_loses_and_doubles_nothing(
             while len(acknowledged) < count:
                 await asyncio.sleep(0.01)
 
-    async with Producer(connection=connection, send_timeout_ms=10_000) as producer:
+    async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         workers = [asyncio.create_task(send_until_stopped(producer, worker)) for worker in range(16)]
         await until(500)
         old = await asyncio.to_thread(own_cluster.wait_leader)

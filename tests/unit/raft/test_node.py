@@ -339,7 +339,7 @@ async def test_nodes_that_stop_together_do_not_hand_leadership_to_and_fro(tmp_pa
 async def hand_back(member: Member) -> None:
     """Stop the node as soon as it could hand leadership back."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             while not member.node.is_leader:
                 await asyncio.sleep(0)
     await member.node.stop()
