@@ -17,6 +17,7 @@ from keelmq_spark.job import JobOptions, start
 from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
+from tests.spark.queries import begun
 
 pytestmark = pytest.mark.process
 
@@ -79,11 +80,11 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         live = JobOptions(",".join(servers), tmp_path / "live", interval_ms=100, max_entries=500)
         running = InThread(servers)
         try:
-            query = start(spark, live)
+            query = begun(lambda: start(spark, live))
             wait_for(lambda: events_in(live.tables) > ORDERS, "events in the tables")
             query.stop()
             cluster.wait_leader().kill()
-            query = start(spark, live)
+            query = begun(lambda: start(spark, live))
             before = events_in(live.tables)
             wait_for(lambda: events_in(live.tables) > before, "more events in the tables")
         finally:
@@ -97,6 +98,6 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         assert result["messages"] > ORDERS
 
         whole = JobOptions(live.servers, tmp_path / "whole", format="parquet", until_end=True)
-        query = start(spark, whole)
+        query = begun(lambda: start(spark, whole))
         assert query.awaitTermination(int(PATIENCE_S))
         assert content(whole.tables, "parquet") == content(live.tables, "delta")
