@@ -108,7 +108,7 @@ def refusal(command: Sequence[str]) -> str | None:
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1]
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"{command[0]} failed"])[0]
 
 
 def database_user() -> str | None:
