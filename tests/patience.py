@@ -10,3 +10,5 @@ PATIENCE_S: Final = 300.0
 """For one condition, one answer, one command."""
 RUN_PATIENCE_S: Final = 1_200.0
 """For a program that does much: a demo, a piece of chaos, power losses."""
+CALL_PATIENCE_MS: Final = 60_000
+"""For a call of the SDK that a failover or a restart of all nodes may lengthen."""

@@ -23,7 +23,7 @@ from keelmq import (
 from keelmq.cli import app
 from keelmq.group_session import pull
 from tests.e2e.cluster_process import ClusterProcess
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -62,7 +62,7 @@ async def until(timestamp_ms: int) -> None:
 
 
 async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="delay")
     due_ms: dict[bytes, int] = {}
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
@@ -90,7 +90,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
 
 
 async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection) as producer:
         due_ms = now_ms() + 2_000
@@ -121,7 +121,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
 
 
 async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         kept, gone = await asyncio.gather(
@@ -145,7 +145,7 @@ async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None
 
 
 async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="transaction")
 
     async def check(transaction: Transaction) -> Decision:

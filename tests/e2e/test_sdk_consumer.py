@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage, inbox, sql
 from keelmq.errors import InvalidRequest, TopicNotFound
 from tests.e2e.cluster_process import ClusterProcess
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -354,7 +354,9 @@ async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
 
     with (
         ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
-        closing(Connection([node.url for node in cluster.nodes.values()])) as connection,
+        closing(
+            Connection([node.url for node in cluster.nodes.values()], call_timeout_ms=CALL_PATIENCE_MS)
+        ) as connection,
     ):
         await Admin(connection).put_topic("orders", queues=4)
         await fill(connection, "orders", 400)
