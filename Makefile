@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
+# Where Debian keeps programs of administrators (mkfs, nft); an ordinary user's PATH lacks them.
+export PATH := $(PATH):/usr/sbin:/sbin
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -59,6 +61,7 @@ check: $(STAMP) ## format, lint, types, import contract and the unit tests
 	@echo 'check: unit tests'; $(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test: $(STAMP) ## the whole test suite, with real broker processes
+	@tests/prepare.sh
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 demo: $(STAMP) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)

@@ -5,6 +5,7 @@ until a later one is, or it is cut off (Raft dissertation 4.1). One configuratio
 most, so a majority of the one and a majority of the other share a node. Why that is safe: docs/membership.md.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Final, NamedTuple
@@ -14,6 +15,11 @@ from msgspec import Meta
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import MembershipRefused, ProtocolError
+from store.commit_log import CommitLog
+from store.record import KIND_CONFIG
+from store.state_machine import StateMachine
+
+log = logging.getLogger(__name__)
 
 MEMBERS_MAX: Final = 16
 """Nodes of one cluster, learners included."""
@@ -234,6 +240,24 @@ def decode_configuration(payload: bytes) -> Configuration:
 def is_next(current: Configuration, following: Configuration) -> bool:
     """Whether any majority of the one shares a node with any majority of the other: one vote changes at most."""
     return len(current.voters ^ following.voters) <= 1
+
+
+def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine: StateMachine) -> Membership:
+    """The configurations that the node's index and log know; those of `config` where they know none."""
+    founders = founding(config)
+    indexes = commit_log.indexes_of_kind(KIND_CONFIG, state_machine.applied_index + 1)
+    records = [(index, commit_log.entry(index).payload) for index in indexes]
+    membership = recovered(founders, state_machine.configuration, records)
+    if membership.index and founders.members and addresses_of(membership.current) != addresses_of(founders):
+        log.warning(
+            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s",
+            ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in membership.current.members),
+        )
+    return membership
+
+
+def addresses_of(configuration: Configuration) -> dict[int, PeerAddress]:
+    return {member.node_id: member.address for member in configuration.members}
 
 
 _encoder = msgspec.msgpack.Encoder()

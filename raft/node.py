@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from raft import library
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
-from raft.config import PeerAddress, RaftConfig
+from raft.config import RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
-from raft.membership import Configuration, Membership, founding, recovered
+from raft.membership import Configuration, recover_membership
 from raft.proposals import Applied, ProposalQueue
 from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
@@ -23,7 +23,7 @@ from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
 from store.log_errors import DiskError, DiskFull
-from store.record import KIND_CONFIG, Entry
+from store.record import Entry
 from store.state_machine import StateMachine
 from store.watermarks import Watermarks
 
@@ -434,21 +434,3 @@ class RaftNode:
         if not self._failed:
             self._failed = True
             self._on_fatal(reason)
-
-
-def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine: StateMachine) -> Membership:
-    """The configurations that the node's index and log know; those of `config` where they know none."""
-    founders = founding(config)
-    indexes = commit_log.indexes_of_kind(KIND_CONFIG, state_machine.applied_index + 1)
-    records = [(index, commit_log.entry(index).payload) for index in indexes]
-    membership = recovered(founders, state_machine.configuration, records)
-    if membership.index and founders.members and addresses_of(membership.current) != addresses_of(founders):
-        log.warning(
-            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s",
-            ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in membership.current.members),
-        )
-    return membership
-
-
-def addresses_of(configuration: Configuration) -> dict[int, PeerAddress]:
-    return {member.node_id: member.address for member in configuration.members}

@@ -20,14 +20,7 @@ from store.log_reader import LogReader
 from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAYLOAD_BYTES, Entry, encode_header
 from store.recovery import Recovered, recover
 from store.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
-from store.segment_files import (
-    cut_log,
-    grow_active,
-    prepare_segment,
-    publish_segment,
-    remove_segments,
-    seal_active,
-)
+from store.segment_files import cut_log, grow_active, prepare_segment, publish_segment, remove_segments, seal_active
 
 __all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
 
@@ -101,16 +94,14 @@ class CommitLog:
     ) -> CommitLog:
         """Runs recovery; everything the log then holds is durable. A new log gets its genesis no-op (index 1, term 0).
 
-        `cache_bytes` bounds what is kept in memory of payloads; `applied_index` is what the state machine has applied,
-        `committed_index` what this log was noted to hold synced (store/watermarks.py): both prove a loss.
-        Without `may_be_new` a log that holds nothing is one that was lost: `LogCorruption`, however often it is tried.
-        Raises `LogCorruption`, `UnsupportedLog`, `DiskError`; `DiskFull` only for a new log.
+        `cache_bytes` bounds the payloads kept in memory. `applied_index` (by the state machine) and `committed_index`
+        (watermarks) prove a loss; without `may_be_new` so does an empty log. Raises `LogCorruption`, `UnsupportedLog`,
+        `DiskError`; `DiskFull` only for a new log.
         """
         if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
             raise ValueError(f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}, not {segment_bytes}")
-        directory = directory.rstrip("/")
-        recovered = recover(disk, directory, applied_index, committed_index, may_be_new)
-        log = cls(disk, directory, segment_bytes, cache_bytes, recovered)
+        found = recover(disk, directory.rstrip("/"), applied_index, committed_index, may_be_new)
+        log = cls(disk, directory.rstrip("/"), segment_bytes, cache_bytes, found)
         log._restore_allocation()
         if log.last_index == BEGINNING.index:
             log.append(log.first_index, 0, KIND_NOOP, b"")
@@ -119,7 +110,7 @@ class CommitLog:
 
     @property
     def base(self) -> LogBase:
-        """The last record before the first kept one; of a log from the beginning all zero."""
+        """The last record before the first kept one; all zero at the beginning."""
         return self._stored_base.base
 
     @property

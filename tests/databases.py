@@ -13,34 +13,15 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
 
 from keelmq import inbox, outbox
-
-_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-
-
-def _find(name: str) -> str | None:
-    return next((str(path / name) for path in reversed(_BINARIES) if (path / name).exists()), shutil.which(name))
-
-
-def _unprivileged_user() -> str | None:
-    """PostgreSQL refuses to run as root: whom to run it as, None when this process may run it itself."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return name
-    pytest.skip("running as root, and neither user postgres nor nobody exists")
+from tests.requirements import POSTGRESQL, database_user, path_of
 
 
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
     """SQLAlchemy URL of a server on a unix socket in a directory of its own; gone afterwards."""
-    initdb, pg_ctl = _find("initdb"), _find("pg_ctl")
-    if initdb is None or pg_ctl is None:
-        pytest.skip("PostgreSQL server binaries (initdb, pg_ctl) are not installed")
-    user = _unprivileged_user()
+    POSTGRESQL.require()
+    initdb, pg_ctl = path_of("initdb"), path_of("pg_ctl")
+    user = database_user()
     # Not pytest's own directory: the other user could not enter it, and a socket path has at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="keelmq-pg-"))
     prefix = []
@@ -82,6 +63,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         connection.execute(text(f"CREATE DATABASE {name}"))
     server.dispose()
     return make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def sqlite_engine(tmp_path: Path) -> Iterator[Engine]:
+    """A SQLite file with the inbox table, for what does not depend on the database. Nothing of it stays open."""
+    made = create_engine(f"sqlite:///{tmp_path / 'sqlite.db'}")
+    inbox.create_tables(made)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture

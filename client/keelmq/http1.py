@@ -79,14 +79,20 @@ class _Exchange(asyncio.Protocol):
         self._body: list[bytes] = []
         self._size = 0
         self._header_size = 0
-        self.reusable = False
+        self._kept = True
+
+    @property
+    def reusable(self) -> bool:
+        """Another request may be sent. A transport is closing before `connection_lost` is called."""
+        return self._kept and self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
-        self.reusable = True
 
     async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
         assert self._transport is not None
+        if self._transport.is_closing():  # writing then may raise anything: Python 3.12 and 3.13 call None
+            raise ExchangeFailed("connection closed by the server")
         answer: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._answer = answer
         timer = self._loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s * 1000:.0f} ms")
@@ -104,7 +110,7 @@ class _Exchange(asyncio.Protocol):
             self._answer = None
 
     def close(self) -> None:
-        self.reusable = False
+        self._kept = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -150,7 +156,7 @@ class _Exchange(asyncio.Protocol):
         if status < 200:  # 100 Continue, 103 Early Hints: the answer follows
             return
         if not self._parser.should_keep_alive():
-            self.reusable = False
+            self._kept = False
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(HttpResponse(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks)))
 

@@ -295,6 +295,8 @@ class QueueReader:
                 await self._give_back(messages, failure)
             except KeelMQError as exc:
                 log.warning("%s/%d: offset %d is not given back yet: %s", *self.place, messages[0].offset, exc)
+            except Exception:  # as for fetching: a bug must not stop a queue in silence
+                log.exception("%s/%d: offset %d is not given back yet", *self.place, messages[0].offset)
             else:
                 return True
             if await self._stops_within(backoff.next_s()):

@@ -23,6 +23,7 @@ from tests.chaos.report import show
 from tests.chaos.run import SEEDS, Run, RunPlan, log_to
 from tests.chaos.self_test import ALL, find_all_guilty
 from tests.chaos.verdict import as_line
+from tests.requirements import DYING_WITH_PARENT
 
 NODES: Final = 3
 RATE: Final = 4_000
@@ -37,6 +38,9 @@ TERMINATED: Final = 143
 
 def main() -> int:
     given = parser().parse_args()
+    if DYING_WITH_PARENT.reason is not None:
+        print(f"chaos: {DYING_WITH_PARENT.reason}", file=sys.stderr)
+        return BAD_USAGE
     if given.broken == ALL:
         return find_all_guilty(options(given))
     seed = secrets.randbelow(SEEDS) if given.seed is None else given.seed

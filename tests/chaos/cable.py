@@ -18,8 +18,9 @@ import msgspec
 
 from tests.chaos.node import REPOSITORY, die_with_parent
 from tests.chaos.relay import READY, Counts, Trouble
+from tests.patience import PATIENCE_S
 
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = PATIENCE_S
 _SIOCETHTOOL: Final = 0x8946
 # Of linux/ethtool.h: checksums, segmentation by TCP and in general, and their counterpart at the receiver.
 _OFFLOADS: Final = (0x17, 0x1F, 0x24, 0x2C)

@@ -20,6 +20,7 @@ from tests.chaos.isolation import enter_isolation
 from tests.chaos.network import Network, host_of
 from tests.chaos.node import REPOSITORY, die_with_parent
 from tests.chaos.relay import READY, Trouble
+from tests.patience import PATIENCE_S
 
 PORT: Final = 7
 DATAGRAMS: Final = 40
@@ -28,7 +29,7 @@ PINGS: Final = 9
 STREAM_BYTES: Final = 1 << 20
 ANSWER_TIMEOUT_S: Final = 1.0
 """Since the last answer: nothing that is still under way takes as long."""
-STREAM_TIMEOUT_S: Final = 60.0
+STREAM_TIMEOUT_S: Final = PATIENCE_S
 TROUBLES: Final = {
     "none": None,
     "relay": Trouble(),

@@ -20,12 +20,13 @@ from tests.chaos.network import CLIENT_HOST, Network, host_of
 from tests.chaos.node import ChaosNode
 from tests.chaos.violations import Kind, Violations
 from tests.chaos.wall_clocks import WallClocks
+from tests.patience import PATIENCE_S
 
 HTTP_PORT: Final = 7081
 PEER_PORT: Final = 7091
 ASK_TIMEOUT_S: Final = 0.5
-READY_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 20.0
+READY_TIMEOUT_S: Final = PATIENCE_S
+STOP_TIMEOUT_S: Final = PATIENCE_S
 WATCH_INTERVAL_S: Final = 0.1
 POLL_S: Final = 0.02
 RESTARTS_MAX: Final = 10
@@ -82,7 +83,7 @@ class ChaosCluster:
                 node.environment[BROKEN_VARIABLE] = settings.broken
             elif settings.skewed_clocks:
                 node.module = "tests.chaos.skewed_node"
-            if machine.no_mounts is None:
+            if machine.isolated:
                 mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(node.data_dir)]
                 subprocess.run(mount, check=True, capture_output=True)
 
@@ -103,7 +104,7 @@ class ChaosCluster:
         await self._session.close()
         for node in self.nodes.values():
             node.kill()
-            if self.machine.no_mounts is None:
+            if self.machine.isolated:
                 await (await asyncio.create_subprocess_exec("umount", str(node.data_dir))).wait()
 
     @property

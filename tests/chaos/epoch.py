@@ -35,6 +35,7 @@ from tests.chaos.workloads.raw_http import RawHttp
 from tests.chaos.workloads.returns import Returns
 from tests.chaos.workloads.transactions import Transactions
 from tests.chaos.workloads.worker import EXPIRING_TOPIC, TOPICS, Field, Workload, create_topics
+from tests.patience import PATIENCE_S
 
 SEGMENT_BYTES: Final = (1 << 16, 1 << 18, 1 << 20)
 MIN_FREE_BYTES: Final = (0, 2 << 20)
@@ -49,7 +50,7 @@ RETURNS_MEMBERS: Final = 2
 POPPERS: Final = 3
 OFFSETS_INTERVAL_S: Final = 1.0
 GUILT_POLL_S: Final = 0.1
-WORKERS_END_TIMEOUT_S: Final = 60.0
+WORKERS_END_TIMEOUT_S: Final = PATIENCE_S
 EVIDENCE_BYTES_MAX: Final = 1 << 30
 
 

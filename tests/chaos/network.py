@@ -2,11 +2,14 @@
 
 Addresses are 10.213.0.N for node N and 10.213.0.254 for the clients; they exist only in the run's own namespaces.
 Faults are packet filter rules at the receiver, a queueing discipline on a node's link, the link being down, or a relay
-in its place (tests/chaos/cable.py).
+in its place (tests/chaos/cable.py). `unshare --mount --net python -m tests.chaos.network` tries whether all of it works
+on this machine.
 """
 
 import asyncio
+import socket
 import subprocess
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
@@ -88,6 +91,17 @@ class Network:
             await _run_async(*self.prefix(node_id), "nft", "-f", "-", text=script)
 
 
+async def rehearse() -> None:
+    """Everything that a run may ask of the machine, once. RuntimeError tells what does not work."""
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()  # for relays
+    network = Network([1])
+    await network.drop("rehearsal", 1, [CLIENT_HOST])
+    await network.remove("rehearsal")
+    await network.slow(1, kbit_per_s=1_000, queue_ms=100)
+    await network.fast(1)
+    await network.link(1, up=False)
+
+
 def _run(*command: str) -> None:
     found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode:
@@ -105,3 +119,10 @@ async def _run_async(*command: str, text: str | None = None) -> None:
     _, errors = await process.communicate(None if text is None else text.encode())
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(rehearse())
+    except (RuntimeError, OSError) as error:
+        sys.exit(str(error))

@@ -27,9 +27,10 @@ from tests.chaos.self_test import verdict_on_defect
 from tests.chaos.skewed_node import set_offset_ns
 from tests.chaos.violations import Kind, Violations
 from tests.e2e.cluster_process import wait_for
+from tests.requirements import DYING_WITH_PARENT
 
-EVERYTHING = Machine(None, None, None, None)
-LOOPBACK = Machine("no namespaces", "no mounts", "no strace", "no namespaces")
+EVERYTHING = Machine(None, None)
+LOOPBACK = Machine("no namespaces", "no strace")
 
 
 def plan(seed: int, count: int) -> list[Round]:
@@ -59,7 +60,7 @@ def test_what_cannot_be_had_is_said_with_the_reason() -> None:
     assert {kind.family for kind in choice.kinds} == {"process", "clock", "disk"}
     assert {kind.name for kind in choice.kinds if kind.family == "disk"} == {"wipe"}
     assert choice.skipped["halves"] == "no namespaces"
-    assert choice.skipped["disk-full"] == "no mounts"
+    assert choice.skipped["disk-full"] == "no namespaces"
     assert choice.skipped["sync-error"] == "no strace"
     assert any("no strace" in line and "slow-sync" in line for line in summary_of(choice.skipped))
     assert choose("all", EVERYTHING, 5).skipped == {}
@@ -198,6 +199,10 @@ class TestDefects:
 @pytest.mark.process
 class TestTermination:
     """SIGTERM at any time: by the signal before the node serves, in order afterwards."""
+
+    @pytest.fixture(autouse=True)
+    def it_ends_with_the_test(self) -> None:
+        DYING_WITH_PARENT.require()
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> Iterator[ChaosNode]:

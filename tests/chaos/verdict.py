@@ -31,13 +31,14 @@ from tests.chaos.workloads.pops import POPS_GROUP, POPS_RETRY_TOPIC, POPS_TOPIC,
 from tests.chaos.workloads.returns import RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
 from tests.chaos.workloads.transactions import Database
 from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
+from tests.patience import PATIENCE_S
 
-RESOLVE_TIMEOUT_S: Final = 90.0
+RESOLVE_TIMEOUT_S: Final = PATIENCE_S
 """Longer than the largest clock jump: for as long the broker's clock may stand still, and its checks with it."""
-DRAIN_TIMEOUT_S: Final = 90.0
-QUIET_TIMEOUT_S: Final = 30.0
+DRAIN_TIMEOUT_S: Final = PATIENCE_S
+QUIET_TIMEOUT_S: Final = PATIENCE_S
 POLL_S: Final = 0.1
-CALL_TIMEOUT_S: Final = 20.0
+CALL_TIMEOUT_S: Final = PATIENCE_S
 PULL_BYTES: Final = 4 << 20
 PAGE: Final = 1_000
 DEAD_LETTERS_PAGE: Final = 100

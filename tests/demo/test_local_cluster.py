@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from deploy.local_nodes import LocalNode, free_ports, local_nodes, port_is_free, wait_ready
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 90
 
 
 def run_of_free_ports(count: int) -> int:
@@ -42,7 +42,7 @@ class Made:
     def run(self, action: str) -> str:
         command = [sys.executable, "-m", "deploy.local_cluster", action]
         ended = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
@@ -92,7 +92,7 @@ def test_the_readme_example_runs(made: Made) -> None:
     for port, node in zip((7081, 7082, 7083), made.nodes(), strict=True):
         assert f"http://127.0.0.1:{port}" in program
         program = program.replace(f"http://127.0.0.1:{port}", node.url)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     assert re.fullmatch(r"stored at \d 0 on nodes \[?\(?\d, \d.*\n", ended.stdout)
 

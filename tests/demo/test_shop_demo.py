@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import RUN_PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 ORDERS = 250
-TIMEOUT_S = 240
 RESULT_KEYS = [
     "orders",
     "debited",
@@ -42,7 +43,7 @@ def processes_naming(text: str) -> list[str]:
 def test_the_shop_survives_its_kills_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.shop.demo", "--orders", str(ORDERS)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     word, result = ended.stdout.splitlines()[-1].split(" ", 1)
     figures = json.loads(result)

@@ -22,9 +22,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from deploy.local_nodes import free_ports
+from tests.patience import PATIENCE_S
 
-READY_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -42,15 +41,15 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-def wait_for(condition: Callable[[], Value | None], what: str, timeout_s: float = READY_TIMEOUT_S) -> Value:
+def wait_for(condition: Callable[[], Value | None], what: str) -> Value:
     """The first truthy value of `condition`, or TimeoutError naming what was waited for."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:.0f} s for {what}")
+            raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}")
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -117,9 +116,9 @@ class NodeProcess:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def wait_exit(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+    def wait_exit(self) -> int:
         assert self.process is not None
-        return self.process.wait(timeout_s)
+        return self.process.wait(PATIENCE_S)
 
     def output(self) -> str:
         """Everything this node printed, over all its starts."""
@@ -137,7 +136,7 @@ class NodeProcess:
         *,
         payload: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout_s: float = 15.0,
+        timeout_s: float = PATIENCE_S,
     ) -> Reply:
         """One request to this node; redirects are not followed. OSError when the node cannot be reached."""
         sent = dict(headers or {})
@@ -225,7 +224,7 @@ class ClusterProcess:
     def alive(self) -> list[NodeProcess]:
         return [node for node in self.nodes.values() if node.running()]
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_ready(self) -> None:
         """Until every running node is ready; a node that ended meanwhile is an error."""
 
         def all_ready() -> bool:
@@ -234,7 +233,7 @@ class ClusterProcess:
                 raise RuntimeError(f"node {ended[0].node_id} ended with {ended[0].wait_exit()}\n{self.tails()}")
             return all(node.ready() for node in self.alive())
 
-        self._wait(all_ready, "every node to be ready", timeout_s)
+        self._wait(all_ready, "every node to be ready")
 
     def leader(self, among: Iterable[NodeProcess] | None = None) -> NodeProcess | None:
         """The leader of the highest term that a running node claims to be, or None."""
@@ -245,9 +244,7 @@ class ClusterProcess:
                 found.append((status["term"], node))
         return max(found, key=lambda claim: claim[0])[1] if found else None
 
-    def wait_leader(
-        self, among: Iterable[NodeProcess] | None = None, timeout_s: float = READY_TIMEOUT_S
-    ) -> NodeProcess:
+    def wait_leader(self, among: Iterable[NodeProcess] | None = None) -> NodeProcess:
         """A leader that is ready, which for a leader means: it has committed in its own term."""
         nodes = None if among is None else list(among)
 
@@ -255,14 +252,14 @@ class ClusterProcess:
             node = self.leader(nodes)
             return node if node is not None and node.ready() else None
 
-        return self._wait(ready_leader, "a leader", timeout_s)
+        return self._wait(ready_leader, "a leader")
 
     def follower(self) -> NodeProcess:
         """Some running node that is not the leader."""
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
 
-    def wait_same_state(self, timeout_s: float = READY_TIMEOUT_S) -> str:
+    def wait_same_state(self) -> str:
         """Until all running nodes have applied the same entries; returns their state hash."""
 
         def same() -> str | None:
@@ -274,7 +271,7 @@ class ClusterProcess:
             only = pairs.pop() if len(pairs) == 1 else None
             return str(only[1]) if only else None
 
-        return self._wait(same, "the same state on every node", timeout_s)
+        return self._wait(same, "the same state on every node")
 
     def tails(self, lines: int = 30) -> str:
         """The end of every node's output, for failure messages."""
@@ -283,8 +280,8 @@ class ClusterProcess:
             for node in self.nodes.values()
         )
 
-    def _wait(self, condition: Callable[[], Value | None], what: str, timeout_s: float) -> Value:
+    def _wait(self, condition: Callable[[], Value | None], what: str) -> Value:
         try:
-            return wait_for(condition, what, timeout_s)
+            return wait_for(condition, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.tails()}") from None

@@ -1,12 +1,16 @@
 """Fixtures of real clusters. `cluster` is shared by a module: a test that breaks it makes its own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.databases import database_url as database_url
+from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
+from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.small_disk import mounted_disk
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +25,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]
     """One node, ready: the cheapest real broker, for what needs no replication."""
     with ClusterProcess(tmp_path_factory.mktemp("single"), nodes=1) as running:
         yield running
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with little space."""
+    with mounted_disk(tmp_path) as mounted:
+        yield mounted

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def connection(node: NodeProcess) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as opened:
+    with socket.create_connection(("127.0.0.1", node.http_port), timeout=PATIENCE_S) as opened:
         yield opened
 
 
@@ -76,7 +77,7 @@ def test_a_body_that_trickles_in_is_given_up_too(node: NodeProcess, connection: 
     connection.sendall(head(Content_Type="application/json", Content_Length="1000000"))
     connection.settimeout(0.05)
     response = b""
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + PATIENCE_S
     while not response and time.monotonic() < deadline_s:
         connection.sendall(b" ")
         try:

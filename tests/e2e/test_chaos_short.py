@@ -15,16 +15,19 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster_process import wait_for
+from tests.patience import PATIENCE_S, RUN_PATIENCE_S
+from tests.requirements import DYING_WITH_PARENT, NAMESPACES
 
 pytestmark = pytest.mark.process
 
 MINUTES = 0.4
 EPOCH_MINUTES = 0.2
 BROKEN_MINUTES = 3
-END_TIMEOUT_S = 240
-BROKEN_TIMEOUT_S = 600
-NO_SKIP_VARIABLE = "TESTS_MAY_NOT_SKIP"  # set by .ci/run where it is root
-START_TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nodes_end_with_their_run() -> None:
+    DYING_WITH_PARENT.require()
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -58,7 +61,7 @@ def test_mixed_chaos_breaks_no_promise(tmp_path: Path) -> None:
     # Evidence has to outlive pytest's own directory.
     process = start(Path(tempfile.gettempdir()), *length, "--seed", str(seed))
     try:
-        output, _ = process.communicate(timeout=END_TIMEOUT_S)
+        output, _ = process.communicate(timeout=RUN_PATIENCE_S)
     finally:
         process.kill()
     print(output[-8_000:])
@@ -74,14 +77,13 @@ def test_mixed_chaos_breaks_no_promise(tmp_path: Path) -> None:
 
 def test_a_broken_cluster_is_found_guilty(tmp_path: Path) -> None:
     """Its leader answers when nobody else has the message. It ends when that is found, in seconds as a rule."""
+    NAMESPACES.require()
     process = start(tmp_path, "--broken", "acks-alone", "--minutes", str(BROKEN_MINUTES), "--nemesis", "isolate-leader")
     try:
-        output, _ = process.communicate(timeout=BROKEN_TIMEOUT_S)
+        output, _ = process.communicate(timeout=RUN_PATIENCE_S)
     finally:
         process.kill()
     result = result_of(output)
-    if "isolate-leader" in result["skipped"] and NO_SKIP_VARIABLE not in os.environ:
-        pytest.skip("no namespaces here")
     assert process.returncode == 0, output[-8_000:]
     assert result["guilty"], output[-8_000:]
     # Which one comes first is chance: a consumer that already read past the end of the new leader's queue is one more.
@@ -108,7 +110,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_nothing_is_left_behind(running: subprocess.Popen[str], tmp_path: Path, number: signal.Signals) -> None:
     assert len(processes_of(tmp_path)) >= 4, "three nodes and the run itself"
     running.send_signal(number)
-    running.communicate(timeout=START_TIMEOUT_S)
+    running.communicate(timeout=PATIENCE_S)
     wait_for(lambda: not processes_of(tmp_path), "all processes to be gone")
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
     if number == signal.SIGKILL:
@@ -120,7 +122,7 @@ def test_nothing_is_left_behind(running: subprocess.Popen[str], tmp_path: Path, 
 
 def test_a_wrong_nemesis_is_refused_by_name(tmp_path: Path) -> None:
     process = start(tmp_path, "--nemesis", "earthquake")
-    output, _ = process.communicate(timeout=START_TIMEOUT_S)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert re.search(r"unknown nemesis earthquake; known: .*kill-leader", output)
 
@@ -129,7 +131,7 @@ def test_without_rights_it_runs_what_it_can(tmp_path: Path) -> None:
     """On loopback, as when there are no namespaces: what is skipped is said with the reason."""
     environment = {**os.environ, "CHAOS_ISOLATED": "no: forced by a test"}
     command = [sys.executable, "-m", "tests.chaos", "--directory", str(tmp_path), "--minutes", "0.1", "--seed", "3"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=END_TIMEOUT_S)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
     result = result_of(done.stdout)
     assert done.returncode == 0, done.stdout[-8_000:]
     assert {"halves", "disk-full"} <= set(result["skipped"])

@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from keelmq.cli import app
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.patience import PATIENCE_S
+from tests.requirements import BASH
 
 pytestmark = pytest.mark.process
 
@@ -175,7 +177,9 @@ def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]
         "import keelmq.cli_complete; keelmq.cli_complete.COMPLETION_TIMEOUT_MS = 60_000; " if servers is None else ""
     )
     code = patient + "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -192,14 +196,21 @@ def test_the_shell_completes_commands_and_names(shell: Shell, topic: str) -> Non
 
 def test_completion_is_installed(tmp_path: Path) -> None:
     """bash asks for its own name, as `keelmq --install-completion` typed into one does."""
+    BASH.require()
     command = f"{sys.executable} -c \"import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()\""
     environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    subprocess.run(["bash", "-c", f"{command} --install-completion bash"], env=environment, check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-c", f"{command} --install-completion bash"], env=environment, check=True, timeout=PATIENCE_S
+    )
     script = tmp_path / ".bash_completions" / "keelmq.sh"
     assert "_KEELMQ_COMPLETE=complete_bash" in script.read_text()
     assert str(script) in (tmp_path / ".bashrc").read_text()
     offered = subprocess.run(
-        ["bash", "-c", f"source {script} && complete -p keelmq"], capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-c", f"source {script} && complete -p keelmq"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert "keelmq" in offered.stdout
 

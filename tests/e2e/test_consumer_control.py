@@ -11,10 +11,10 @@ from keelmq import Admin, Connection, Consumer, ReceivedMessage
 from keelmq.errors import ConsumeTimeout, KeelMQError, QueueLost
 from tests.e2e.cluster_process import ClusterProcess
 from tests.e2e.test_sdk_consumer import Collector, committed, fill, until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_S = 90
 _names = itertools.count()
 
 
@@ -33,7 +33,7 @@ async def topic(connection: Connection) -> str:
 
 
 async def until_committed(connection: Connection, group: str, expected: dict[int, int]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while await committed(connection, group) != expected:
             await asyncio.sleep(0.02)
 
@@ -51,9 +51,9 @@ async def test_a_paused_consumer_keeps_its_queues_and_goes_on_where_it_was(conne
         generation = (await Admin(connection).group(topic))["generation"]
         other = Collector()
         async with Consumer([], topic, topic, other, **options) as second:  # its share is not paused
-            await until(lambda: len(second.assignment) == len(member.assignment) == 1, TIMEOUT_S)
-            await until(lambda: len(other.bodies) == 5, TIMEOUT_S)
-        await until(lambda: len(member.assignment) == 2, TIMEOUT_S)
+            await until(lambda: len(second.assignment) == len(member.assignment) == 1)
+            await until(lambda: len(other.bodies) == 5)
+        await until(lambda: len(member.assignment) == 2)
         assert (await Admin(connection).group(topic))["generation"] > generation
         assert len(seen.bodies) == 3
         kept = sum((await committed(connection, topic)).values())
@@ -102,8 +102,8 @@ async def test_a_handler_that_hangs_is_cut_off_and_its_message_comes_again(conne
         consume_timeout_ms=200,
         on_fault=lambda error, messages: faults.append((error, [each.body for each in messages])),
     ):
-        await until(lambda: bool(again), TIMEOUT_S)
-        await until(lambda: len(first) == 3, TIMEOUT_S)
+        await until(lambda: bool(again))
+        await until(lambda: len(first) == 3)
     assert again == [(b"1", 1)]
     [(error, bodies)] = faults
     assert isinstance(error, ConsumeTimeout)
@@ -129,16 +129,16 @@ async def test_a_handler_that_outlives_its_session_is_fenced_and_told_and_anothe
     options: dict[str, Any] = {"start": "earliest", "connection": connection, "close_timeout_ms": 600_000}
     first = Consumer([], topic, topic, slow, on_fault=on_fault, session_timeout_ms=1_000, **options)
     await first.start()
-    await asyncio.wait_for(entered.wait(), TIMEOUT_S)
+    await asyncio.wait_for(entered.wait(), PATIENCE_S)
     # Its heartbeats end as those of a process that stands still do, while its handler goes on.
     first._tasks[0].cancel()
     seen = Collector()
     async with Consumer([], topic, topic, seen, **options):
-        await until(lambda: len(faults) > 0, TIMEOUT_S)
+        await until(lambda: len(faults) > 0)
         assert not first.owns(ReceivedMessage(topic=topic, queue=0, offset=0, message_id="m", body=b""))
         await until_committed(connection, topic, {0: 3, 1: 0})
         may_end.set()
-        await until(lambda: finished == [b"0"], TIMEOUT_S)
+        await until(lambda: finished == [b"0"])
         await first.close()
         assert await committed(connection, topic) == {0: 3, 1: 0}
     assert seen.numbers() == [0, 1, 2]

@@ -23,6 +23,7 @@ from keelmq import (
 from keelmq.cli import app
 from keelmq.group_session import pull
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +47,7 @@ def now_ms() -> int:
 async def read(connection: Connection, topic: str, count: int) -> list[ReceivedMessage]:
     """The messages of queue 0, once there are `count`; then whatever else is there."""
     found: list[ReceivedMessage] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             pulled = await pull(
                 connection, (topic, 0), len(found), max_messages=1_000, max_bytes=1 << 20, wait_ms=5_000
@@ -61,7 +62,7 @@ async def until(timestamp_ms: int) -> None:
 
 
 async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="delay")
     due_ms: dict[bytes, int] = {}
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
@@ -89,7 +90,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
 
 
 async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection) as producer:
         due_ms = now_ms() + 2_000
@@ -109,7 +110,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
         return [line for line in lines if LATE in line]
 
     if found[0].stored_at_ms > due_ms + 1_000:  # a slow machine may have delivered them before the nodes were killed
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not reports():
                 await asyncio.sleep(0.05)
         (report,) = reports()
@@ -120,7 +121,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
 
 
 async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         kept, gone = await asyncio.gather(
@@ -144,7 +145,7 @@ async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None
 
 
 async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="transaction")
 
     async def check(transaction: Transaction) -> Decision:

@@ -18,11 +18,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.e2e.cluster_process import ClusterProcess, _die_with_parent, wait_for
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 120
 ORDERS = 300
 
 
@@ -46,7 +46,7 @@ class Program:
 
     def end(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
-        self.process.wait(TIMEOUT_S)
+        self.process.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -95,16 +95,16 @@ def test_sqlalchemy_orders_and_shipments_agree_though_everything_is_killed(tmp_p
         placed = 'SELECT id, article, quantity FROM "order"'
 
         with running(tmp_path, "sqlalchemy_orm", *place) as first:
-            wait_for(lambda: len(rows(database_url, placed)) >= 20, "orders", TIMEOUT_S)
+            wait_for(lambda: len(rows(database_url, placed)) >= 20, "orders")
             first.end(signal.SIGKILL)
         with running(tmp_path, "sqlalchemy_orm", *ship) as shipping:
-            wait_for(lambda: rows(shipped_to, "SELECT id FROM shipment"), "shipments", TIMEOUT_S)
+            wait_for(lambda: rows(shipped_to, "SELECT id FROM shipment"), "shipments")
             shipping.end(signal.SIGKILL)
         with running(tmp_path, "sqlalchemy_orm", *place) as second:
-            wait_for(lambda: len(rows(database_url, placed)) >= 40, "more orders", TIMEOUT_S)
+            wait_for(lambda: len(rows(database_url, placed)) >= 40, "more orders")
             leader = cluster.wait_leader()
             leader.kill()
-            assert second.process.wait(TIMEOUT_S) == 0, second.text()
+            assert second.process.wait(PATIENCE_S) == 0, second.text()
         leader.start()
         cluster.wait_ready()
 
@@ -113,12 +113,12 @@ def test_sqlalchemy_orders_and_shipments_agree_though_everything_is_killed(tmp_p
         for _, article, quantity in orders:
             sold[article] += quantity
         assert dict(sold) == dict.fromkeys(("book", "pen", "lamp"), 50), "everything is sold out, nothing twice"
-        wait_for(lambda: len(log_of(cluster, "orders")) >= len(orders), "the messages", TIMEOUT_S)
+        wait_for(lambda: len(log_of(cluster, "orders")) >= len(orders), "the messages")
         published = log_of(cluster, "orders")
         assert sorted(each["id"] for each in published) == sorted(order[0] for order in orders)
         with running(tmp_path, "sqlalchemy_orm", *ship):
             count = "SELECT count(*) FROM shipment"
-            wait_for(lambda: rows(shipped_to, count) >= [(len(orders),)], "all shipments", TIMEOUT_S)
+            wait_for(lambda: rows(shipped_to, count) >= [(len(orders),)], "all shipments")
         shipments = rows(shipped_to, "SELECT order_id, quantity FROM shipment")
         assert sorted(shipments) == sorted((order[0], order[2]) for order in orders)
 
@@ -126,7 +126,7 @@ def test_sqlalchemy_orders_and_shipments_agree_though_everything_is_killed(tmp_p
 def put_order(url: str, number: int, order: Any) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(f"{url}/orders/{number}", data=json.dumps(order).encode(), method="PUT")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         body = error.read()
@@ -150,13 +150,11 @@ def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path)
             lines = [line for line in program.text().splitlines() if line.startswith("http://127.0.0.1:")]
             return lines[-1] if len(lines) > started else None
 
-        return wait_for(printed, "the service", TIMEOUT_S)
+        return wait_for(printed, "the service")
 
     def settled(url: str, number: int, order: Any) -> int:
         """Repeat the request, as a client does, until it is decided; the status then."""
-        return wait_for(
-            lambda: (s := put_order(url, number, order)[0]) in (201, 409) and s, f"order {number}", TIMEOUT_S
-        )
+        return wait_for(lambda: (s := put_order(url, number, order)[0]) in (201, 409) and s, f"order {number}")
 
     def order(number: int) -> dict[str, Any]:
         return {"account": f"account-{number % 3}", "yuan": 60}
@@ -180,7 +178,7 @@ def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path)
             leader.kill()
             answers |= {number: settled(url, number, order(number)) for number in range(30, 60)}
             assert settled(url, 92, {"account": "ann", "yuan": 1_001}) == 409, "refused is refused"
-            with urllib.request.urlopen(f"{url}/orders", timeout=TIMEOUT_S) as listed:
+            with urllib.request.urlopen(f"{url}/orders", timeout=PATIENCE_S) as listed:
                 stored = json.loads(listed.read())
             second.end(signal.SIGTERM)
         leader.start()
@@ -191,6 +189,6 @@ def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path)
         for each in stored:
             spent[each["account"]] += each["yuan"]
         assert dict(spent) == {f"account-{n}": 960 for n in range(3)}, "each account has spent what it may"
-        wait_for(lambda: len(log_of(cluster, "web-orders")) >= len(stored), "the messages", TIMEOUT_S)
+        wait_for(lambda: len(log_of(cluster, "web-orders")) >= len(stored), "the messages")
         published = log_of(cluster, "web-orders")
         assert sorted(published, key=lambda each: each["id"]) == sorted(stored, key=lambda each: each["id"])

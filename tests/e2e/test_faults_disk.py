@@ -1,21 +1,18 @@
 """Disks that are full or fail while the node runs."""
 
-import contextlib
 import os
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.small_disk import DISK_BYTES, MIB, fill
+from tests.requirements import TRACING
 
 pytestmark = pytest.mark.process
 
-MIB = 1 << 20
-TMPFS_BYTES = 96 * MIB
 BALLAST_BYTES = 32 * MIB
 PATH = "/v1/topics/disk/messages"
 
@@ -26,23 +23,6 @@ def send(node: NodeProcess, key: str, body: str = "x") -> Reply:
 
 def count(node: NodeProcess) -> int:
     return int(node.request("GET", "/v1/topics/disk").json()["queue_offsets"][0]["max_offset"])
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little space."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"this machine does not let tests mount a tmpfs: {done.stderr.strip()}")
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(small_disk: Path) -> None:
@@ -56,7 +36,7 @@ def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(sma
         sent = 0
         while (reply := send(node, f"k{sent}", "x" * MIB)).status == 200:
             sent += 1
-            assert sent < TMPFS_BYTES // MIB
+            assert sent < DISK_BYTES // MIB
         assert (reply.status, reply.json()["code"]) == (507, "disk_full")
         assert reply.headers["retry-after"]
         assert sent > 0
@@ -86,15 +66,6 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
         assert count(node) == 1
 
 
-def fill(path: Path) -> None:
-    """Leave nothing of the disk."""
-    with open(path, "wb", buffering=0) as file:
-        for size in (MIB, 1 << 16, 1 << 12):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
-
-
 def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
     """min_free_bytes beyond what any disk here has: the node starts, reads, and refuses writes."""
     with ClusterProcess(tmp_path, nodes=1) as cluster:
@@ -112,17 +83,14 @@ def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
-    """Attach strace to the running node, or skip."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
-    command = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject={what}"]
+    """Attach strace to the running node."""
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", f"inject={what}"]
     tracer = subprocess.Popen([*command, "-p", str(node.pid)], stderr=subprocess.PIPE)
 
     def attached() -> bool:
         if tracer.poll() is not None:
             assert tracer.stderr is not None
-            pytest.skip(f"this machine does not let tests trace processes: {tracer.stderr.read().decode().strip()}")
+            raise AssertionError(f"strace ended: {tracer.stderr.read().decode().strip()}")
         status = Path(f"/proc/{node.pid}/status").read_text()
         return f"TracerPid:\t{tracer.pid}" in status
 
@@ -131,6 +99,7 @@ def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
 
 
 def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path) -> None:
+    TRACING.require()
     with ClusterProcess(tmp_path, nodes=3) as cluster:
         leader = cluster.wait_leader()
         assert leader.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201

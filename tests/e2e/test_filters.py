@@ -11,6 +11,7 @@ import pytest
 from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessage
 from keelmq.errors import Conflict, InvalidFilter
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +53,7 @@ async def fill(connection: Connection, topic: str, numbers: range) -> None:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = condition()
             if await found if asyncio.iscoroutine(found) else found:

@@ -14,6 +14,7 @@ from keelmq.log_events import EntryEvents, EventsPage
 from store import keys
 from store.index import Index
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +47,7 @@ class Tail:
         return page.applied_index
 
     async def _page(self, wait_ms: int) -> EventsPage:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(Unavailable):  # a busy machine takes its time
                     return await self.admin.log_events(
@@ -55,7 +56,7 @@ class Tail:
 
     async def read_until(self, count: int) -> None:
         """Until so many messages were seen, and all that the node knows."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.read(wait_ms=200) >= self.next_index or len(self.rows) < count:
                 pass
 

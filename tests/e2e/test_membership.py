@@ -19,10 +19,10 @@ from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.e2e.test_sdk_cli import COMMAND
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-PATIENCE_S = 120.0
 MEMBERS = "/v1/cluster/members"
 OPTIONS = ["--segment-bytes", str(4 << 20), "--min-free-bytes", "0"]
 OPTIONS += ["--election-timeout-ms", "500", "--heartbeat-ms", "50"]
@@ -132,7 +132,7 @@ def test_a_removed_node_that_is_started_again_disturbs_nobody(cluster: ClusterPr
     removed = next(node for node in cluster.nodes.values() if node is not leader)
     wait_for(lambda: leader.request("DELETE", f"{MEMBERS}/{removed.node_id}").status == 200, "the removal")
     for _ in ("while it goes on running", "after a start"):
-        wait_for(lambda: (removed.status() or {}).get("removed"), "the node to be told", PATIENCE_S)
+        wait_for(lambda: (removed.status() or {}).get("removed"), "the node to be told")
         refusal = removed.request("GET", "/readyz")
         assert refusal.status == 503
         assert "was removed from the cluster" in refusal.json()["detail"]
@@ -170,9 +170,9 @@ def test_a_change_survives_the_leader_that_proposed_it(cluster: ClusterProcess, 
             await persist(lambda: admin.promote_node(4))
 
     asyncio.run(again())
-    cluster.wait_ready(PATIENCE_S)
+    cluster.wait_ready()
     assert voters(cluster.wait_leader()) == [1, 2, 3, 4]
-    cluster.wait_same_state(PATIENCE_S)
+    cluster.wait_same_state()
 
 
 def refused(node: NodeProcess, method: str, path: str, payload: Any = None) -> str:
@@ -205,7 +205,7 @@ def test_what_would_do_harm_is_refused(tmp_path: Path) -> None:
         others[0].kill()
         assert refused(leader, "DELETE", f"{MEMBERS}/{others[1].node_id}") == "quorum_at_risk"
         others[1].pause()
-        waiting = threading.Thread(target=lambda: leader.request("DELETE", f"{MEMBERS}/4", timeout_s=60))
+        waiting = threading.Thread(target=lambda: leader.request("DELETE", f"{MEMBERS}/4", timeout_s=PATIENCE_S))
         waiting.start()
         wait_for(lambda: len((leader.status() or {"nodes": ()})["nodes"]) == 15, "the change to be in force")
         assert refused(leader, "DELETE", f"{MEMBERS}/5") == "change_in_progress"
@@ -258,9 +258,9 @@ def test_a_lone_founder_on_a_new_disk_begins_another_cluster_and_joins_when_told
         shutil.rmtree(alone.data_dir)
         leader = cluster.wait_leader(among=[cluster.nodes[2], cluster.nodes[3]])
         alone.start()
-        wait_for(lambda: "start it with --join" in leader.output(), "the others to tell what to do", PATIENCE_S)
-        wait_for(lambda: "start it with --join" in alone.output(), "the founder to tell what to do", PATIENCE_S)
-        wait_for(lambda: alone.request("GET", "/v1/topics/orders").status == 404, "a cluster of its own", PATIENCE_S)
+        wait_for(lambda: "start it with --join" in leader.output(), "the others to tell what to do")
+        wait_for(lambda: "start it with --join" in alone.output(), "the founder to tell what to do")
+        wait_for(lambda: alone.request("GET", "/v1/topics/orders").status == 404, "a cluster of its own")
         status, output = asyncio.run(run("cluster", "status", "--servers", f"{alone.url},{leader.url}"))
         assert (status, f"leader {leader.url}" in output) == (1, True), output
         assert "of two clusters" in output
@@ -268,9 +268,9 @@ def test_a_lone_founder_on_a_new_disk_begins_another_cluster_and_joins_when_told
         shutil.rmtree(alone.data_dir)
         alone.arguments += ["--join", leader.url]
         alone.start()
-        cluster.wait_ready(PATIENCE_S)
+        cluster.wait_ready()
         assert voters(alone) == [1, 2, 3]
-        cluster.wait_same_state(PATIENCE_S)
+        cluster.wait_same_state()
     finally:
         for node in cluster.nodes.values():
             node.kill()
@@ -284,7 +284,7 @@ def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_join
     node = NodeProcess(lost.node_id, tmp_path / "again", *free_ports(2))
     node.arguments = ["--node-id", str(lost.node_id), "--data-dir", str(node.data_dir), "--join", leader.url]
     node.start()
-    assert node.wait_exit(PATIENCE_S) == ExitCode.BAD_CONFIG
+    assert node.wait_exit() == ExitCode.BAD_CONFIG
     assert "start it with the same --peer options as the others" in node.output()
 
 
@@ -300,10 +300,10 @@ def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: C
         each.kill()
     cluster.nodes[1].start()
     node.start()
-    wait_for(lambda: "not known to be committed" in node.output(), "the node to ask", PATIENCE_S)
+    wait_for(lambda: "not known to be committed" in node.output(), "the node to ask")
     for number in (2, 3):
         cluster.nodes[number].start()
-    cluster.wait_ready(PATIENCE_S)
+    cluster.wait_ready()
     assert knows(node, 4)
 
 
@@ -311,7 +311,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_so_and_may_stop_waiting(tmp_p
     alone = founder(tmp_path)
     alone.start()
     try:
-        wait_for(alone.ready, "the founder", PATIENCE_S)
+        wait_for(alone.ready, "the founder")
         body = learner(4, free_ports(1)[0])
         wait_for(lambda: alone.request("POST", MEMBERS, payload=body).status == 200, "the node to be added")
         command = [*COMMAND, "cluster", "promote", "4", "--wait", "--servers", alone.url]

@@ -21,6 +21,7 @@ from keelmq.cli import app
 from keelmq.errors import Conflict
 from store.limits import POP_HELD_MAX
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -48,7 +49,7 @@ async def fill(connection: Connection, topic: str, count: int, queues: int = 2) 
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -132,7 +133,7 @@ async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_
         leader.kill()
         go_on.set()
         await until(lambda: len(seen) == 200)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_S):
             while await lag():
                 await asyncio.sleep(0.05)
     doomed_task.cancel()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster_process import wait_for
+from tests.patience import RUN_PATIENCE_S
+from tests.requirements import POWER_LOSS, may_skip, skip
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 CYCLES = 6
-TIMEOUT_S = 600
-NO_SKIP_VARIABLE = "TESTS_MAY_NOT_SKIP"  # set by .ci/run where it is root
 INTERRUPTED = 130
 
 
@@ -33,13 +33,12 @@ class Run:
 
     def result(self) -> tuple[int, dict[str, Any], str]:
         """Exit status, RESULT, and everything printed. Skips where the machine does not allow it."""
-        output = self.process.communicate(timeout=TIMEOUT_S)[0].decode()
+        output = self.process.communicate(timeout=RUN_PATIENCE_S)[0].decode()
         word, _, line = output.splitlines()[-1].partition(" ")
         assert word == "RESULT", output
         figures = json.loads(line)
-        if "skipped" in figures and NO_SKIP_VARIABLE not in os.environ:
-            pytest.skip(f"no real power loss here: {figures['skipped']}")
-        assert "skipped" not in figures, output
+        if "skipped" in figures:
+            skip(f"no real power loss here: {figures['skipped']}")
         return self.process.returncode, figures, output
 
     def end(self) -> None:
@@ -56,8 +55,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 def started(directory: Path, *arguments: str) -> Run:
     """A run whose disks are mounted and whose nodes are started."""
-    if os.geteuid() != 0:
-        pytest.skip("no real power loss here: mounting file systems and shutting them down needs root")
+    POWER_LOSS.require()
     run = Run(directory, *arguments)
 
     def nodes_started() -> bool:
@@ -65,7 +63,7 @@ def started(directory: Path, *arguments: str) -> Run:
             run.result()
         return bool(list(directory.glob("keelmq-powerloss-*/node1.out")))
 
-    wait_for(nodes_started, "the nodes of the run", TIMEOUT_S)
+    wait_for(nodes_started, "the nodes of the run")
     return run
 
 
@@ -82,7 +80,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(directory: Path) -> N
     assert figures["transactions"] > 0
     assert figures["segments_removed"] > 0
     assert figures["nodes_without_power"].keys() | figures["skipped_filesystems"].keys() == {"ext4", "xfs"}
-    assert figures["skipped_filesystems"] == {} or NO_SKIP_VARIABLE not in os.environ, output
+    assert figures["skipped_filesystems"] == {} or may_skip(), output
     assert list(directory.iterdir()) == []
 
 
@@ -109,7 +107,7 @@ def test_an_interrupted_run_leaves_nothing_behind(directory: Path) -> None:
     run = started(directory, "--cycles", "100")
     try:
         run.process.send_signal(signal.SIGTERM)
-        assert run.process.wait(TIMEOUT_S) == INTERRUPTED
+        assert run.process.wait(RUN_PATIENCE_S) == INTERRUPTED
     finally:
         run.end()
     assert list(directory.iterdir()) == []

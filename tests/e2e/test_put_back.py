@@ -1,9 +1,6 @@
 """Disks that are put back to an earlier state: an older copy of the data directory, or one that lost nearly all."""
 
-import contextlib
-import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +9,10 @@ import pytest
 
 from cluster.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.small_disk import MIB, fill
 
 pytestmark = pytest.mark.process
 
-MIB = 1 << 20
 PATH = "/v1/topics/kept/messages"
 SEVERAL_ELECTIONS_S = 5.0
 """Several times the longest election timeout of these clusters."""
@@ -88,37 +85,11 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
     wait_for(lambda: alarms(node) == [], "the alarm to be over")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={64 * MIB}", "tmpfs", str(mounted)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"this machine does not let tests mount a tmpfs: {done.stderr.strip()}")
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", str(mounted)], check=True)
-
-
-def fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as file:
-        for size in (MIB, 1 << 16, 1 << 12):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
-
-
 def no_leader_among(cluster: ClusterProcess, seconds: float) -> bool:
     """Whether none of the running nodes leads for that long."""
-    until = time.monotonic() + seconds
-    with contextlib.suppress(TimeoutError):
-        wait_for(lambda: cluster.leader() is not None or None, "a leader", timeout_s=max(0.0, until - time.monotonic()))
-        return False
-    return True
+    until_s = time.monotonic() + seconds
+    wait_for(lambda: cluster.leader() is not None or time.monotonic() > until_s, "a leader, or the end of the time")
+    return cluster.leader() is None
 
 
 def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small_disk: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from keelmq import Admin, Connection, Consumer, Origin, Producer, ReceivedMessage, RetryLater, inbox
@@ -16,6 +16,7 @@ from keelmq.errors import Forbidden, StaleGeneration
 from keelmq.group_session import GroupSession
 from keelmq.selection import EVERYTHING
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +53,7 @@ async def fill(connection: Connection, topic: str, count: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -82,15 +83,15 @@ async def test_a_message_that_fails_twice_comes_again_twice_and_holds_nobody_up(
     }
 
 
-async def test_the_inbox_knows_a_message_that_comes_again(connection: Connection, topic: str, tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/inbox.db")
-    inbox.create_tables(engine)
+async def test_the_inbox_knows_a_message_that_comes_again(
+    connection: Connection, topic: str, sqlite_engine: Engine
+) -> None:
     await Admin(connection).put_group(topic, retry_delays_ms=[0])
     await fill(connection, topic, 1)
     outcomes: list[bool] = []
 
     async def handle(message: ReceivedMessage) -> None:
-        with engine.begin() as transaction:
+        with sqlite_engine.begin() as transaction:
             outcomes.append(inbox.first_time(transaction, topic, message))
         if message.attempt == 0:
             raise RetryLater(reason="processed, and failed after that")
@@ -114,7 +115,7 @@ async def test_what_fails_too_often_is_a_dead_letter_with_its_history_and_is_rep
             raise RetryLater(reason=f"attempt {message.attempt}")
 
     async with Consumer([], topic, topic, handle, start="earliest", connection=connection, client_id="till"):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await admin.dead_letters(topic))["messages"]:
                 await asyncio.sleep(0.01)
         healed = True
@@ -186,7 +187,7 @@ async def test_what_was_given_back_outlives_the_leader_and_comes_once(own_cluste
             topics = [each["topic"] for each in await admin.topics(system=True)]
             return len((await admin.scheduled("%RETRY%g"))["messages"]) if "%RETRY%g" in topics else 0
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await waiting() + len(again) < 20:
                 await asyncio.sleep(0.01)
         old = await asyncio.to_thread(own_cluster.wait_leader)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from keelmq import Connection, Decision, Message, Transaction, TransactionProducer
 from keelmq.cli import app
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -259,7 +260,7 @@ def test_follow_and_interrupt(shell: Shell, topic: str) -> None:
         shell("send", topic, "live")
         assert json.loads(process.stdout.readline())["body"] == "live"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
         assert "Traceback" not in errors
     finally:
@@ -274,7 +275,12 @@ def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str) -> None:
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         done = subprocess.run(
-            [*COMMAND, "consume", topic], env=environment, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60
+            [*COMMAND, "consume", topic],
+            env=environment,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
         )
     assert "Traceback" not in done.stderr
     assert done.returncode == 1

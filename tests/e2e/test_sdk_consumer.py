@@ -3,15 +3,17 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, text
 
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage, inbox, sql
 from keelmq.errors import InvalidRequest, TopicNotFound
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -41,10 +43,18 @@ async def committed(connection: Connection, group: str) -> dict[int, int]:
     return {each["queue"]: each["offset"] for each in (await Admin(connection).group(group))["offsets"]}
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def vanish(consumer: Consumer) -> None:
+    """Like a process that is killed: nothing is committed, nobody leaves the group. It still has to be closed."""
+    for reader in consumer._readers.values():
+        reader.begin_stop()
+    for task in consumer._tasks:
+        task.cancel()
 
 
 class Collector:
@@ -242,10 +252,10 @@ async def test_what_is_before_the_beginning_of_a_group_was_skipped_not_consumed(
 
 async def test_two_members_share_the_queues_and_take_over(connection: Connection, topic: str) -> None:
     seen = Collector()
-    first = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=3_000)
+    first = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000)
     await first.start()
     assert len(first.assignment) == 4
-    second = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=3_000)
+    second = Consumer([], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000)
     await second.start()
     await until(lambda: len(first.assignment) == 2 and len(second.assignment) == 2)
     assert sorted(first.assignment + second.assignment) == [(topic, queue) for queue in range(4)]
@@ -263,10 +273,10 @@ async def test_a_reset_makes_running_members_start_again(connection: Connection,
     await fill(connection, topic, 50)
     seen = Collector()
     async with Consumer(
-        [], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=1_000
+        [], topic, topic, seen, start="earliest", connection=connection, session_timeout_ms=60_000
     ) as consumer:
         await until(lambda: len(seen.bodies) == 50)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while sum((await committed(connection, topic)).values()) < 50:
                 await asyncio.sleep(0.01)
         await Admin(connection).reset_group(topic, topic, to="earliest")
@@ -301,7 +311,7 @@ async def test_a_session_that_was_lost_is_joined_again(connection: Connection, t
     async with consumer:
         await connection.call("DELETE", f"/v1/groups/{topic}/members/{consumer.member_id}")
         await fill(connection, topic, 20)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while sum((await committed(connection, topic)).values()) < 20:
                 await asyncio.sleep(0.01)
     assert set(seen.numbers()) == set(range(20))
@@ -323,10 +333,11 @@ async def test_bad_input(connection: Connection, topic: str) -> None:
             Consumer([], *arguments, connection=connection, **options)
 
 
-async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(tmp_path: Path) -> None:
+async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
+    tmp_path: Path, sqlite_engine: Engine
+) -> None:
     """Delivery at least once, through a failover and a consumer that is torn down in the middle; one effect each."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'points.db'}")
-    inbox.create_tables(engine)
+    engine = sqlite_engine
     with engine.begin() as database:
         database.execute(text("CREATE TABLE points (order_id INTEGER, amount INTEGER)"))
 
@@ -341,25 +352,21 @@ async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(tmp
         with engine.connect() as database:
             return [int(row[0]) for row in database.execute(text("SELECT order_id FROM points ORDER BY order_id"))]
 
-    with ClusterProcess(tmp_path / "cluster", nodes=3) as cluster:
-        connection = Connection([node.url for node in cluster.nodes.values()])
+    with (
+        ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
+        closing(
+            Connection([node.url for node in cluster.nodes.values()], call_timeout_ms=CALL_PATIENCE_MS)
+        ) as connection,
+    ):
         await Admin(connection).put_topic("orders", queues=4)
         await fill(connection, "orders", 400)
         options: dict[str, Any] = {"start": "earliest", "connection": connection, "concurrency": 4}
-        first = Consumer([], "points", "orders", handle, session_timeout_ms=1_000, **options)
-        await first.start()
-        await until(lambda: len(rows()) >= 50)
-        cluster.wait_leader().kill()
-        await until(lambda: len(rows()) >= 150)
-        # Like a process that is killed: nothing is committed, nobody leaves the group.
-        for reader in first._readers.values():
-            reader.begin_stop()
-        for task in first._tasks:
-            task.cancel()
-        second = Consumer([], "points", "orders", handle, session_timeout_ms=1_000, **options)
-        async with second:
-            await until(lambda: len(rows()) >= 400)
-        await first.close()
-        connection.close()
+        options["session_timeout_ms"] = 1_000
+        async with Consumer([], "points", "orders", handle, **options) as first:
+            await until(lambda: len(rows()) >= 50)
+            cluster.wait_leader().kill()
+            await until(lambda: len(rows()) >= 150)
+            vanish(first)
+            async with Consumer([], "points", "orders", handle, **options):
+                await until(lambda: len(rows()) >= 400)
     assert rows() == list(range(400))
-    engine.dispose()

@@ -13,6 +13,7 @@ from keelmq.errors import TopicNotFound, UnknownOutcome
 from keelmq.group_session import first_offset, pull
 from keelmq.message import ReceivedMessage
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -174,11 +175,11 @@ async def test_a_leader_that_disappears_under_load_loses_and_doubles_nothing(
                 acknowledged[body] = (result.queue, result.offset)
 
     async def until(count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while len(acknowledged) < count:
                 await asyncio.sleep(0.01)
 
-    async with Producer(connection=connection, send_timeout_ms=10_000) as producer:
+    async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         workers = [asyncio.create_task(send_until_stopped(producer, worker)) for worker in range(16)]
         await until(500)
         old = await asyncio.to_thread(own_cluster.wait_leader)

@@ -27,6 +27,7 @@ from keelmq import (
 )
 from keelmq.errors import TransactionConflict, TransactionNotFound
 from tests.e2e.cluster_process import ClusterProcess
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +74,7 @@ async def visible(connection: Connection, topic: str) -> int:
 
 async def wait_for_state(connection: Connection, transaction_id: str, state: str) -> dict[str, Any]:
     # A check that was delivered and not answered is asked again after 30 s.
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await Admin(connection).transaction(transaction_id)
             if found["state"] == state:
@@ -220,7 +221,7 @@ async def test_another_process_of_the_group_answers_for_a_killed_producer(
     servers = ",".join(node.url for node in cluster.nodes.values())
     command = [sys.executable, "-c", _PRODUCER, servers, str(engine.url), topic]
     done = await asyncio.to_thread(
-        subprocess.run, command, stdout=subprocess.PIPE, timeout=60, env={**os.environ}, check=False
+        subprocess.run, command, stdout=subprocess.PIPE, timeout=PATIENCE_S, env={**os.environ}, check=False
     )
     assert done.returncode == -signal.SIGKILL
     transaction_id = done.stdout.decode().strip()

@@ -18,7 +18,6 @@ OPTIONS = (
     *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--retention-check-ms", "50"),
     *("--segment-bytes", str(64 << 10), "--retain-behind-bytes", str(64 << 10)),
 )
-TIMEOUT_S = 120.0
 KEPT_MS = 1_000
 FOR_EVER = -1
 BATCH_MESSAGES = 200
@@ -49,7 +48,7 @@ class Sender:
 
     def wait_some(self, batches: int) -> None:
         wanted = len(self.stored) + batches
-        wait_for(lambda: len(self.stored) >= wanted, f"{batches} batches to be stored", TIMEOUT_S)
+        wait_for(lambda: len(self.stored) >= wanted, f"{batches} batches to be stored")
 
     def _run(self) -> None:
         number = 0
@@ -89,7 +88,7 @@ def put_topic(cluster: ClusterProcess, retention_ms: int) -> None:
         except OSError:
             return False
 
-    wait_for(done, "the topic's retention to be set", TIMEOUT_S)
+    wait_for(done, "the topic's retention to be set")
 
 
 def base_index(node: NodeProcess) -> int:
@@ -124,12 +123,12 @@ def test_a_node_gets_a_snapshot_while_the_log_goes_on_being_shortened(cluster: C
         assert status is not None
         lacks = status["applied_index"]
         others = [node for node in cluster.nodes.values() if node is not away]
-        wait_for(lambda: min(map(base_index, others)) > lacks, "what the node lacks to be removed", TIMEOUT_S)
+        wait_for(lambda: min(map(base_index, others)) > lacks, "what the node lacks to be removed")
         away.start()
-        wait_for(lambda: RECEIVING in away.output(), "a snapshot to begin", TIMEOUT_S)
+        wait_for(lambda: RECEIVING in away.output(), "a snapshot to begin")
         away.kill()
         away.start()
-        wait_for(lambda: away.output().count(RECEIVING) > 1 or STARTED in away.output(), "another one", TIMEOUT_S)
+        wait_for(lambda: away.output().count(RECEIVING) > 1 or STARTED in away.output(), "another one")
         leader = cluster.wait_leader()
         leader.kill()
         sender.wait_some(3)
@@ -140,8 +139,8 @@ def test_a_node_gets_a_snapshot_while_the_log_goes_on_being_shortened(cluster: C
         sender.wait_some(3)
     finally:
         sender.stop()
-    cluster.wait_ready(TIMEOUT_S)
-    cluster.wait_same_state(TIMEOUT_S)
+    cluster.wait_ready()
+    cluster.wait_same_state()
     assert STARTED in away.output()
     promised = [batch for batch in sender.stored if batch.begun_ms > kept_from_ms]
     assert promised

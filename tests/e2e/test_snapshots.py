@@ -17,7 +17,6 @@ pytestmark = pytest.mark.process
 
 SEGMENT_BYTES = 64 * 1024
 OPTIONS = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", str(SEGMENT_BYTES))
-TIMEOUT_S = 120.0
 BODY = "x" * 2_000
 RECEIVING = "receiving the state after entry"
 STARTED = "starting with the state after entry"
@@ -45,7 +44,7 @@ def produce(cluster: ClusterProcess, name: str, requests: int) -> None:
                     return True
             return False
 
-        wait_for(sent, f"message {name}-{number} to be taken", TIMEOUT_S)
+        wait_for(sent, f"message {name}-{number} to be taken")
 
 
 def cut(node: NodeProcess) -> int:
@@ -87,13 +86,13 @@ def test_a_replaced_disk_is_filled_and_the_node_votes_again(cluster: ClusterProc
     cut_all_but(cluster, replaced)
     shutil.rmtree(replaced.data_dir)
     cluster.start()
-    wait_for(lambda: agree(cluster), "all nodes to agree", TIMEOUT_S)
+    wait_for(lambda: agree(cluster), "all nodes to agree")
     assert STARTED in replaced.output()
     metrics = replaced.request("GET", "/metrics").body.decode()
     assert "keelmq_snapshots_received_total 1.0" in metrics
     produce(cluster, "after", 2)
-    wait_for(lambda: agree(cluster), "all nodes to agree again", TIMEOUT_S)
-    wait_for(lambda: "from now on this node votes" in replaced.output(), "the new disk to vote", TIMEOUT_S)
+    wait_for(lambda: agree(cluster), "all nodes to agree again")
+    wait_for(lambda: "from now on this node votes" in replaced.output(), "the new disk to vote")
     cluster.nodes[1].kill()
     produce(cluster, "by-two", 2)  # the two that are left are a majority only if both count
 
@@ -103,20 +102,20 @@ def test_kill_of_either_end_in_the_middle_does_no_harm(cluster: ClusterProcess) 
     leader = cluster.wait_leader()
     assert leader.request("PUT", "/v1/topics/kept", payload={"queues": 2}).status == 201
     produce(cluster, "first", 2)
-    wait_for(lambda: agree(cluster), "all nodes to agree", TIMEOUT_S)
+    wait_for(lambda: agree(cluster), "all nodes to agree")
     assert away.terminate() == 0
     produce(cluster, "second", 60)
     cut_all_but(cluster, away)
     cluster.start()
-    wait_for(lambda: RECEIVING in away.output(), "a snapshot to begin", TIMEOUT_S)
+    wait_for(lambda: RECEIVING in away.output(), "a snapshot to begin")
     away.kill()
     away.start()
-    wait_for(lambda: away.output().count(RECEIVING) > 1 or STARTED in away.output(), "another one", TIMEOUT_S)
+    wait_for(lambda: away.output().count(RECEIVING) > 1 or STARTED in away.output(), "another one")
     sender = cluster.wait_leader(among=[node for node in cluster.alive() if node is not away])
     sender.kill()
-    wait_for(lambda: cluster.wait_leader(among=cluster.alive()), "another leader", TIMEOUT_S)
+    wait_for(lambda: cluster.wait_leader(among=cluster.alive()), "another leader")
     sender.start()
     produce(cluster, "third", 2)
-    wait_for(lambda: agree(cluster), "all nodes to agree again", TIMEOUT_S)
+    wait_for(lambda: agree(cluster), "all nodes to agree again")
     assert STARTED in away.output()
     assert not [node.node_id for node in cluster.nodes.values() if "fatal" in node.output()]

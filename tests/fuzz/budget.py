@@ -28,9 +28,11 @@ def fuzz(examples: int) -> Callable[[Test], Test]:
     def decorate(test: Test) -> Test:
         handle: Any = test.hypothesis  # type: ignore[attr-defined]
         handle.inner_test = _in_time(handle.inner_test)
-        # Bytes that fail to be a log are slow to make and much is thrown away: that is the point.
-        checks = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
-        limit = settings(max_examples=max(1, int(examples * SCALE)), deadline=None, suppress_health_check=checks)
+        limit = settings(
+            max_examples=max(1, int(examples * SCALE)),
+            # Bytes that fail to be a log are slow to make and much is thrown away: that is the point.
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        )
         return limit(test)
 
     return decorate

@@ -17,6 +17,7 @@ from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged
 from tests.fuzz.openapi import JSON, NAMES, Call, Schema, calls
+from tests.patience import PATIENCE_S
 from tests.unit.cluster.schema_check import violations
 
 pytestmark = pytest.mark.process
@@ -28,7 +29,6 @@ VOLATILE: Final = ("generation", "members", "check_times", "next_check_at_ms")
 TIMED: Final = ("queue_offsets", "positions", "max_offset", "lag", "held")
 """So do messages that wait for their time, or that a pop consumer did not acknowledge in its time."""
 MEMORY_GROWTH_BYTES_MAX: Final = 200 << 20
-REPLY_TIMEOUT_S: Final = 60.0
 REQUEST: Final = (
     b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\n"
     b'Content-Length: 29\r\nConnection: close\r\n\r\n{"messages":[{"body":"text"}]}'
@@ -143,7 +143,7 @@ def test_every_answer_is_described_and_refusals_change_nothing(target: Target, d
 @fuzz(80)
 @given(request=damaged(REQUEST))
 def test_a_request_that_is_hardly_http_is_answered_or_cut_off(target: Target, request: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", target.node.http_port), timeout=REPLY_TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", target.node.http_port), timeout=PATIENCE_S) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         answer = b""

@@ -14,6 +14,7 @@ from raft.transport import PROTOCOL
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.fuzz.budget import fuzz
 from tests.fuzz.test_peer_frames import frame_of, hostile_frames
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -21,7 +22,6 @@ CLUSTER_ID: Final = "e2e"
 NODE: Final = 1
 PEER: Final = 2
 INCARNATION: Final = "0123456789abcdef"
-REPLY_TIMEOUT_S: Final = 60.0
 HELLOS: Final = (
     Hello(CLUSTER_ID, PEER, NODE, PROTOCOL, INCARNATION),
     Hello("other", PEER, NODE, PROTOCOL, INCARNATION),
@@ -62,7 +62,7 @@ def is_refused(frame: bytes) -> bool:
 
 def talk(node: NodeProcess, stream: bytes) -> bytes:
     """Everything the node says to `stream` before it closes the connection, as it must when we have ended ours."""
-    with socket.create_connection(("127.0.0.1", node.peer_port), timeout=REPLY_TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", node.peer_port), timeout=PATIENCE_S) as connection:
         answer = b""
         try:
             connection.sendall(stream)

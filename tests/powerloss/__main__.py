@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests.powerloss.cluster import PowerCluster
 from tests.powerloss.epoch import Broken, Epoch
-from tests.powerloss.images import FILESYSTEMS, Filesystem
+from tests.powerloss.images import MAKING, Filesystem
 from tests.powerloss.machine import Workspace, enter_isolation, usable_filesystems
 from tests.powerloss.plan import draw_epoch
 from tests.powerloss.tally import ProgressLine, Tally
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     interruption = Interruption()
     logging.getLogger("keelmq").addHandler(logging.NullHandler())  # outages are what this is about
     console = Console()
-    wanted: list[Filesystem] = list(FILESYSTEMS) if settings.filesystem == "both" else [settings.filesystem]
+    wanted: list[Filesystem] = list(MAKING) if settings.filesystem == "both" else [settings.filesystem]
     tally = Tally(seed)
     progress = ProgressLine(console, tally, settings.cycles)
     try:
@@ -122,7 +122,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.powerloss", description=__doc__)
     parser.add_argument("--cycles", type=int, default=20, help="how often power is lost (default: 20)")
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run (default: a fresh seed)")
-    parser.add_argument("--filesystem", choices=[*FILESYSTEMS, "both"], default="both")
+    parser.add_argument("--filesystem", choices=[*MAKING, "both"], default="both")
     parser.add_argument(
         "--epoch",
         type=int,

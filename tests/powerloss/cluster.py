@@ -16,7 +16,6 @@ _OPTIONS: Final = (
     *("--election-timeout-ms", "200", "--heartbeat-ms", "40"),
     *("--check-immunity-ms", "1000", "--check-interval-ms", "1000"),
 )
-_FREEZE_TIMEOUT_S: Final = 10.0
 _STATES_OF_STOPPED: Final = frozenset("TtZX")
 
 
@@ -102,4 +101,4 @@ def _wait_frozen(node: NodeProcess) -> None:
         except (FileNotFoundError, ProcessLookupError):  # it has ended by itself
             return not node.running()
 
-    wait_for(frozen, f"node {node.node_id} to be stopped", _FREEZE_TIMEOUT_S)
+    wait_for(frozen, f"node {node.node_id} to be stopped")

@@ -25,9 +25,6 @@ from tests.powerloss.tally import Tally
 from tests.powerloss.violation import Violation
 from tests.powerloss.writer import QUEUES, TOPICS, Writer
 
-READY_TIMEOUT_S: Final = 120.0  # a busy machine may not sync anything for a minute
-SETTLE_TIMEOUT_S: Final = 120.0
-REFUSAL_TIMEOUT_S: Final = 30.0
 RUN_ON_MAX_S: Final = 0.05
 FOR_EVER: Final = -1
 _REMOVAL: Final = "nothing needs them any more"
@@ -188,7 +185,7 @@ class Epoch:
         before = flip.path.read_bytes()
         said_before = len(node.output())
         node.start()
-        code = node.wait_exit(REFUSAL_TIMEOUT_S)
+        code = node.wait_exit()
         said = node.output()[said_before:]
         self._tally.flips["a refused start"] += 1
         if code != ExitCode.LOG_CORRUPT or flip.refused_with not in said:
@@ -214,7 +211,7 @@ class Epoch:
         processes = self._cluster.processes
         processes.start()
         try:
-            processes.wait_ready(READY_TIMEOUT_S)
+            processes.wait_ready()
         except (RuntimeError, TimeoutError) as error:
             self._judge([Violation("refusal", str(error))])
         if not self._writer.started:
@@ -245,7 +242,7 @@ class Epoch:
             return bool(found) or all(self._reader.accounts_for(*each) for each in waiting)
 
         try:
-            wait_for(all_read, "what was acknowledged to be visible", READY_TIMEOUT_S)
+            wait_for(all_read, "what was acknowledged to be visible")
         except TimeoutError as error:
             found.append(Violation("lost", str(error)))
         self._judge([*found, *checkers.visible_where_promised(self._reader, waiting), *self._complaints()])
@@ -267,7 +264,7 @@ class Epoch:
         self._cluster.cut_power(NODES, freeze_first=True, flush_journal=False, drain_s=0)
         self._look_at_disks(NODES)
         self._cluster.processes.start()
-        self._cluster.processes.wait_ready(READY_TIMEOUT_S)
+        self._cluster.processes.wait_ready()
         self._cluster.processes.wait_same_state()
         found = checkers.all_settled(self._reader, self._ledger)
         for node in self._cluster.nodes.values():
@@ -334,7 +331,7 @@ class Epoch:
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         try:
-            wait_for(condition, what, SETTLE_TIMEOUT_S)
+            wait_for(condition, what)
         except (TimeoutError, RuntimeError) as error:
             self._judge([Violation("answer", f"{error}\n{self._cluster.processes.tails()}")])
 

@@ -11,7 +11,9 @@ import struct
 import subprocess
 import time
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+from tests.patience import PATIENCE_S
 
 Filesystem = Literal["ext4", "xfs"]
 
@@ -19,18 +21,12 @@ IMAGE_BYTES: Final = 2 << 30
 _SHUTDOWN: Final = 0x8004587D  # _IOR('X', 125, u32): EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
 _FLUSH_JOURNAL: Final = 1
 _FLUSH_NOTHING: Final = 2
-_BUSY_TIMEOUT_S: Final = 10.0
 _BUSY_PAUSE_S: Final = 0.01
 
 
-class _Kind(NamedTuple):
-    package: str
-    make: tuple[str, ...]
-
-
-FILESYSTEMS: Final[dict[Filesystem, _Kind]] = {
-    "ext4": _Kind("e2fsprogs", ("mkfs.ext4", "-q", "-F", "-J", "size=16", "-E", "lazy_itable_init=1,nodiscard")),
-    "xfs": _Kind("xfsprogs", ("mkfs.xfs", "-q", "-f", "-K")),
+MAKING: Final[dict[Filesystem, tuple[str, ...]]] = {
+    "ext4": ("mkfs.ext4", "-q", "-F", "-J", "size=16", "-E", "lazy_itable_init=1,nodiscard"),
+    "xfs": ("mkfs.xfs", "-q", "-f", "-K"),
 }
 
 
@@ -51,7 +47,7 @@ class NodeDisk:
         with open(self._image, "wb") as file:
             file.truncate(IMAGE_BYTES)
         self.mount_point.mkdir(exist_ok=True)
-        _run(*FILESYSTEMS[self.filesystem].make, str(self._image))
+        _run(*MAKING[self.filesystem], str(self._image))
 
     def mount(self) -> None:
         """Replays the file system's journal, as after a power loss."""
@@ -69,7 +65,7 @@ class NodeDisk:
 
     def unmount(self) -> None:
         """Needs the node's process gone; its last file may be closed a moment later than that."""
-        deadline = time.monotonic() + _BUSY_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 _run("umount", str(self.mount_point))

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from tests.powerloss.images import FILESYSTEMS, Filesystem, MountError, NodeDisk
+from tests.powerloss.images import Filesystem, MountError, NodeDisk
+from tests.requirements import MAKING_EXT4, MAKING_XFS, POWER_LOSS, UNSHARE, Requirement
 
+NEEDS: Final[dict[Filesystem, Requirement]] = {"ext4": MAKING_EXT4, "xfs": MAKING_XFS}
 PREFIX: Final = "keelmq-powerloss-"
 _ISOLATED_VARIABLE: Final = "KEELMQ_POWERLOSS_ISOLATED"
-_UNSHARE: Final = ("unshare", "--mount", "--net", "--propagation", "private")
 _LOCK_FILE: Final = "lock"
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
@@ -33,14 +34,9 @@ def enter_isolation(arguments: Sequence[str]) -> str | None:
     if os.environ.pop(_ISOLATED_VARIABLE, None):  # taken away: nodes refuse options they do not know
         _raise_loopback()
         return None
-    if os.geteuid() != 0:
-        return "mounting file systems and shutting them down needs root"
-    if shutil.which(_UNSHARE[0]) is None:
-        return "unshare not found (Debian: util-linux)"
-    probe = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        return f"no namespaces here: {probe.stderr.strip()}"
-    command = [*_UNSHARE, sys.executable, "-m", "tests.powerloss", *arguments]
+    if POWER_LOSS.reason is not None:
+        return POWER_LOSS.reason
+    command = [*UNSHARE, sys.executable, "-m", "tests.powerloss", *arguments]
     os.execvpe(command[0], command, {**os.environ, _ISOLATED_VARIABLE: "1"})
 
 
@@ -49,8 +45,8 @@ def usable_filesystems(wanted: Sequence[Filesystem], directory: Path) -> tuple[l
     usable: list[Filesystem] = []
     refused: dict[Filesystem, str] = {}
     for filesystem in wanted:
-        if shutil.which(f"mkfs.{filesystem}") is None:
-            refused[filesystem] = f"mkfs.{filesystem} not found (Debian: {FILESYSTEMS[filesystem].package})"
+        if (reason := NEEDS[filesystem].reason) is not None:
+            refused[filesystem] = reason
             continue
         disk = NodeDisk(directory, f"probe-{filesystem}", filesystem)
         try:

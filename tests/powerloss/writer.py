@@ -15,6 +15,7 @@ from keelmq.decision import Transaction
 from keelmq.errors import TransactionConflict, Unavailable, UnknownOutcome
 from keelmq.message import Receipt
 from keelmq.transaction import TransactionResult
+from tests.patience import PATIENCE_S
 from tests.powerloss.ledger import Decided, Half, Ledger, Place, Promise
 from tests.powerloss.messages import body_of
 
@@ -33,7 +34,6 @@ LARGE_BYTES: Final = 25_000
 _KINDS: Final = ("singles", "batch", "large batch", "transaction")
 _WEIGHTS: Final = (6, 3, 0, 3)
 _EXPIRING_WEIGHTS: Final = (4, 2, 6, 0)
-_START_TIMEOUT_S: Final = 60.0
 
 
 class Writer:
@@ -60,7 +60,7 @@ class Writer:
 
     def start(self) -> None:
         self._thread.start()
-        if not self._ready.wait(_START_TIMEOUT_S):
+        if not self._ready.wait(PATIENCE_S):
             raise TimeoutError("the writer did not start")
 
     def pause(self) -> None:

@@ -6,7 +6,8 @@ from .checkers.membership import Members
 from .clients import Answer, Clients, json_request
 from .fault import impaired, minority
 from .observer import Observer
-from .replica import Replica, url
+from .replica import Replica
+from .settings import url
 from .world import World
 
 FIRST_US = 1_200_000

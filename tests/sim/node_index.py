@@ -12,7 +12,7 @@ class NodeIndex:
 
     def __init__(self, files: IndexFiles, node_id: int) -> None:
         self._files, self._node_id = files, node_id
-        self._life = 0
+        self._life = self._images = 0
         self._opened: Index | None = None
         self._receiving: Index | None = None
 
@@ -43,21 +43,19 @@ class NodeIndex:
             if self._files.exists(name):
                 self._files.remove(name)
 
-    def keep_image(self) -> None:
-        """A copy of what is flushed now, while the node runs."""
-        self.drop_image()
-        self._files.copy(self._name(), self._image)
+    def take_image(self) -> str:
+        """The name of a copy of what is flushed now, while the node runs."""
+        self._images += 1
+        name = f"node {self._node_id} image {self._images}"
+        self._files.copy(self._name(), name)
+        return name
 
-    def put_back(self) -> None:
+    def put_back(self, image: str) -> None:
         """The next life, which has not begun, finds the copy."""
         for name in (self._name(1), self._incoming):
             if self._files.exists(name):
                 self._files.remove(name)
-        self._files.move(self._image, self._name(1))
-
-    def drop_image(self) -> None:
-        if self._files.exists(self._image):
-            self._files.remove(self._image)
+        self._files.move(image, self._name(1))
 
     def close(self) -> None:
         if self._receiving is not None:
@@ -87,10 +85,6 @@ class NodeIndex:
     @property
     def _incoming(self) -> str:
         return f"node {self._node_id} incoming"
-
-    @property
-    def _image(self) -> str:
-        return f"node {self._node_id} image"
 
     def _name(self, later: int = 0) -> str:
         return f"node {self._node_id} life {self._life + later}"

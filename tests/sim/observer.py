@@ -31,7 +31,8 @@ from .raft_safety import Safety
 from .world import World
 
 if TYPE_CHECKING:
-    from .replica import Replica, Settings
+    from .replica import Replica
+    from .settings import Settings
 
 REPLACED_PROBABILITY = 0.7
 _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")

@@ -17,8 +17,8 @@ import store.snapshot
 
 from .log_cuts import CutSettings, draw_cuts
 from .network import LinkProfile
-from .replica import Settings
 from .service_settings import draw_service_settings
+from .settings import Settings
 from .world import MICROSECONDS_PER_SECOND, World
 
 KIB, MIB = 1024, 1024 * 1024

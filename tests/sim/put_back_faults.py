@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from .fault import Action, Fault, minority_impaired
-from .replica import DATA, Replica
+from .replica import DATA, Image, Replica
 from .world import World
 
 AGE_US_MIN, AGE_US_MAX = 200_000, 4_000_000
@@ -36,15 +36,15 @@ class PutBackFaults:
         if replica is None or image is None:
             return
         age_us = fault.random.randint(AGE_US_MIN, AGE_US_MAX)
-        then = replica.disks, replica.durable.last
+        then = replica.wipes, replica.durable.last
         self._world.after(age_us, partial(self._strike, fault, replica, image, then, age_us))
 
     def _strike(
-        self, fault: Fault, replica: Replica, image: dict[str, bytes], then: tuple[int, tuple[int, int]], age_us: int
+        self, fault: Fault, replica: Replica, image: Image, then: tuple[int, tuple[int, int]], age_us: int
     ) -> None:
         """`then`: which disk it was, and the last record on it."""
-        disks, last = then
-        if replica.disks != disks or replica.durable.last <= last or replica.disk.is_damaged:
+        wipes, last = then
+        if replica.wipes != wipes or replica.durable.last <= last or replica.disk.is_damaged:
             return  # another disk, or nothing would be lost
         if not (self._may_happen() and replica.alive and replica.node_id not in self._held):
             return
@@ -54,7 +54,7 @@ class PutBackFaults:
         replica.crash(power_loss=False)
         self._world.after(POLL_US, partial(self._poll, fault, replica, image, age_us, 1))
 
-    def _poll(self, fault: Fault, replica: Replica, image: dict[str, bytes], age_us: int, polls: int) -> None:
+    def _poll(self, fault: Fault, replica: Replica, image: Image, age_us: int, polls: int) -> None:
         if not self._may_happen() or polls > POLLS_MAX or replica.disk.is_damaged:
             self._held.discard(replica.node_id)
         elif replica.buried and minority_impaired(self._replicas, replica.node_id) and self._all_know(replica):

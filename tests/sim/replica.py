@@ -6,17 +6,15 @@ directory of its own, or what takes its place (index_files.py); what a dead proc
 
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import raft.node
 import store.install
-from cluster.config import NodeConfig
 from cluster.long_poll import AppliedWaiters
 from raft.clock import Clock
-from raft.config import PeerAddress, RaftConfig
+from raft.config import RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.library import LEADER
 from store.commit_log import CommitLog
@@ -36,7 +34,7 @@ from .loop import SimLoop
 from .network import Network, incarnation
 from .node_index import NodeIndex
 from .observer import Observer
-from .service_settings import ServiceSettings
+from .settings import Settings, peer_address, url
 from .sim_transport import SimTransport
 from .threads import Running
 from .wire import ClientNetwork
@@ -47,32 +45,11 @@ EPOCH_MS = 1_700_000_000_000
 WAKE_US_MAX = 60  # until the kernel lets a woken thread run
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What all nodes of one seed are configured with."""
+class Image(NamedTuple):
+    """What a node's disk held at some time."""
 
-    node_count: int = 3
-    spare_count: int = 0
-    """Empty nodes beside them that operators may add."""
-    election_timeout_ms: int = 300
-    heartbeat_ms: int = 50
-    segment_bytes: int = 16 * 1024
-    cache_bytes: int = 8 * 1024
-    flush_entries: int = 40
-    max_entries_in_flight: int = 4
-    max_entry_bytes: int = 2 * 1024
-    max_in_flight_bytes: int = 64 * 1024 * 1024
-    cuts: CutSettings | None = None
-    """How logs are cut from the front, if they are."""
-    services: ServiceSettings = field(default_factory=ServiceSettings)
-
-
-def peer_address(node_id: int) -> PeerAddress:
-    return PeerAddress("simulated", node_id)
-
-
-def url(node_id: int) -> str:
-    return f"http://node-{node_id}"
+    files: dict[str, bytes]
+    index: str  # type: ignore[assignment]  # the name of the copy; hides tuple.index
 
 
 class Replica:
@@ -90,7 +67,7 @@ class Replica:
     ) -> None:
         self.world, self.network, self.node_id, self.settings = world, network, node_id, settings
         self.clients, self.observer = clients, observer
-        self._wipes = 0
+        self.wipes = 0
         self._incarnation_wipes = 0  # as far as the node itself knows
         self._wipe_due = False
         self.disk = self._new_disk()
@@ -112,17 +89,13 @@ class Replica:
         self._frozen_until_us = 0
 
     @property
-    def _founders(self) -> range:
-        return range(1, self.settings.node_count + 1)
-
-    @property
     def joins(self) -> bool:
         """Not one of the nodes that the cluster begins with; or with a new disk, once its nodes have changed since it
         began: a lone founder would begin a cluster of its own.
         """
-        if self.node_id not in self._founders:
+        if self.node_id not in self.settings.founders:
             return True
-        return self._wipes > 0 and self.observer.membership.has_changed(self.observer.safety.committed.knows)
+        return self.wipes > 0 and self.observer.membership.has_changed(self.observer.safety.committed.knows)
 
     @property
     def raft(self) -> SafeSyncObj:
@@ -199,8 +172,10 @@ class Replica:
             cluster_id="simulated",
             node_id=self.node_id,
             listen=address,
-            peers={} if self.joins else {peer: peer_address(peer) for peer in self._founders if peer != self.node_id},
-            urls={} if self.joins else {peer: url(peer) for peer in self._founders},
+            peers={}
+            if self.joins
+            else {peer: peer_address(peer) for peer in self.settings.founders if peer != self.node_id},
+            urls={} if self.joins else {peer: url(peer) for peer in self.settings.founders},
             joins=self.joins,
             election_timeout_ms=settings.election_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
@@ -226,7 +201,7 @@ class Replica:
                 clock=clock,
             )
         self.observer.on_start(self)
-        self._front = Front(self, self._node_config(), waiters, clock)
+        self._front = Front(self, self.settings.node_config(self.node_id, self.network.node_ids), waiters, clock)
         self.loop.create_task(self._front.serve())
         if settings.cuts is not None:
             self._cut_later(settings.cuts, self.life)
@@ -248,7 +223,7 @@ class Replica:
     def _on_forgotten(self) -> None:
         """The node has found out that its disk was put back: it goes on with it as with a new one."""
         self.observer.on_forgotten(self)
-        self._incarnation_wipes = self._wipes
+        self._incarnation_wipes = self.wipes
         self.loop.call_soon(self.stop)
 
     def _cut_later(self, cuts: CutSettings, life: int) -> None:
@@ -259,21 +234,6 @@ class Replica:
                 self._cut_later(cuts, life)
 
         self.world.after(self._random.randint(1, 2 * cuts.pause_us), again)
-
-    def _node_config(self) -> NodeConfig:
-        """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
-        services = self.settings.services
-        return NodeConfig(
-            cluster_id="simulated",
-            node_id=self.node_id,
-            peers=tuple(f"{node_id}=simulated:{node_id}={url(node_id)}" for node_id in self.network.node_ids),
-            request_timeout_ms=services.request_timeout_ms,
-            check_immunity_ms=services.check_immunity_ms,
-            check_interval_ms=services.check_interval_ms,
-            check_max=services.check_max,
-            check_webhook_timeout_ms=services.webhook_timeout_ms,
-            retention_check_ms=services.retention_check_ms,
-        )
 
     def crash(self, *, power_loss: bool) -> None:
         """The process dies at once; with `power_loss` the disk forgets, in part, what was not synced."""
@@ -298,39 +258,33 @@ class Replica:
             self._wipe_due = True
             self.crash(power_loss=True)
 
-    def take_image(self) -> dict[str, bytes] | None:
+    def take_image(self) -> Image | None:
         """Of the disk and the index as a power loss would leave them; None while that would not be one state."""
         if not self.alive or not self.has_recovered or self.disk.is_damaged or self._restarting or self.is_put_back:
             return None
-        image = self.disk.image()
-        if f"{DATA}/{store.install.DECISION_FILE}" in image or HARD_STATE not in image:
+        files = self.disk.image()
+        if f"{DATA}/{store.install.DECISION_FILE}" in files or HARD_STATE not in files:
             return None
-        self._indexes.keep_image()
-        return image
+        return Image(files, self._indexes.take_image())
 
-    def put_back(self, image: dict[str, bytes]) -> None:
+    def put_back(self, image: Image) -> None:
         """The disk of this node, which is down, is what it was when the image was taken."""
         self.durable.remember()
-        self.disk.put_back(image)
-        self._indexes.put_back()
-        self._wipes += 1
+        self.disk.put_back(image.files)
+        self._indexes.put_back(image.index)
+        self.wipes += 1
         self.durable.put_back()
         self.observer.on_put_back(self)
 
     @property
     def is_put_back(self) -> bool:
         """Its disk was put back, and the node does not know it yet."""
-        return self._wipes != self._incarnation_wipes
-
-    @property
-    def disks(self) -> int:
-        """How many disks it has had before this one, those that were put back included."""
-        return self._wipes
+        return self.wipes != self._incarnation_wipes
 
     def _replace_disk(self) -> None:
         self._restarting = False
-        self._wipes += 1
-        self._incarnation_wipes = self._wipes
+        self.wipes += 1
+        self._incarnation_wipes = self.wipes
         self.disk = self._new_disk()
         self.durable.wiped(self.disk)
         self.observer.on_wiped(self)
@@ -344,7 +298,7 @@ class Replica:
         return str(getattr(self._transport.peers[peer], "incarnation", ""))
 
     def _new_disk(self) -> TimedDisk:
-        disk = TimedDisk(self.world, self.world.random_of(f"disk {self.node_id}.{self._wipes}"))
+        disk = TimedDisk(self.world, self.world.random_of(f"disk {self.node_id}.{self.wipes}"))
         disk.resume_sync = self.resume_fiber
         return disk
 

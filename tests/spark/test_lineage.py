@@ -16,11 +16,12 @@ from keelmq_spark.graph import Graph, NoTables
 from keelmq_spark.job import JobOptions, start
 from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
+from tests.patience import PATIENCE_S
+from tests.spark.queries import begun
 
 pytestmark = pytest.mark.process
 
 ORDERS = 120
-WAIT_S = 300.0
 OPTIONS = (
     *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--check-max", "1000"),
     *("--check-immunity-ms", "1000", "--check-interval-ms", "1000"),
@@ -40,7 +41,7 @@ class InThread:
     def _run(self) -> None:
         async def whole() -> None:
             await self.workload.prepare()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await self.workload.run(lambda: self._enough.is_set() and self.workload.placed >= ORDERS)
 
         try:
@@ -79,13 +80,13 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         live = JobOptions(",".join(servers), tmp_path / "live", interval_ms=100, max_entries=500)
         running = InThread(servers)
         try:
-            query = start(spark, live)
-            wait_for(lambda: events_in(live.tables) > ORDERS, "events in the tables", WAIT_S)
+            query = begun(lambda: start(spark, live))
+            wait_for(lambda: events_in(live.tables) > ORDERS, "events in the tables")
             query.stop()
             cluster.wait_leader().kill()
-            query = start(spark, live)
+            query = begun(lambda: start(spark, live))
             before = events_in(live.tables)
-            wait_for(lambda: events_in(live.tables) > before, "more events in the tables", WAIT_S)
+            wait_for(lambda: events_in(live.tables) > before, "more events in the tables")
         finally:
             running.end()
         query.processAllAvailable()
@@ -97,6 +98,6 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         assert result["messages"] > ORDERS
 
         whole = JobOptions(live.servers, tmp_path / "whole", format="parquet", until_end=True)
-        query = start(spark, whole)
-        assert query.awaitTermination(int(WAIT_S))
+        query = begun(lambda: start(spark, whole))
+        assert query.awaitTermination(int(PATIENCE_S))
         assert content(whole.tables, "parquet") == content(live.tables, "delta")

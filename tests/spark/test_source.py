@@ -20,10 +20,10 @@ from keelmq_spark.events import EVENTS_SPARK
 from keelmq_spark.job import JobOptions, start
 from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
+from tests.patience import PATIENCE_S
+from tests.spark.queries import begun
 
 pytestmark = pytest.mark.process
-
-WAIT_S = 120.0
 
 
 def urls(cluster: ClusterProcess) -> list[str]:
@@ -65,8 +65,8 @@ def write(frame: DataFrame, directory: Path, **trigger: Any) -> StreamingQuery:
 
 def run_available(frame: DataFrame, directory: Path) -> int:
     """Everything there is; how many batches had rows."""
-    query = write(frame, directory, availableNow=True)
-    assert query.awaitTermination(int(WAIT_S))
+    query = begun(lambda: write(frame, directory, availableNow=True))
+    assert query.awaitTermination(int(PATIENCE_S))
     return sum(progress.numInputRows > 0 for progress in query.recentProgress)
 
 
@@ -109,7 +109,8 @@ def test_a_query_goes_on_where_it_ended(spark: SparkSession, cluster: ClusterPro
 
 def test_a_dead_leader_stops_and_repeats_nothing(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
     sent = send(cluster, "leader", [[b"x" * 10] * 5 for _ in range(20)])
-    query = write(stream(spark, cluster, view="events"), tmp_path, processingTime="200 milliseconds")
+    frame = stream(spark, cluster, view="events")
+    query = begun(lambda: write(frame, tmp_path, processingTime="200 milliseconds"))
     try:
         read_rows = 0
 
@@ -119,16 +120,16 @@ def test_a_dead_leader_stops_and_repeats_nothing(spark: SparkSession, cluster: C
             read_rows = sum(progress.numInputRows for progress in query.recentProgress)
             return read_rows >= count
 
-        wait_for(lambda: has_read(len(sent)), "the first rows", WAIT_S)
+        wait_for(lambda: has_read(len(sent)), "the first rows")
         before = read_rows
         leader = cluster.wait_leader()
         leader.kill()
         sent += send(cluster, "leader", [[b"y" * 10] * 5 for _ in range(20)])
-        wait_for(lambda: has_read(before + 100), "what was sent without the leader", WAIT_S)
+        wait_for(lambda: has_read(before + 100), "what was sent without the leader")
         leader.start()
         cluster.wait_ready()
         sent += send(cluster, "leader", [[b"z" * 10] * 5 for _ in range(20)])
-        wait_for(lambda: has_read(before + 200), "what was sent after its return", WAIT_S)
+        wait_for(lambda: has_read(before + 200), "what was sent after its return")
     finally:
         query.stop()
     run_available(stream(spark, cluster, view="events"), tmp_path)
@@ -175,7 +176,7 @@ def remove_what_is_there(cluster: ClusterProcess) -> int:
         found = reply.json()["first_index"] if reply.status == 410 else 0
         return found if found > last_index else None
 
-    return wait_for(first_index, "the front of the log to be removed", WAIT_S)
+    return wait_for(first_index, "the front of the log to be removed")
 
 
 def test_what_is_removed_is_an_error_unless_it_is_skipped(
@@ -186,14 +187,15 @@ def test_what_is_removed_is_an_error_unless_it_is_skipped(
     with ClusterProcess(tmp_path_factory.mktemp("short"), nodes=1, options=options) as cluster:
         gone = send(cluster, "orders", [[b"x"] * 5])
         job = JobOptions(servers(cluster), tmp_path / "tables", until_end=True)
-        assert start(spark, job).awaitTermination(int(WAIT_S))
+        assert begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
         first_index = remove_what_is_there(cluster)
         kept = send(cluster, "kept", [[b"y"] * 5])
         earliest = read(spark, cluster, view="events", startingOffsets="earliest").collect()
         assert min(row.raft_index for row in earliest) >= first_index
         assert sorted(row.message_id for row in earliest if row.topic == "kept") == sorted(kept)
         with pytest.raises(StreamingQueryException, match=r"failOnDataLoss=false .keelmq-lineage run --skip-removed"):
-            start(spark, job).awaitTermination(int(WAIT_S))
-        assert start(spark, replace(job, skip_removed=True)).awaitTermination(int(WAIT_S))
+            begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
+        skipping = replace(job, skip_removed=True)
+        assert begun(lambda: start(spark, skipping)).awaitTermination(int(PATIENCE_S))
         events = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in Tables(job.tables).events.files())
         assert set(gone) | set(kept) <= set(events["message_id"].to_pylist())

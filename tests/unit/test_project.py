@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import keelmq
+from tests.requirements import MAKE
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 450
@@ -42,11 +44,31 @@ def test_a_file_is_one_concept_of_readable_size(source: Path) -> None:
 
 
 def test_every_make_target_is_listed_with_what_it_does() -> None:
+    MAKE.require()
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     listed = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     shown = {words[0] for line in listed.splitlines()[1:] if len(words := line.split(maxsplit=1)) == 2}
     assert shown == set(phony.split())
+
+
+@pytest.mark.parametrize("source", [path for path in SOURCES if path.is_relative_to(ROOT / "tests")], ids=name_of)
+def test_no_test_is_judged_by_a_clock_or_skipped_unsaid(source: Path) -> None:
+    """Hypothesis' deadlines are off in tests/conftest.py, and tests/requirements.py decides what is skipped."""
+    calls = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
+    for call in (call for call in calls if ast.unparse(call.func) == "settings"):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert "deadline" not in given
+        checks = given.get("suppress_health_check", "HealthCheck.too_slow")
+        assert "HealthCheck.too_slow" in checks or checks == "list(HealthCheck)"
+    if source.stem not in ("requirements", "test_requirements"):
+        own = ("shutil.which", "os.geteuid", "os.getuid", "pytest.skip", "pytest.mark.skipif", "pytest.importorskip")
+        assert [ast.unparse(call.func) for call in calls if ast.unparse(call.func) in own] == []
+
+
+def test_hypothesis_sets_no_time_limit() -> None:
+    assert settings().deadline is None
+    assert settings().print_blob
 
 
 def test_the_readme_example_uses_names_that_the_sdk_has() -> None:

@@ -41,8 +41,6 @@ def summary_of(skipped: dict[str, str]) -> Sequence[str]:
 def _why_not(kind: FaultKind, machine: Machine, nodes: int) -> str | None:
     if nodes < kind.nodes_min:
         return f"needs {kind.nodes_min} nodes"
-    if kind.family == "network":
-        return machine.no_network or (machine.no_relay if kind.name in packets.NAMES else None)
-    if kind.name == "disk-full":
-        return machine.no_mounts
+    if kind.family == "network" or kind.name == "disk-full":
+        return machine.no_namespaces
     return machine.no_injection if kind.name in ("slow-sync", "sync-error") else None

@@ -102,4 +102,3 @@ KINDS = (
     _kind("corrupt", corrupt),
     _kind("bad-cable", all_at_once),
 )
-NAMES: Final = frozenset(kind.name for kind in KINDS)

@@ -18,6 +18,7 @@ from tests.chaos.violations import Kind
 from tests.chaos.wall_clocks import WallClocks
 from tests.chaos.workloads.produce import Idempotent
 from tests.chaos.workloads.worker import EXPIRING_TOPIC, Field, paced
+from tests.patience import PATIENCE_S
 
 QUEUES: Final = 2
 RETENTION_MS: Final = 3_000
@@ -26,8 +27,8 @@ RETENTION_CHECK_MS: Final = 200
 SEND_INTERVAL_S: Final = 0.2
 READ_INTERVAL_S: Final = 0.1
 READ_TIMEOUT_S: Final = 1.0
-JUDGE_TIMEOUT_S: Final = 20.0
-REMOVED_TIMEOUT_S: Final = 60.0
+JUDGE_TIMEOUT_S: Final = PATIENCE_S
+REMOVED_TIMEOUT_S: Final = PATIENCE_S
 POLL_S: Final = 0.1
 PULL_MESSAGES: Final = 10_000
 

@@ -14,13 +14,14 @@ from keelmq.errors import TransactionConflict, TransactionNotFound
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.transactions import Database, Decided, Told
 from tests.chaos.workloads.worker import Field, paced
+from tests.patience import PATIENCE_S
 
 CALL_TIMEOUT_MS: Final = 6_000
 RESUME_SHARE: Final = 0.4
 RECENT: Final = 40
 """Older ones are left alone: most of them are to be discarded in the end."""
 NAMES: Final = ("ann", "bob")
-FINISH_TIMEOUT_S: Final = 120.0
+FINISH_TIMEOUT_S: Final = PATIENCE_S
 _EVENT: Final = {Decided.COMMIT: "committed", Decided.ROLLBACK: "rolled_back"}
 _TOLD: Final = {Decided.COMMIT: Told.COMMITTED, Decided.ROLLBACK: Told.ROLLED_BACK}
 

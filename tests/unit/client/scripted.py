@@ -9,6 +9,7 @@ import msgspec
 from keelmq.compression import unpack
 from keelmq.http1 import HttpResponse, Origin
 from keelmq.wire import MSGPACK
+from tests.patience import PATIENCE_S
 
 SERVERS = ["http://n1:1", "http://n2:1", "http://n3:1"]
 
@@ -139,7 +140,7 @@ class Gate:
 
     async def wait(self, count: int) -> None:
         """Until `count` requests are held."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self._waiting) < count:
                 self.arrived.clear()
                 await self.arrived.wait()

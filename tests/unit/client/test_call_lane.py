@@ -24,6 +24,7 @@ from keelmq.half_sender import Half
 from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.message import Message
 from keelmq.transaction import Outcome, TransactionProducer, TransactionResult
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -285,7 +286,7 @@ async def test_who_waits_behind_requests_that_hang_is_told_in_time_that_nothing_
         under_way = []
         for number in range(2):
             under_way.append(start(str(number)))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(posts(transport)) <= number:
                     await asyncio.sleep(0)
         late, cancelled = start("8"), start("9")

@@ -8,6 +8,7 @@ import pytest
 
 from keelmq import http1
 from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
+from tests.patience import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -184,11 +185,25 @@ async def test_data_on_an_idle_connection_closes_it() -> None:
         await server.get()
         (connection,) = server.client._idle[server.origin]
         answered.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while connection.reusable:
                 await asyncio.sleep(0)
         await server.get()
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("body", [b"", b"abc"])
+async def test_nothing_is_sent_on_a_connection_that_is_closing(body: bytes) -> None:
+    """The end of the stream was read, and `connection_lost` is still to be called."""
+    async with peer(OK) as server:
+        await server.get()
+        (connection,) = server.client._idle[server.origin]
+        assert connection._transport is not None
+        connection._transport.close()
+        assert (await server.get(body=body)).body == b"ok"
+        assert server.connections == 2
+        with pytest.raises(ExchangeFailed, match="closed by the server"):
+            await connection.exchange(b"GET / HTTP/1.1\r\n\r\n", body, PATIENCE_S)
 
 
 async def test_nobody_listens() -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 from keelmq import inbox
 from keelmq.errors import InvalidRequest
 from keelmq.message import Origin, ReceivedMessage
+from tests.patience import PATIENCE_S
 
 
 def received(message_id: str, topic: str = "orders") -> ReceivedMessage:
@@ -77,7 +78,7 @@ def test_two_consumers_with_the_same_message(engine: Engine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     assert len(outcomes) == 100
     assert outcomes.count(True) == 25
     assert balance(engine) == 1000 + 25 * 100
@@ -160,7 +161,7 @@ def test_overlapping_batches_in_any_order_do_not_deadlock_and_apply_each_message
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(240)
+        thread.join(PATIENCE_S)
     assert failures == []
     assert len(told) == len(set(told))
     assert balance(engine) == 1000 + len(told)

@@ -17,6 +17,7 @@ from keelmq import outbox
 from keelmq.decision import Decision, Transaction
 from keelmq.errors import InvalidRequest
 from keelmq.transaction import Outcome
+from tests.patience import PATIENCE_S
 from tests.unit.client.test_transaction import ORDER, Broker, transactions
 
 TX = "4b39f920a1c28884d447c708f3f858b6"
@@ -120,7 +121,7 @@ def test_a_check_during_an_open_database_transaction_never_contradicts_it(
             connection.commit()
         else:
             connection.rollback()
-    asker.join(30)
+    asker.join(PATIENCE_S)
     assert answers == [Decision.COMMIT if producer_commits else Decision.ROLLBACK]
     assert balance(engine) == (900 if producer_commits else 1000)
 
@@ -129,7 +130,7 @@ def _wait_until_a_backend_waits_for_a_lock(engine: Engine) -> None:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
-    deadline_s = time.monotonic() + 15
+    deadline_s = time.monotonic() + PATIENCE_S
     # Autocommit: inside one transaction the view would not change.
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while not connection.execute(waiting).scalar_one():
@@ -184,7 +185,7 @@ def test_many_races_leave_no_mismatch(engine: Engine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     assert len(answers) == len(ids)
     for tx in ids:
         expected = Decision.COMMIT if tx in committed else Decision.ROLLBACK

@@ -11,6 +11,7 @@ from keelmq import PopConsumer, ReceivedMessage, RetryLater
 from keelmq.connection import Connection
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, QueueLost
 from keelmq.http1 import HttpResponse
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem
 
 
@@ -55,7 +56,7 @@ class PopBroker:
         self.changes.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 self.changes.clear()
                 await self.changes.wait()
@@ -143,7 +144,7 @@ async def test_a_handler_that_lost_its_message_is_fenced_and_acknowledges_nothin
         if message.message_id == "lost":
             await told.wait()
 
-    async with consumer(broker, handler, invisible_ms=1_000, on_fault=on_fault), asyncio.timeout(60):
+    async with consumer(broker, handler, invisible_ms=1_000, on_fault=on_fault), asyncio.timeout(PATIENCE_S):
         await told.wait()
     assert sorted(faults, key=lambda each: each[1]) == [(QueueLost, "late"), (QueueLost, "lost")]
     assert broker.acked == []

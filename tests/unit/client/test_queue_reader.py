@@ -11,6 +11,7 @@ from keelmq.faults import Faults
 from keelmq.http1 import HttpResponse
 from keelmq.message import Message, ReceivedMessage
 from keelmq.queue_reader import QueueReader, ReaderOptions
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
 
 OPTIONS = ReaderOptions(processors=1, handler_messages=1, prefetch_messages=10, prefetch_bytes=1 << 20, wait_ms=0)
@@ -58,7 +59,7 @@ async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it
     slots.asked.clear()
     connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
     reader = QueueReader(connection, ("t", 0), 0, None, handle, slots, OPTIONS, lambda: None)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await slots.asked.wait()  # the processor has the message
         reader.begin_stop()
         slots.release()
@@ -91,7 +92,7 @@ async def test_what_expired_is_skipped_and_told() -> None:
     reader = QueueReader(
         connection, ("t", 0), 2, 2, handle, Slots(), OPTIONS, moved.set, on_expired=Faults(on_fault).expired
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await moved.wait()
         while len(asked) < 2:
             await asyncio.sleep(0)

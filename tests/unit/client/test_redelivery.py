@@ -16,6 +16,7 @@ from keelmq.limits import check_topic, check_writable_topic
 from keelmq.message import ReceivedMessage
 from keelmq.queue_reader import QueueReader, ReaderOptions
 from keelmq.redelivery import REASON_BYTES_MAX, wish_of
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
 
 
@@ -33,14 +34,18 @@ def connection_to(answers: list[HttpResponse]) -> Connection:
     return Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
 
 
+NOBODY = NoLeader("no_leader", "none")
+
+
 class Reading:
     """A reader whose handler raises `failures` in turn; what it gives back is noted, after `refusals` were raised."""
 
-    def __init__(self, *failures: Exception, tries: int | None, refusals: int = 0) -> None:
+    def __init__(self, *failures: Exception, tries: int | None, refusals: int = 0, refusal: Exception = NOBODY) -> None:
         self.handled: list[int] = []
         self.given: list[tuple[int, Exception]] = []
         self._failures = list(failures)
         self._refusals = refusals
+        self._refusal = refusal
         self.moved = asyncio.Event()
         self.refused = asyncio.Event()
         options = ReaderOptions(1, 1, 10, 1 << 20, 0, tries)
@@ -59,11 +64,11 @@ class Reading:
         if self._refusals:
             self._refusals -= 1
             self.refused.set()
-            raise NoLeader("no_leader", "none")
+            raise self._refusal
         self.given.append((messages[0].offset, failure))
 
     async def until_at(self, position: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while self.reader.position < position:
                 self.moved.clear()
                 await self.moved.wait()
@@ -84,9 +89,10 @@ async def test_a_handler_that_blocks_gives_back_only_what_it_says() -> None:
     assert (reading.handled, reading.given) == ([0, 0, 0, 1], [(0, later)])
 
 
-async def test_a_give_back_is_tried_again_and_the_message_unfinished_meanwhile() -> None:
-    reading = Reading(RetryLater(), tries=1, refusals=2)
-    async with asyncio.timeout(60):
+@pytest.mark.parametrize("refusal", [NOBODY, TypeError("a bug of ours, or of what we use")])
+async def test_a_give_back_is_tried_again_and_the_message_unfinished_meanwhile(refusal: Exception) -> None:
+    reading = Reading(RetryLater(), tries=1, refusals=2, refusal=refusal)
+    async with asyncio.timeout(PATIENCE_S):
         await reading.refused.wait()
     assert reading.reader.position == 0
     await reading.until_at(2)
@@ -95,7 +101,7 @@ async def test_a_give_back_is_tried_again_and_the_message_unfinished_meanwhile()
 
 async def test_a_message_whose_give_back_never_arrives_stays_unfinished() -> None:
     reading = Reading(RetryLater(), tries=1, refusals=1_000_000)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await reading.refused.wait()
         await reading.reader.stop(grace_ms=60_000)
     assert (reading.reader.position, reading.given) == (0, [])

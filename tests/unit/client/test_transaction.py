@@ -13,6 +13,7 @@ from keelmq.errors import InvalidRequest, NoLeader, TransactionConflict, Unknown
 from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.message import Message
 from keelmq.transaction import Outcome, TransactionProducer
+from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,
@@ -379,7 +380,7 @@ async def test_check_handlers_run_at_once_but_bounded_and_never_twice_for_one() 
         polls = [request.target for request in transport.requests if "checks" in request.target]
         assert ["max=3" in polls[0], "max=1" in polls[1]] == [True, True]
         release.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(broker.decisions) < 3:
                 broker.answered.clear()
                 await broker.answered.wait()

@@ -14,6 +14,7 @@ from cluster.config import NodeConfig
 from cluster.core import Core
 from deploy.local_nodes import free_ports
 from raft.clock import Clock
+from tests.patience import PATIENCE_S
 
 START_MS = 1_700_000_000_000
 
@@ -54,7 +55,7 @@ class Node:
 
     async def wait(self, condition: Callable[[], Awaitable[Any]]) -> Any:
         """The first truthy answer of `condition`."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not (value := await condition()):
                 await asyncio.sleep(0.01)
             return value

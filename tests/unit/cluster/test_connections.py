@@ -3,6 +3,7 @@
 import asyncio
 
 from cluster.connections import ConnectionLimit
+from tests.patience import PATIENCE_S
 
 
 class Echo(asyncio.Protocol):
@@ -30,7 +31,7 @@ async def test_connections_beyond_the_limit_are_closed_and_room_comes_back() -> 
         writer.close()
         return None
 
-    async with server, asyncio.timeout(60):
+    async with server, asyncio.timeout(PATIENCE_S):
         first, second = await echoes(), await echoes()
         assert first is not None
         assert second is not None

@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from cluster import pages, pull
+from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Answer, Node
 
 MSGPACK = "application/msgpack"
@@ -164,7 +165,7 @@ async def test_a_poll_without_a_match_waits_and_does_not_look_twice(
         await asyncio.sleep(0)
     assert looked == [0, 2, 2, 3]
     await send(node, DEAR)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         pulled = await polling
     assert looked[4] == 3
     assert pulled["next_offset"] == 4
@@ -183,13 +184,13 @@ async def test_a_poll_tells_soon_how_far_it_moved_on(node: Node, pull_by: Any, m
     await send(node, CHEAP, CHEAP)
     polling = asyncio.create_task(pull_by(node, filter=OVER_3, wait_ms="30000"))
     await node.wait(waits)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await polling)["next_offset"] == 2
     # With nothing to tell it waits; what comes then is told soon.
     polling = asyncio.create_task(pull_by(node, offset=2, filter=OVER_3, wait_ms="30000"))
     await node.wait(waits)
     await send(node, CHEAP)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await polling)["next_offset"] == 3
 
 
@@ -210,7 +211,7 @@ async def test_work_for_one_request_is_bounded(
     await send(node, CHEAP)
     await send(node, DEAR)
     monkeypatch.setattr(module, name, 0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         pulled = await pull_by(node, filter=OVER_3, wait_ms="30000")
         assert (pulled["next_offset"], pulled["max_offset"]) == (1, 3)
         pulled = await pull_by(node, offset=2, filter=OVER_3, wait_ms="30000")

@@ -299,19 +299,19 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(conditions)
 def test_a_printed_tree_reads_back_as_the_same(condition: Condition) -> None:
     assert parse(printed(condition)) == condition
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=1_500)
 @given(conditions, messages)
 def test_closures_agree_with_the_second_opinion(condition: Condition, message: Attributes) -> None:
     assert compile_condition(condition)(message) is evaluated(condition, message)
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=1_000)
 @given(st.text("ab%_", max_size=8), st.text("abc", max_size=10))
 def test_like_agrees_with_the_second_opinion(pattern: str, text: str) -> None:
     assert like(pattern, None)(text) is is_like(text, pattern, None)

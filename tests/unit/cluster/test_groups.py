@@ -7,6 +7,7 @@ import pytest
 
 from cluster import group_coordinator
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
+from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 
 
@@ -40,7 +41,7 @@ def heartbeat(node: Node, member_id: str, generation: int, wait_ms: int) -> asyn
 
 
 async def until_one_waits(node: Node) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not node.core.waiters.waiting_for_groups:
             await asyncio.sleep(0)
 

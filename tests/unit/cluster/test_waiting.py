@@ -24,6 +24,7 @@ from store.results import (
     Produced,
 )
 from store.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
+from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 
 
@@ -90,7 +91,7 @@ async def test_a_long_poll_of_a_groups_retries_is_answered_by_what_is_given_back
     given["messages"][0]["offset"] = 1
     assert (await node.call("POST", "/v1/groups/g/retries", given)).status == 200
     assert len(node.core.waiters) == 0, "it is woken with what was applied"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert [message["body"] for message in (await polling).body["messages"]] == ["two"]
 
 
@@ -101,7 +102,7 @@ async def test_a_long_poll_of_the_half_topic_is_answered_by_a_prepare(node: Node
     await waiting(node.core.waiters, 1)
     half = {"transaction_id": "t", "producer_group": "g", "messages": [{"topic": "orders", "body": "one"}]}
     assert (await node.call("POST", "/v1/transactions", half)).status == 201
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert [message["body"] for message in (await polling).body["messages"]] == ["one"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from store.disk import File, PosixDisk
 from store.log_errors import DiskError
+from tests.patience import PATIENCE_S
 
 
 @dataclass
@@ -20,7 +21,7 @@ class HeldFile:
         return getattr(self.file, name)
 
     def fdatasync(self) -> None:
-        if not self.disk.may_sync.wait(timeout=60):
+        if not self.disk.may_sync.wait(timeout=PATIENCE_S):
             raise AssertionError("the test never let this sync go on")
         if self.disk.broken:
             raise DiskError("fdatasync", "segment", errno.EIO, "input/output error")

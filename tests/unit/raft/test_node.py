@@ -23,6 +23,7 @@ from store.index import Index
 from store.log_errors import DiskFull
 from store.state_machine import StateMachine
 from store.watermarks import Watermarks
+from tests.patience import PATIENCE_S
 from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until
 
@@ -147,7 +148,7 @@ async def put_topic(leader: Member) -> Applied:
 
 async def propose_until_accepted(members: list[Member], proposal: Callable[[], Proposal]) -> Applied:
     """What the SDK does: another node, the same id."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await (await leader_of(members)).node.propose(proposal())
@@ -370,7 +371,7 @@ async def test_nodes_that_stop_together_do_not_hand_leadership_to_and_fro(tmp_pa
 async def hand_back(member: Member) -> None:
     """Stop the node as soon as it could hand leadership back."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             while not member.node.is_leader:
                 await asyncio.sleep(0)
     await member.node.stop()

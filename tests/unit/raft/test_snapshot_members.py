@@ -11,6 +11,7 @@ from raft.config import PeerAddress, RaftConfig
 from raft.errors import RaftError
 from raft.membership import Configuration
 from raft.membership import Member as ClusterMember
+from tests.patience import PATIENCE_S
 from tests.unit.raft.test_node import leader_of, same_state
 from tests.unit.raft.test_snapshots import SnapshotMember, cluster, fill, leader_with_topic
 from tests.unit.raft.test_transport import free_port, until
@@ -22,7 +23,7 @@ async def change(
     members: list[SnapshotMember], to: Callable[[Configuration], Configuration], done: Callable[[Configuration], bool]
 ) -> None:
     """Proposed until it is done, whoever leads."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             node = (await leader_of(list(members))).node
             if done(node.configuration) and node.configuration_index <= node.commit_index:

@@ -16,6 +16,7 @@ from raft.membership import founded
 from raft.messages import FRAME, MAX_FRAME_BYTES, Append, Hello, Message, TimeoutNow, Welcome, encode, make_append
 from raft.transport import HANDSHAKE_FRAME_BYTES, PROTOCOL, TcpTransport
 from store.record import Entry
+from tests.patience import PATIENCE_S
 
 
 def free_port() -> int:
@@ -23,7 +24,7 @@ def free_port() -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -357,6 +357,6 @@ class CommitLogMachine(RuleBasedStateMachine):
 
 
 CommitLogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 TestCommitLog = CommitLogMachine.TestCase

@@ -168,7 +168,7 @@ _operations = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(_operations, max_size=30))
 def test_reads_as_a_dict_does_whatever_is_staged(index: Index, operations: list[Operation]) -> None:
     index.delete_range(b"r", b"u")

@@ -11,6 +11,7 @@ import pytest
 from store.command import Command, CommitOffsets, Decide, DeleteTopic, JoinGroup, Proposal, PutTopic, QueueOffset
 from store.index import Index
 from store.state_machine import StateMachine
+from tests.patience import PATIENCE_S
 from tests.unit.store.replica import EntryLog, dump, header, prepare, produce
 
 ENTRIES = 400
@@ -75,7 +76,7 @@ def test_a_killed_process_leaves_the_state_after_a_whole_apply(
         cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert victim.returncode == -signal.SIGKILL
 
@@ -103,7 +104,7 @@ def test_an_awaited_flush_survives_a_kill(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "index"), "100", "1000000"],
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert victim.returncode == -signal.SIGKILL
     index = Index.open(str(tmp_path / "index"))

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -171,6 +171,4 @@ class GivingBack(RuleBasedStateMachine):
 
 
 TestGivingBack = GivingBack.TestCase
-TestGivingBack.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestGivingBack.settings = settings(max_examples=30, stateful_step_count=40)

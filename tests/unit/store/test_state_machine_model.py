@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import msgspec
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -357,9 +357,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 
 
 TestAgainstTheModel = AgainstTheModel.TestCase
-TestAgainstTheModel.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestAgainstTheModel.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def test_a_different_history_gives_a_different_hash(tmp_path: Path) -> None:

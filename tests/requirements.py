@@ -1,0 +1,187 @@
+"""What tests need of the machine beside Python, in one place: is it there, may it be used, and why not.
+
+    NAMESPACES.require()    # in a fixture or a test: skips it, with the reason, where that does not work
+    NAMESPACES.reason       # elsewhere: None when it works
+
+Programs and their packages are listed in tests/debian_packages.txt, which `make test` installs where it may.
+"""
+
+import functools
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+
+REPOSITORY: Final = Path(__file__).parents[1]
+NO_SKIP_VARIABLE: Final = "TESTS_MAY_NOT_SKIP"
+"""Set by .ci/run where everything can be had: what is missing then fails the tests that need it."""
+UNSHARE: Final = ("unshare", "--mount", "--net", "--propagation", "private")
+UNSHARE_UNPRIVILEGED: Final = ("unshare", "--user", "--map-root-user", *UNSHARE[1:])
+_PACKAGES: Final = REPOSITORY / "tests" / "debian_packages.txt"
+_PTRACE_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PROBE_TIMEOUT_S: Final = 120
+_SYNC_UNTIL_THAT_FAILS: Final = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+while True:
+    os.fdatasync(file)
+    time.sleep(0.01)
+"""
+
+
+class Program(NamedTuple):
+    """`directories` is a pattern; the last version that it finds comes before the PATH."""
+
+    name: str
+    package: str
+    directories: str | None = None
+
+    def path(self) -> str | None:
+        """Where it is; None when it is missing."""
+        found = Path("/").glob(f"{self.directories.lstrip('/')}/{self.name}") if self.directories else ()
+        versions = sorted(found, key=lambda path: [int(part) for part in path.parts if part.isdigit()])
+        return str(versions[-1]) if versions else shutil.which(self.name)
+
+
+@functools.cache
+def programs() -> dict[str, Program]:
+    """All that are listed, by name."""
+    lines = (line.split() for line in _PACKAGES.read_text().splitlines() if not line.startswith("#"))
+    return {words[0]: Program(*words) for words in lines if words}
+
+
+def path_of(name: str) -> str:
+    """Where the program of a requirement is that holds."""
+    found = programs()[name].path()
+    assert found is not None, f"{name} is missing"
+    return found
+
+
+class Requirement:
+    """Programs that have to be there, and an attempt to use them, which is made once per process at most."""
+
+    def __init__(self, *names: str, root: bool = False, attempt: Callable[[], str | None] | None = None) -> None:
+        """`attempt` is called when all programs are there; it returns why they cannot be used here."""
+        self.programs: Final = [programs()[name] for name in names]
+        self._root = root
+        self._attempt = attempt
+
+    @functools.cached_property
+    def reason(self) -> str | None:
+        """Why this machine does not meet it; None when it does. Programs that are missing come with their packages."""
+        missing = [program for program in self.programs if program.path() is None]
+        if missing:
+            packages = sorted({program.package for program in missing})
+            return f"{', '.join(each.name for each in missing)} not found (Debian: {' '.join(packages)})"
+        if self._root and os.geteuid() != 0:
+            return "only root may do this"
+        return None if self._attempt is None else self._attempt()
+
+    def require(self) -> None:
+        """Return when the machine meets it. Otherwise as `skip`."""
+        if self.reason is not None:
+            skip(self.reason)
+
+
+def may_skip() -> bool:
+    """Whether a test that the machine cannot run is left out."""
+    return not os.environ.get(NO_SKIP_VARIABLE)
+
+
+def skip(reason: str) -> NoReturn:
+    """The machine cannot run the test that calls this: it is skipped, or fails where nothing may be skipped."""
+    import pytest  # not for the programs that only ask for reasons
+
+    if may_skip():
+        pytest.skip(reason)
+    pytest.fail(f"{reason}, and {NO_SKIP_VARIABLE} is set", pytrace=False)
+
+
+def refusal(command: Sequence[str]) -> str | None:
+    """Why `command` does not work, in its own words; None when it does."""
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"{command[0]} failed"])[0]
+
+
+def database_user() -> str | None:
+    """The user that PostgreSQL has to run as, for it refuses root; None when this process may run it itself."""
+    if os.geteuid() != 0:
+        return None
+    known = {each.pw_name for each in pwd.getpwall()}
+    return next((name for name in ("postgres", "nobody") if name in known), "root")
+
+
+def _no_database_user() -> str | None:
+    return "PostgreSQL refuses root, and neither user postgres nor nobody exists" if database_user() == "root" else None
+
+
+@functools.cache
+def unshare_command() -> tuple[str, ...] | None:
+    """What moves a program into namespaces where a network for nodes can be made; None when nothing does."""
+    return next((each for each in (UNSHARE, UNSHARE_UNPRIVILEGED) if _network_refusal(each) is None), None)
+
+
+@functools.cache
+def _network_refusal(unshare: tuple[str, ...]) -> str | None:
+    """A small network with some faults is made for it: kernels and containers lack now this part of it, now that."""
+    return refusal([*unshare, sys.executable, "-m", "tests.chaos.network"])
+
+
+def _no_namespaces() -> str | None:
+    if unshare_command() is not None:
+        return None
+    return f"no network of its own: {_network_refusal(UNSHARE if os.geteuid() == 0 else UNSHARE_UNPRIVILEGED)}"
+
+
+def _no_private_mounts() -> str | None:
+    reason = refusal([*UNSHARE, "true"])
+    return None if reason is None else f"no namespaces: {reason}"
+
+
+def _no_small_disk() -> str | None:
+    with tempfile.TemporaryDirectory() as directory:
+        reason = refusal(["mount", "-t", "tmpfs", "tmpfs", directory])
+        if reason is None:
+            subprocess.run(["umount", directory], check=True)
+    return reason
+
+
+def _no_tracing() -> str | None:
+    if os.geteuid() != 0 and _PTRACE_SCOPE.exists() and _PTRACE_SCOPE.read_text().strip() != "0":
+        return "this user may not trace processes that run (kernel.yama.ptrace_scope)"
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, "-c", _SYNC_UNTIL_THAT_FAILS, file.name]
+        try:
+            victim = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            return str(error)
+        try:
+            # It ends with its victim, which ends when a system call fails.
+            inject = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO")
+            return refusal(["strace", "-f", "-qq", "-o", "/dev/null", *inject, "-p", str(victim.pid)])
+        finally:
+            victim.kill()
+            victim.wait()
+
+
+MAKE: Final = Requirement("make")
+BASH: Final = Requirement("bash")
+DYING_WITH_PARENT: Final = Requirement("setpriv")
+POSTGRESQL: Final = Requirement("initdb", "pg_ctl", "setpriv", attempt=_no_database_user)
+SMALL_DISK: Final = Requirement("mount", "umount", root=True, attempt=_no_small_disk)
+TRACING: Final = Requirement("strace", attempt=_no_tracing)
+NAMESPACES: Final = Requirement(
+    "unshare", "nsenter", "setpriv", "mount", "umount", "ip", "tc", "nft", attempt=_no_namespaces
+)
+"""All or nothing: in namespaces of which a part cannot be had, nodes would not even find their loopback."""
+POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
+MAKING_EXT4: Final = Requirement("mkfs.ext4")
+MAKING_XFS: Final = Requirement("mkfs.xfs")

@@ -1,0 +1,58 @@
+"""What all nodes of one seed are configured with."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cluster.config import NodeConfig
+from raft.config import PeerAddress
+
+from .log_cuts import CutSettings
+from .service_settings import ServiceSettings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all nodes of one seed are configured with."""
+
+    node_count: int = 3
+    spare_count: int = 0
+    """Empty nodes beside them that operators may add."""
+    election_timeout_ms: int = 300
+    heartbeat_ms: int = 50
+    segment_bytes: int = 16 * 1024
+    cache_bytes: int = 8 * 1024
+    flush_entries: int = 40
+    max_entries_in_flight: int = 4
+    max_entry_bytes: int = 2 * 1024
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+    cuts: CutSettings | None = None
+    """How logs are cut from the front, if they are."""
+    services: ServiceSettings = field(default_factory=ServiceSettings)
+
+    @property
+    def founders(self) -> range:
+        """The nodes that the cluster begins with."""
+        return range(1, self.node_count + 1)
+
+    def node_config(self, node_id: int, node_ids: Iterable[int]) -> NodeConfig:
+        """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
+        services = self.services
+        return NodeConfig(
+            cluster_id="simulated",
+            node_id=node_id,
+            peers=tuple(f"{peer}=simulated:{peer}={url(peer)}" for peer in node_ids),
+            request_timeout_ms=services.request_timeout_ms,
+            check_immunity_ms=services.check_immunity_ms,
+            check_interval_ms=services.check_interval_ms,
+            check_max=services.check_max,
+            check_webhook_timeout_ms=services.webhook_timeout_ms,
+            retention_check_ms=services.retention_check_ms,
+        )
+
+
+def peer_address(node_id: int) -> PeerAddress:
+    return PeerAddress("simulated", node_id)
+
+
+def url(node_id: int) -> str:
+    return f"http://node-{node_id}"
