@@ -15,11 +15,11 @@ from cluster.core import Core
 from cluster.problems import Problem
 from raft.errors import RaftError
 from raft.proposals import Applied
-from store.command import ExpireMessages, SweepIndex
+from store.command import ExpireMessages, ReleaseMessages, SweepIndex
 from store.errors import Refused
 from store.limits import EXPIRED_QUEUES_MAX
 from store.log_errors import DiskFull, LogError
-from store.retention_results import Expired
+from store.retention_results import Expired, Released
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class RetentionService:
                 self._report_progress()
                 self._drop_segments()  # first: it makes the room in the log that what comes next may lack
                 await self._expire_all()
+                await self._release_all()
                 await self._sweep_some()
                 self._failing = False
             except COMMAND_ERRORS as error:
@@ -92,7 +93,7 @@ class RetentionService:
         while core.is_leader():
             now_ms = core.now_ms()
             queues = state.expired_queues(now_ms, EXPIRED_QUEUES_MAX)
-            behind = state.log_floor - state.first_outcome
+            behind = state.log_needed - state.first_outcome
             if not queues and not state.has_expired_others(now_ms) and behind < OUTCOMES_BEHIND_MAX:
                 break
             begun_ms = core.steady_ms()
@@ -107,6 +108,20 @@ class RetentionService:
         if rows or transactions:
             self._expired_since_sweep = True
             logger.info("removed %d messages and %d transactions whose retention is over", messages, transactions)
+
+    async def _release_all(self) -> None:
+        """Portion by portion until nothing is left that nobody needs."""
+        core, state = self._core, self._core.state
+        while core.is_leader():
+            topics = state.releasable(core.now_ms(), EXPIRED_QUEUES_MAX)
+            if not topics and not state.has_dropped_timers:
+                return
+            begun_ms = core.steady_ms()
+            released: Released = (await core.propose(ReleaseMessages(tuple(topics), ROWS_PER_COMMAND))).result
+            if not released.queues and not released.dropped and not state.has_dropped_timers:
+                return  # by the clock of the entry nothing was due yet
+            self._expired_since_sweep = True
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
 
     def _note(self, applied: Applied) -> int:
         expired: Expired = applied.result
