@@ -12,6 +12,7 @@ import math
 from typing import Final
 
 from cluster.core import Core
+from cluster.log_front import LogFront
 from cluster.problems import Problem
 from raft.errors import RaftError
 from raft.proposals import Applied
@@ -50,6 +51,7 @@ class RetentionService:
     """Loop-only. `start` once the Raft node runs."""
 
     def __init__(self, core: Core) -> None:
+        self.log_front = LogFront(core)
         self._core = core
         self._interval_s = core.config.retention_check_ms / 1000
         self._task: asyncio.Task[None] | None = None
@@ -68,6 +70,7 @@ class RetentionService:
 
     async def _run(self) -> None:
         while True:
+            self.log_front.look()
             under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
             await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:

@@ -71,7 +71,7 @@ class Services:
             *self._groups.routes(),
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
-            *ClusterApi(self.core).routes(),
+            *ClusterApi(self.core, self._retention.log_front).routes(),
             *MemberApi(self.core).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),

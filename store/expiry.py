@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from store.command import ExpireMessages, ReleaseMessages, SweepIndex
+from store.delivery import Delivery
 from store.errors import INVALID_REQUEST, Refused
 from store.given_back import GivenBackMarks
 from store.groups import Groups
@@ -20,7 +21,6 @@ from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, T
 from store.log_references import LogReferences
 from store.message_index import MessageIndex
 from store.placement import At
-from store.delivery import Delivery
 from store.queues import Queues, RemovedRow
 from store.release import Releases
 from store.retention_results import Expired, ExpiredQueue, Released, Swept

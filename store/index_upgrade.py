@@ -1,9 +1,9 @@
 """Upgrades an index of format 2 in place: what points at the log is counted by its kind, and less of it is.
 
-Format 2 had one count per range, also of halves that were decided long ago and of what the half topic shows. The log may
-lack its front by then, so the index cannot be made anew from it. What changes is a function of the tables alone: replicas
-that upgrade after different entries end up alike, and as one that replayed the log with this version from its beginning.
-The cost is one look at each row of the system's and the groups' topics, at each timer, and at each transaction.
+Format 2 had one count per range, also of halves that were decided long ago and of what the half topic shows. The log
+may lack its front by then, so the index cannot be made anew from it. What changes is a function of the tables alone:
+replicas that upgrade after different entries end up alike, and as one that replayed the log from its beginning. The
+cost is one look at each row of the system's and the groups' topics, at each timer, and at each transaction.
 """
 
 from collections.abc import Iterator

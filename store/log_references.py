@@ -7,6 +7,7 @@ A table of the holders, and of when each lets go, is in docs/retention.md.
 
 import struct
 from enum import IntEnum
+from operator import add
 from typing import Final, NamedTuple
 
 from store import keys
@@ -62,10 +63,12 @@ class LogReferences:
         self._range_bytes = range_bytes
         self._ranges: dict[int, _Range] = {}  # in ascending order: a new range is that of the newest entry
         self._touched: set[int] = set()
+        self._totals = [0] * len(Holder)
         self._entry_index = 0
         for key, value in index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES)):
             first_index, counts = range_of(value)
             self._ranges[keys.read_u64(key[1:])] = _Range(first_index, counts)
+            self._totals = list(map(add, self._totals, counts))
 
     def begin_entry(self, raft_index: int) -> None:
         self._entry_index = raft_index
@@ -81,6 +84,7 @@ class LogReferences:
                 raise AssertionError(f"nothing pointed at log position {block.position} any more")
             known = self._ranges[number] = _Range(self._entry_index, [0] * len(Holder))
         known.counts[holder] += 1
+        self._totals[holder] += 1
         known.held += holder is not Holder.VIEW
         self._touched.add(number)
 
@@ -92,6 +96,7 @@ class LogReferences:
         if known is None or known.counts[holder] == 0:
             raise AssertionError(f"no {holder.name} was known to point at log position {block.position}")
         known.counts[holder] -= 1
+        self._totals[holder] -= 1
         known.held -= holder is not Holder.VIEW
         self._touched.add(number)
 
@@ -132,21 +137,17 @@ class LogReferences:
         first = next(iter(self._ranges), None)
         return first is not None and first <= position // self._range_bytes
 
-    def first_of(self, *holders: Holder) -> HeldFrom | None:
-        """Where what these holders point at begins; None when they point at nothing. Looks at each range before it."""
-        for number, each in self._ranges.items():
-            if any(each.counts[holder] for holder in holders):
-                return HeldFrom(each.first_index, number * self._range_bytes)
+    def first_of(self, holder: Holder) -> HeldFrom | None:
+        """Where what a kind of holder points at begins; None when it points at nothing. Looks at each range before."""
+        if self._totals[holder]:
+            for number, each in self._ranges.items():
+                if each.counts[holder]:
+                    return HeldFrom(each.first_index, number * self._range_bytes)
         return None
 
     def is_in_range(self, position: int, held: HeldFrom) -> bool:
         """Whether a block lies in the range that begins there."""
         return position // self._range_bytes == held.position // self._range_bytes
-
-    @property
-    def blocks(self) -> int:
-        """How often something points at a block."""
-        return sum(sum(each.counts) for each in self._ranges.values())
 
 
 def range_of(value: bytes) -> tuple[int, list[int]]:

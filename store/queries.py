@@ -9,9 +9,9 @@ from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
 from store.index import Index
 from store.leases import Leases
+from store.limits import TRANSACTION_RETENTION_MS
 from store.log_holders import LogHolder, LogHolders
 from store.log_references import LogReferences
-from store.limits import TRANSACTION_RETENTION_MS
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.outcomes import OutcomeOf, Outcomes

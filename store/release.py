@@ -2,7 +2,7 @@
 
 Of the system's topics and of the groups' own, from the front of each queue on:
 
-- `%RETRY%<group>`: what the group has processed. Its offset is past the row, and no pop consumer holds a message before.
+- `%RETRY%<group>`: what the group has processed. Its offset is past the row, and no pop consumer holds a message of it.
 - `%DLQ%<group>`: a dead letter that was replayed REPLAYED_KEPT_MS ago. The replay has a row of its own.
 - `TRANS_CHECK_MAX_TIME_TOPIC`: a half of a transaction that was decided since, or forgotten.
 - `RMQ_SYS_TRANS_HALF_TOPIC`: what lies before everything that the state needs of the log. The half topic shows what the

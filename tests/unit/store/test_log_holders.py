@@ -30,8 +30,10 @@ from store.command import (
     ReplayDeadLetters,
     ResetOffsets,
     ResumeTransaction,
+    SweepIndex,
 )
 from store.command import Proposal as Proposed
+from store.errors import Refused
 from store.limits import (
     DEFAULT_RETENTION_MS,
     EXPIRED_QUEUES_MAX,
@@ -98,6 +100,16 @@ DEAD = (ONE, given_back("orders", 0), given_back(RETRY, 0), given_back(RETRY, 1)
 FORCED = Decide("t", "commit", "operator", force=True, operator="ann", reason="by phone")
 
 
+RETRY_OVER_MS = 1_000 + DEFAULT_RETENTION_MS
+DISCARD_OVER_MS = 1_000 + TRANSACTION_RETENTION_MS
+SKIP = ResetOffsets("g", (QueueOffset(RETRY, 0, 1),))
+RESUMED = (HALF, Discard(("t",)), ResumeTransaction("t", "ann", "why", 0))
+TWICE = (ONE, given_back("orders", 0), given_back(RETRY, 0))
+ONCE = (ONE, given_back("orders", 0))
+FOR_EVER = (PutTopic("orders", retention_ms=-1), ONE)
+SHORT = PutTopic("orders", retention_ms=1)
+
+
 class Case(NamedTuple):
     name: str
     begin: Sequence[Step]
@@ -113,23 +125,32 @@ class Case(NamedTuple):
 
 CASES = (
     Case("message", (ONE,), Holder.MESSAGE, 1_000 + KEPT_MS),
-    Case("message for ever", (PutTopic("orders", retention_ms=-1), ONE), Holder.MESSAGE, None, (DeleteTopic("orders"),)),
-    Case("message that is kept for less", (ONE,), Holder.MESSAGE, 1_000 + KEPT_MS, (PutTopic("orders", retention_ms=1),), 1),
+    Case("message for ever", FOR_EVER, Holder.MESSAGE, None, (DeleteTopic("orders"),)),
+    Case("message that is kept for less", (ONE,), Holder.MESSAGE, 1_000 + KEPT_MS, (SHORT,), 1),
     Case("scheduled", (LATER,), Holder.SCHEDULED, None, (CancelScheduled("orders", "m"),)),
     Case("scheduled in a deleted topic", (LATER,), Holder.SCHEDULED, None, (DeleteTopic("orders"),)),
     Case("undecided, committed", (HALF,), Holder.TRANSACTION, None, (Decide("t", "commit"),), KEPT_MS),
     Case("undecided, rolled back", (HALF,), Holder.TRANSACTION, None, (Decide("t", "rollback"),)),
-    Case("discarded", (HALF, Discard(("t",))), Holder.TRANSACTION, 1_000 + TRANSACTION_RETENTION_MS),
-    Case("discarded, forced", (HALF, Discard(("t",))), Holder.TRANSACTION, 1_000 + TRANSACTION_RETENTION_MS, (FORCED,), KEPT_MS),
-    Case("resumed", (HALF, Discard(("t",)), ResumeTransaction("t", "ann", "why", 0)), Holder.TRANSACTION, None, (Decide("t", "rollback"),)),
-    Case("given back", (ONE, given_back("orders", 0)), Holder.RETRY, 1_000 + DEFAULT_RETENTION_MS, (processed(0),)),
-    Case("given back and waiting", (ONE, given_back("orders", 0, DAY_MS)), Holder.SCHEDULED, None, (DeleteGroup("g"),)),
-    Case("given back, group deleted", (ONE, given_back("orders", 0)), Holder.RETRY, 1_000 + DEFAULT_RETENTION_MS, (DeleteGroup("g"),)),
-    Case("given back, skipped", (ONE, given_back("orders", 0)), Holder.RETRY, 1_000 + DEFAULT_RETENTION_MS, (ResetOffsets("g", (QueueOffset(RETRY, 0, 1),)),)),
-    Case("given back twice", (ONE, given_back("orders", 0), given_back(RETRY, 0)), Holder.RETRY, 1_000 + DEFAULT_RETENTION_MS, (processed(1),)),
-    Case("dead", DEAD, Holder.DEAD_LETTER, 1_000 + DEFAULT_RETENTION_MS, (DeleteGroup("g", with_dead_letters=True),)),
-    Case("dead and replayed", DEAD, Holder.DEAD_LETTER, 1_000 + DEFAULT_RETENTION_MS, (ReplayDeadLetters("g", (0,)), processed(2)), REPLAYED_KEPT_MS),
-)  # fmt: skip
+    Case("discarded", (HALF, Discard(("t",))), Holder.TRANSACTION, DISCARD_OVER_MS),
+    Case("discarded, forced", (HALF, Discard(("t",))), Holder.TRANSACTION, DISCARD_OVER_MS, (FORCED,), KEPT_MS),
+    Case("resumed", RESUMED, Holder.TRANSACTION, None, (Decide("t", "rollback"),)),
+    Case("given back", ONCE, Holder.RETRY, RETRY_OVER_MS),
+    Case("given back, processed", ONCE, Holder.RETRY, RETRY_OVER_MS, (processed(0),)),
+    Case("given back, group deleted", ONCE, Holder.RETRY, RETRY_OVER_MS, (DeleteGroup("g"),)),
+    Case("given back, skipped", ONCE, Holder.RETRY, RETRY_OVER_MS, (SKIP,)),
+    Case("given back twice", TWICE, Holder.RETRY, RETRY_OVER_MS, (processed(1),)),
+    Case("given back, waiting", (ONE, given_back("orders", 0, DAY_MS)), Holder.SCHEDULED, None, (DeleteGroup("g"),)),
+    Case("dead", DEAD, Holder.DEAD_LETTER, RETRY_OVER_MS),
+    Case("dead, deleted", DEAD, Holder.DEAD_LETTER, RETRY_OVER_MS, (DeleteGroup("g", with_dead_letters=True),)),
+    Case(
+        "dead, replayed",
+        DEAD,
+        Holder.DEAD_LETTER,
+        RETRY_OVER_MS,
+        (ReplayDeadLetters("g", (0,)), processed(2)),
+        REPLAYED_KEPT_MS,
+    ),
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -154,7 +175,7 @@ def test_each_holder_lets_go_at_its_moment_and_not_before(exact: Replica, case: 
     assert holds(exact, alone_ms)
     assert [each.holder for each in exact.machine.log_holders()] == [case.kind]
     for step in case.end:
-        assert exact.one(step)
+        assert not isinstance(exact.one(step), Refused)
     if case.left_ms:
         assert holds(exact, alone_ms + case.left_ms - 1)
     assert not holds(exact, alone_ms + case.left_ms)
@@ -231,8 +252,7 @@ def test_timers_of_a_deleted_topic_go_in_portions(exact: Replica) -> None:
         exact.one(produce(msgspec.structs.replace(header(batch_id=f"b{number}"), deliver_at_ms=40 * DAY_MS)))
     exact.one(DeleteTopic("orders"))
     exact.reopen()
-    assert exact.machine.has_dropped_timers
-    dropped = []
+    dropped: list[int] = []
     while exact.machine.has_dropped_timers:
         released = exact.one(ReleaseMessages((), 2))
         assert isinstance(released, Released)
@@ -285,8 +305,6 @@ def test_discarded_halves_are_listed_until_they_are_decided(exact: Replica) -> N
 
 
 def test_the_trace_of_a_message_outlives_its_row_among_the_retries(exact: Replica) -> None:
-    from store.command import SweepIndex
-
     exact.one(PutTopic("orders", retention_ms=-1))
     for step in (ONE, given_back("orders", 0), processed(0)):
         exact.one(step)

@@ -1,0 +1,136 @@
+"""What holds the front of this node's log, as operators are told: the holders, since when, how many bytes, an alarm.
+
+Looked at every `--retention-check-ms` and remembered: requests and scrapes cost nothing. docs/retention.md has the
+table of holders.
+"""
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+
+from cluster.core import Core
+from cluster.responses import AlarmView, LogHolderKind, LogHolderView
+from store.log_references import Holder
+
+logger = logging.getLogger(__name__)
+
+_OF_STATE: Final[dict[Holder, LogHolderKind]] = {
+    Holder.MESSAGE: "message",
+    Holder.RETRY: "retry",
+    Holder.DEAD_LETTER: "dead_letter",
+    Holder.SCHEDULED: "scheduled",
+    Holder.TRANSACTION: "transaction",
+}
+
+LOG_HELD: Final = "log_held"
+"""Code of the alarm."""
+
+REMEDIES: Final[dict[LogHolderKind, str]] = {
+    "message": "it goes when its retention is over: a topic can keep messages for less time, or be deleted",
+    "retry": "the group has not processed what it was given again: start its consumers, or delete the group",
+    "dead_letter": "dead letters are kept for 72 hours, or until 15 minutes after their replay: replay them, or delete "
+    "the group with its dead letters",
+    "scheduled": "a message waits for its time: take it back, or delete its topic",
+    "transaction": "it is prepared, or was discarded: commit it or roll it back",
+    "peer": "the node lags, and is sent a snapshot once it is behind by more than --retain-behind-bytes",
+}
+
+
+class LogFront:
+    """Loop-only. `holders` has the one first that holds most of the log."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._alarm: AlarmView | None = None
+        self.holders: tuple[LogHolderView, ...] = ()
+        core.metrics.add_gauges(self._gauges)
+
+    @property
+    def alarms(self) -> list[AlarmView]:
+        return [] if self._alarm is None else [self._alarm]
+
+    def look(self) -> None:
+        """Find out what holds the log now. A few index seeks."""
+        found = [*self._of_state(), *self._of_peers()]
+        self.holders = tuple(sorted(found, key=lambda each: each.raft_index))
+        self._raise_alarm()
+
+    def _of_state(self) -> Iterator[LogHolderView]:
+        for each in self._core.state.log_holders():
+            kind = _OF_STATE[each.holder]
+            yield LogHolderView(
+                kind=kind,
+                subject=each.subject,
+                raft_index=each.raft_index,
+                since_ms=each.since_ms,
+                bytes=self._bytes_from(each.raft_index),
+            )
+
+    def _of_peers(self) -> Iterator[LogHolderView]:
+        """Of a leader: the node that is furthest behind, if the log is kept for it."""
+        raft, log = self._core.raft, self._core.log
+        needed = raft.needed_from()
+        peers = {node_id: peer.match_index for node_id, peer in raft.peers.items()}
+        if needed > log.synced_index or not peers:
+            return
+        last = min(peers, key=lambda node_id: peers[node_id])
+        held_bytes = self._bytes_from(needed)
+        yield LogHolderView(kind="peer", subject=str(last), raft_index=needed, since_ms=None, bytes=held_bytes)
+
+    def _raise_alarm(self) -> None:
+        """When what is no message within its retention holds more of the log than it may, alone."""
+        bound = self._core.config.log_held_alarm_bytes
+        first = self.holders[0] if self.holders else None
+        of_messages = next((each.bytes for each in self.holders if each.kind == "message"), 0)
+        alone = first.bytes - of_messages if first is not None else 0
+        if first is None or alone <= bound:
+            self._alarm = None
+            return
+        since_ms = self._core.now_ms() if self._alarm is None else self._alarm.since_ms
+        detail = f"{_name(first)} holds {alone} bytes of the log that nothing else needs: {REMEDIES[first.kind]}"
+        if self._alarm is None:
+            logger.warning("%s", detail)
+        self._alarm = AlarmView(code=LOG_HELD, severity="warning", since_ms=since_ms, detail=detail)
+
+    def _bytes_from(self, raft_index: int) -> int:
+        log = self._core.log
+        if raft_index > log.last_index:
+            return 0
+        return log.end_position - log.position_of(max(raft_index, log.first_index))
+
+    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+        held = GaugeMetricFamily(
+            "keelmq_log_held_bytes",
+            "Bytes of log from the first entry on that a kind of holder needs",
+            labels=["holder"],
+        )
+        age = GaugeMetricFamily(
+            "keelmq_log_held_seconds", "How long ago that entry was applied; 0 without one", labels=["holder"]
+        )
+        by_kind = {each.kind: each for each in self.holders}
+        for kind in REMEDIES:
+            found = by_kind.get(kind)
+            held.add_metric([kind], found.bytes if found is not None else 0)
+            since_ms = found.since_ms if found is not None else None
+            age.add_metric([kind], max(self._core.now_ms() - since_ms, 0) / 1000 if since_ms is not None else 0)
+        yield held
+        yield age
+
+
+def _name(holder: LogHolderView) -> str:
+    names: dict[LogHolderKind, str] = {
+        "message": "topic",
+        "retry": "what was given back to group",
+        "dead_letter": "a dead letter of group",
+        "scheduled": "a scheduled message of topic",
+        "transaction": "transaction",
+        "peer": "node",
+    }
+    subject = holder.subject if holder.subject is not None else "(not found)"
+    if holder.since_ms is None:
+        return f"{names[holder.kind]} {subject}"
+    since = datetime.fromtimestamp(holder.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{names[holder.kind]} {subject}, of {since},"
