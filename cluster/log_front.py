@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from cluster.core import Core
 from cluster.responses import AlarmView, LogHolderKind, LogHolderView
-from store.log_references import Holder
+from store.log_references import LOG_RANGE_BYTES, Holder
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,9 @@ _OF_STATE: Final[dict[Holder, LogHolderKind]] = {
 
 LOG_HELD: Final = "log_held"
 """Code of the alarm."""
+
+PEER_BYTES_MIN: Final = LOG_RANGE_BYTES
+"""A node that is behind by less is told nothing of: every node is, a little, all the time."""
 
 REMEDIES: Final[dict[LogHolderKind, str]] = {
     "message": "it goes when its retention is over: a topic can keep messages for less time, or be deleted",
@@ -78,6 +81,8 @@ class LogFront:
             return
         last = min(peers, key=lambda node_id: peers[node_id])
         held_bytes = self._bytes_from(needed)
+        if held_bytes < PEER_BYTES_MIN:
+            return
         yield LogHolderView(kind="peer", subject=str(last), raft_index=needed, since_ms=None, bytes=held_bytes)
 
     def _raise_alarm(self) -> None:
@@ -97,9 +102,8 @@ class LogFront:
 
     def _bytes_from(self, raft_index: int) -> int:
         log = self._core.log
-        if raft_index > log.last_index:
-            return 0
-        return log.end_position - log.position_of(max(raft_index, log.first_index))
+        first = max(raft_index, log.first_index)
+        return log.end_position - log.position_of(first) if first <= log.last_index else 0
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
         held = GaugeMetricFamily(

@@ -70,11 +70,11 @@ class RetentionService:
 
     async def _run(self) -> None:
         while True:
-            self.log_front.look()
             under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
             await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:
                 self._report_progress()
+                self.log_front.look()
                 self._drop_segments()  # first: it makes the room in the log that what comes next may lack
                 await self._expire_all()
                 await self._release_all()

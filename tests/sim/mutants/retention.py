@@ -12,7 +12,7 @@ from store.log_references import Holder, LogReferences
 from store.release import MayGo, Releases
 from store.segment_files import remove_segments
 from store.state_machine import StateMachine
-from store.topics import DISCARDED_TOPIC, Topic, Topics
+from store.topics import Topic, Topics
 from store.transaction_table import PREPARED, TransactionRecord, TransactionTable
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
@@ -122,11 +122,6 @@ def lets_views_hold_the_log(releases: Releases, topic: Topic, clock_ms: int) -> 
     return None if topic.holder is Holder.VIEW else _rule(releases, topic, clock_ms)
 
 
-def keeps_discarded_halves_that_were_decided(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
-    """What is listed of discarded transactions stays when an operator has decided them."""
-    return None if topic.name == DISCARDED_TOPIC else _rule(releases, topic, clock_ms)
-
-
 def keeps_dead_letters_that_were_replayed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
     """A dead letter that was replayed holds the log as if nobody had looked at it."""
     return None if topic.holder is Holder.DEAD_LETTER else _rule(releases, topic, clock_ms)
@@ -185,7 +180,6 @@ MUTANTS = (
     ),
     mutant(15, Swap(Releases, "rule", keeps_what_was_processed)),
     mutant(15, Swap(Releases, "rule", lets_views_hold_the_log)),
-    mutant(15, Swap(Releases, "rule", keeps_discarded_halves_that_were_decided), rare=True),
     mutant(15, Swap(Releases, "rule", keeps_dead_letters_that_were_replayed), rare=True),
     mutant(15, Swap(GroupQueries, "processed", releases_what_is_handed_out)),
     mutant(15, Swap(Releases, "rule", releases_what_was_not_processed)),
