@@ -56,10 +56,9 @@ class Queries(ABC):
         leases: Leases,
         pops: Pops,
         references: LogReferences,
-        releases: Releases,
     ) -> None:
         self._references = references
-        self._releases = releases
+        self._releases = Releases(topics, queues, table, groups, marks, references)
         self._holders = LogHolders(references, topics, queues, table, outcomes)
         self._leases = leases
         self._pops = pops

@@ -73,7 +73,6 @@ from store.queries import Queries
 from store.queues import Queues
 from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
-from store.release import Releases
 from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
 from store.settings import ClusterSettings
 from store.timers import TimerCounters, Timers
@@ -162,37 +161,13 @@ class StateMachine(Queries):
         search = MessageSearch(index, topics, queues, transactions.table, groups, messages, references)
         redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
         pops = Pops(topics, queues, groups, leases, redeliveries, outcomes)
-        releases = Releases(topics, queues, transactions.table, groups, marks, references)
+        table = transactions.table
         super().__init__(
-            index,
-            topics,
-            queues,
-            transactions.table,
-            groups,
-            timers,
-            marks,
-            settings,
-            outcomes,
-            search,
-            leases,
-            pops,
-            references,
-            releases,
+            index, topics, queues, table, groups, timers, marks, settings, outcomes, search, leases, pops, references
         )
         delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
-        expiry = Expiry(
-            index,
-            topics,
-            queues,
-            transactions.table,
-            groups,
-            marks,
-            messages,
-            references,
-            releases,
-            delivery,
-            self._forget_outcomes,
-        )
+        releases, forget = self._releases, self._forget_outcomes
+        expiry = Expiry(index, topics, queues, table, groups, marks, messages, references, releases, delivery, forget)
         removal = GroupRemoval(topics, groups, marks, history, leases, messages)
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
