@@ -11,6 +11,7 @@ import pytest
 
 from cluster.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.test_retention import log_bytes
 
 pytestmark = pytest.mark.process
 
@@ -102,7 +103,7 @@ def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk:
 
 
 def log_is_short(node: NodeProcess) -> bool:
-    return sum(path.stat().st_size for path in (node.data_dir / "log").glob("*.log")) < 16 * MIB
+    return log_bytes(node) < 16 * MIB
 
 
 def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_space(small_disk: Path) -> None:
