@@ -33,8 +33,9 @@ LINEAGE_ARGS ?=
 BENCH_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
+SOAK_ARGS ?=
 
-.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz bench cluster cluster-add cluster-stop format clean
+.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -84,6 +85,9 @@ chaos: $(STAMP) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,d
 
 fuzz: $(STAMP) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
+
+soak: $(STAMP) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
+	@$(BIN)/python -m tests.soak --minutes $(if $(filter command environment,$(origin MINUTES)),$(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
 bench: $(STAMP) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

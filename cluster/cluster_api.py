@@ -12,9 +12,10 @@ from cluster.alarms import Alarms, AlarmView, Condition
 from cluster.api import json_response
 from cluster.config import Address
 from cluster.core import Core
+from cluster.log_front import LogFront
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
-from cluster.responses import HealthView, Response, Role
+from cluster.responses import HealthView, LogHolderView, Response, Role
 from cluster.routes import TEXT, Route, json_of
 from cluster.snapshot_metrics import snapshot_metrics
 from cluster.state_gauges import state_gauges
@@ -35,7 +36,8 @@ class NodeView(Response, kw_only=True, frozen=True):
 class ClusterView(Response, kw_only=True, frozen=True):
     """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
     `known_committed_index`: the last entry that a leader called committed, also where this node does not have it yet.
-    `removed`: others say that this node is not in the cluster any more.
+    `removed`: others say that this node is not in the cluster any more. `log_holders` are what this node's log is kept
+    for, the one that holds most first.
     """
 
     cluster_id: str
@@ -53,6 +55,7 @@ class ClusterView(Response, kw_only=True, frozen=True):
     configuration_index: int
     removed: bool
     nodes: list[NodeView]
+    log_holders: tuple[LogHolderView, ...]
     alarms: list[AlarmView]
     version: str
 
@@ -60,9 +63,10 @@ class ClusterView(Response, kw_only=True, frozen=True):
 class ClusterApi:
     """/v1/cluster, /healthz, /readyz, /metrics"""
 
-    def __init__(self, core: Core, alarms: Alarms) -> None:
+    def __init__(self, core: Core, alarms: Alarms, log_front: LogFront) -> None:
         self._core = core
         self._alarms = alarms
+        self._log_front = log_front
         self._caught_up = False
         core.metrics.add_gauges(self._gauges)
         alarms.add(self._conditions)
@@ -117,6 +121,7 @@ class ClusterApi:
                 configuration_index=raft.configuration_index,
                 removed=raft.removed_by is not None,
                 nodes=nodes,
+                log_holders=self._log_front.holders,
                 alarms=self._alarms.active,
                 version=VERSION,
             )

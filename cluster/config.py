@@ -147,6 +147,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "sent the state instead, as a snapshot.",
         ),
     ] = 1 << 30
+    log_held_alarm_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="An alarm is raised when anything but messages within their retention holds more of the log "
+            "than this, alone.",
+        ),
+    ] = 1 << 30
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
     ] = 32 << 20

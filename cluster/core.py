@@ -17,7 +17,16 @@ from raft.errors import NoLeader, NotLeader, UnknownOutcome
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied
-from store.command import Command, DeleteTopic, ExpireMessages, Proposal, PutTopic
+from store.command import (
+    Command,
+    Decide,
+    DeleteGroup,
+    DeleteTopic,
+    ExpireMessages,
+    Proposal,
+    PutTopic,
+    ReleaseMessages,
+)
 from store.commit_log import CommitLog
 from store.log_errors import DiskFull, LogError
 from store.state_machine import StateMachine
@@ -112,7 +121,9 @@ class Core:
         """What has to be possible on a disk that is low: it is small, and frees more than it takes."""
         if isinstance(command, PutTopic):  # to keep its messages for less time
             return self.state.topic(command.topic) is not None
-        return isinstance(command, ExpireMessages | DeleteTopic)
+        if isinstance(command, Decide):  # to let go of what its half holds
+            return command.decision == "rollback"
+        return isinstance(command, ExpireMessages | ReleaseMessages | DeleteTopic | DeleteGroup)
 
     def _require_disk(self) -> None:
         if self.disk_is_low:
@@ -120,7 +131,7 @@ class Core:
             raise Problem(
                 "disk_full",
                 f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room there, delete "
-                "topics, or keep messages for less time",
+                "topics, keep messages for less time, or see in `keelmq cluster status` what holds the log",
             )
 
     def is_leader(self) -> bool:

@@ -24,6 +24,20 @@ class Receipt(Response, kw_only=True, frozen=True):
     durable_on: tuple[int, ...]
 
 
+LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transaction", "peer"]
+
+
+class LogHolderView(Response, kw_only=True, frozen=True):
+    """What needs the log from the entry at `raft_index` on, `bytes` of it, since `since_ms`. `subject` is a topic,
+    group, transaction id or node id, if it is known."""
+
+    kind: LogHolderKind
+    subject: str | None
+    raft_index: int
+    since_ms: int | None
+    bytes: int
+
+
 class QueueOffsetsView(Response, kw_only=True, frozen=True):
     queue: int
     min_offset: int

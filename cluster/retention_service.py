@@ -12,14 +12,15 @@ import math
 from typing import Final
 
 from cluster.core import Core
+from cluster.log_front import LogFront
 from cluster.problems import Problem
 from raft.errors import RaftError
 from raft.proposals import Applied
-from store.command import ExpireMessages, SweepIndex
+from store.command import ExpireMessages, ReleaseMessages, SweepIndex
 from store.errors import Refused
 from store.limits import EXPIRED_QUEUES_MAX
 from store.log_errors import DiskFull, LogError
-from store.retention_results import Expired
+from store.retention_results import Expired, Released
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class RetentionService:
     """Loop-only. `start` once the Raft node runs."""
 
     def __init__(self, core: Core) -> None:
+        self.log_front = LogFront(core)
         self._core = core
         self._interval_s = core.config.retention_check_ms / 1000
         self._task: asyncio.Task[None] | None = None
@@ -72,8 +74,10 @@ class RetentionService:
             await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:
                 self._report_progress()
+                self.log_front.look()
                 self._drop_segments()  # first: it makes the room in the log that what comes next may lack
                 await self._expire_all()
+                await self._release_all()
                 await self._sweep_some()
                 self._failing = False
             except COMMAND_ERRORS as error:
@@ -92,7 +96,7 @@ class RetentionService:
         while core.is_leader():
             now_ms = core.now_ms()
             queues = state.expired_queues(now_ms, EXPIRED_QUEUES_MAX)
-            behind = state.log_floor - state.first_outcome
+            behind = state.log_needed - state.first_outcome
             if not queues and not state.has_expired_others(now_ms) and behind < OUTCOMES_BEHIND_MAX:
                 break
             begun_ms = core.steady_ms()
@@ -107,6 +111,20 @@ class RetentionService:
         if rows or transactions:
             self._expired_since_sweep = True
             logger.info("removed %d messages and %d transactions whose retention is over", messages, transactions)
+
+    async def _release_all(self) -> None:
+        """Portion by portion until nothing is left that nobody needs."""
+        core, state = self._core, self._core.state
+        while core.is_leader():
+            topics = state.releasable(core.now_ms(), EXPIRED_QUEUES_MAX)
+            if not topics and not state.has_dropped_timers:
+                return
+            begun_ms = core.steady_ms()
+            released: Released = (await core.propose(ReleaseMessages(tuple(topics), ROWS_PER_COMMAND))).result
+            if not released.queues and not released.dropped and not state.has_dropped_timers:
+                return  # by the clock of the entry nothing was due yet
+            self._expired_since_sweep = True
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
 
     def _note(self, applied: Applied) -> int:
         expired: Expired = applied.result

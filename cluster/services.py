@@ -47,6 +47,7 @@ class Services:
         self._groups = GroupCoordinator(core)
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
+        self.alarms.add(self._retention.log_front.conditions)
         self.application = make_application(core, self._routes())
 
     @property
@@ -73,7 +74,7 @@ class Services:
             *self._groups.routes(),
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
-            *ClusterApi(self.core, self.alarms).routes(),
+            *ClusterApi(self.core, self.alarms, self._retention.log_front).routes(),
             *MemberApi(self.core).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),

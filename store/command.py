@@ -318,6 +318,14 @@ class DeleteGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="comma
     reason: str = ""
 
 
+class ReleaseMessages(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=28):
+    """Remove what nobody needs although its retention is not over, at most `limit` rows and timers: timers of deleted
+    topics, and from the starts of these system topics on, rows that store/release.py lets go."""
+
+    topics: tuple[str, ...]
+    limit: int
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -346,6 +354,7 @@ Command = (
     | ChangeInvisible
     | ExpirePopped
     | DeleteGroup
+    | ReleaseMessages
 )
 
 

@@ -7,6 +7,8 @@
 - Taking back the same message twice gives the same answer, within the dedupe window.
 """
 
+from collections.abc import Sequence
+
 from store.command import CancelScheduled, FireTimers
 from store.dedupe import DedupeWindow
 from store.errors import NOT_SCHEDULED, Refused
@@ -78,6 +80,21 @@ class Delivery:
             )
             raise Refused(NOT_SCHEDULED, detail, {"topic": topic.name, "message_id": message_id})
         return Cancelled(topic.name, message_id)
+
+    def drop(self, topic_ids: Sequence[int], limit: int) -> tuple[int, int]:
+        """Take out timers of deleted topics, at most `limit`; how many more it could have been, and their messages."""
+        dropped = 0
+        for topic_id in topic_ids:
+            timers = self._timers.of_topic(topic_id, limit)
+            for key, timer in timers:
+                self._timers.remove(key, timer)
+                self._note_dropped(timer)
+                dropped += timer.count
+            limit -= len(timers)
+            if not limit:
+                break
+            self._topics.forget_dropped_timers(topic_id)
+        return limit, dropped
 
     def _note_dropped(self, timer: Timer) -> None:
         """The topic is gone, and its name with it: that of the messages is in the record of their block."""

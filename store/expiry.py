@@ -4,13 +4,15 @@
 - The leader says where to look; what goes is decided here, by the clock of the entry: at most so many rows per entry.
 - A transaction goes when it was decided, or discarded, that long ago; one that is undecided stays.
 - What entries did is forgotten when the log need not keep the entries themselves.
+- What nobody needs any more goes earlier (store/release.py), by a command of its own: an old log replays as it did.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.command import ExpireMessages, SweepIndex
+from store.command import ExpireMessages, ReleaseMessages, SweepIndex
+from store.delivery import Delivery
 from store.errors import INVALID_REQUEST, Refused
 from store.given_back import GivenBackMarks
 from store.groups import Groups
@@ -19,8 +21,9 @@ from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, T
 from store.log_references import LogReferences
 from store.message_index import MessageIndex
 from store.placement import At
-from store.queues import Queues
-from store.retention_results import Expired, ExpiredQueue, Swept
+from store.queues import Queues, RemovedRow
+from store.release import Releases
+from store.retention_results import Expired, ExpiredQueue, Released, Swept
 from store.sweep import Sweep
 from store.topics import DLQ_PREFIX, Topic, Topics, group_of
 from store.transaction_table import TransactionTable
@@ -40,6 +43,8 @@ class Expiry:
         marks: GivenBackMarks,
         messages: MessageIndex,
         references: LogReferences,
+        releases: Releases,
+        delivery: Delivery,
         forget_outcomes: Callable[[int], None],
     ) -> None:
         """`forget_outcomes(before)` forgets what the entries before an index did."""
@@ -50,6 +55,8 @@ class Expiry:
         self._marks = marks
         self._messages = messages
         self._references = references
+        self._releases = releases
+        self._delivery = delivery
         self._forget_outcomes = forget_outcomes
         self._sweep = Sweep(index, topics)
 
@@ -68,8 +75,28 @@ class Expiry:
                 rows += removed[0]
                 expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
         transactions = self._table.expire(at.clock_ms - TRANSACTION_RETENTION_MS, command.limit)
-        self._forget_outcomes(self._references.floor(at.raft_index - 1))  # what this entry does is kept
+        self._forget_outcomes(self._references.needed(at.raft_index - 1))  # what this entry does is kept
         return Expired(tuple(expired), rows, transactions)
+
+    def release(self, command: ReleaseMessages, at: At) -> Released:
+        """Remove what may go before its retention is over; topics without anything of the kind are passed by."""
+        if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.topics) > EXPIRED_QUEUES_MAX:
+            detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} topics"
+            raise Refused(INVALID_REQUEST, detail)
+        left, dropped = self._delivery.drop(tuple(sorted(self._topics.dropped_timers)), command.limit)
+        released: list[ExpiredQueue] = []
+        for name in command.topics:
+            topic = self._topics.get(name)
+            may_go = self._releases.rule(topic, at.clock_ms) if topic is not None else None
+            if topic is None or may_go is None:
+                continue
+            removed = self._queues.release(topic, may_go, left)
+            left -= len(removed)
+            if removed:
+                messages = self._forget(topic, 0, removed)
+                released.append(ExpiredQueue(name, 0, topic.starts[0], messages))
+        self._forget_outcomes(self._references.needed(at.raft_index - 1))
+        return Released(tuple(released), dropped)
 
     def sweep_index(self, command: SweepIndex, at: At) -> Swept:
         if not 1 <= command.limit <= SWEPT_KEYS_MAX:
@@ -79,8 +106,8 @@ class Expiry:
 
     def _remove_dropped(self, limit: int) -> int:
         rows = 0
-        for topic_id in tuple(self._topics.dropped):
-            rows += self._queues.remove_dropped(topic_id, limit - rows)
+        for topic_id, holder in sorted(self._topics.dropped.items()):
+            rows += self._queues.remove_dropped(topic_id, holder, limit - rows)
             if rows >= limit:
                 break
             self._topics.forget_dropped(topic_id)
@@ -92,8 +119,10 @@ class Expiry:
         if until_ms is None or limit <= 0:
             return None
         removed = self._queues.expire(topic, queue, until_ms, limit)
-        if not removed:
-            return None
+        return (len(removed), self._forget(topic, queue, removed)) if removed else None
+
+    def _forget(self, topic: Topic, queue: int, removed: Sequence[RemovedRow]) -> int:
+        """Forget what is kept about rows that were removed from the front of the queue; their number of messages."""
         for row in removed:
             self._messages.forget_batch(topic.id, queue, row.base_offset, row.batch_id)
         start = topic.starts[queue]
@@ -101,4 +130,4 @@ class Expiry:
         if topic.name.startswith(DLQ_PREFIX):
             with contextlib.suppress(Refused):  # dead letters may outlive their group
                 self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
-        return len(removed), sum(row.messages for row in removed)
+        return sum(row.messages for row in removed)

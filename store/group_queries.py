@@ -61,6 +61,20 @@ class GroupQueries:
     def name_of(self, group_id: int) -> str | None:
         return next((group.name for group in self._groups.values() if group.record.id == group_id), None)
 
+    def processed(self, name: str, topic: Topic, queue: int) -> int:
+        """Everything before this offset of the queue is processed; 0 when the group does not exist."""
+        group = self._groups.get(name)
+        if group is None:
+            return 0
+        first_held = self._leases.first_held(group.record.id, topic.id, queue)
+        offset = group.offsets.get((topic.id, queue), 0)
+        return offset if first_held is None else min(offset, first_held)
+
+    def known_id(self, name: str) -> int | None:
+        """None when the group does not exist."""
+        group = self._groups.get(name)
+        return group.record.id if group is not None else None
+
     def id_of(self, name: str) -> int:
         """Refused (`group_not_found`) when there is none."""
         return self._require(name).record.id

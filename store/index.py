@@ -32,7 +32,9 @@ from store import keys
 from store.errors import IndexDamaged, IndexOutdated
 from store.log_errors import DiskError, DiskFull
 
-FORMAT: Final = b"2"
+FORMAT: Final = b"3"
+UPGRADED_FORMATS: Final = (b"2",)
+"""Of earlier versions; such an index is upgraded in place when the state machine loads it (store/index_upgrade.py)."""
 OUTDATED_FORMATS: Final = (b"1",)
 """Of earlier versions, which did not count what points at the log: such an index is made anew from the log."""
 
@@ -75,7 +77,7 @@ class Index:
         elif found in OUTDATED_FORMATS:
             index._database.close()
             raise IndexOutdated(f"{path} has format {found!r}, this version writes {FORMAT!r}")
-        elif found != FORMAT:
+        elif found != FORMAT and found not in UPGRADED_FORMATS:
             index._database.close()
             raise IndexDamaged(f"{path} has format {found!r}, this version reads {FORMAT!r}")
         return index

@@ -39,6 +39,7 @@ QUEUE_STARTS: Final = RETENTION + b"\x00"
 DROPPED_TOPICS: Final = RETENTION + b"\x01"
 DECIDED: Final = RETENTION + b"\x02"
 SWEEP_CURSOR: Final = RETENTION + b"\x03"
+DROPPED_TIMERS: Final = RETENTION + b"\x04"
 LEASE: Final = b"P"
 LEASE_DUE: Final = b"p"
 
@@ -399,6 +400,10 @@ def queue_starts(topic_id: int) -> bytes:
 
 def dropped_topic(topic_id: int) -> bytes:
     return _KIND_TOPIC.pack(DROPPED_TOPICS, topic_id)
+
+
+def dropped_timers(topic_id: int) -> bytes:
+    return _KIND_TOPIC.pack(DROPPED_TIMERS, topic_id)
 
 
 def decided(decided_at_ms: int, transaction_id: str) -> bytes:

@@ -17,6 +17,9 @@ TRANSACTION_RETENTION_MS: Final = DEFAULT_RETENTION_MS
 EXPIRED_ROWS_MAX: Final = 1_000
 """Rows, and transactions, that one ExpireMessages removes at most."""
 
+REPLAYED_KEPT_MS: Final = 15 * 60_000
+"""A dead letter that was replayed is kept this long, so that the same replay again is answered alike."""
+
 EXPIRED_QUEUES_MAX: Final = 1_000
 """Queues that one ExpireMessages is about at most."""
 

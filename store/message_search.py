@@ -14,6 +14,7 @@ import msgspec
 from store import keys
 from store.groups import Groups
 from store.index import Index
+from store.log_references import LogReferences
 from store.message_index import BatchTimer, FoundEvent, KeyedMessage, MessageIndex, Place, key_hash
 from store.queues import Queues
 from store.results import HalfBatchView, Row, TransactionView
@@ -101,6 +102,7 @@ class MessageSearch:
         table: TransactionTable,
         groups: Groups,
         messages: MessageIndex,
+        references: LogReferences,
     ) -> None:
         self._index = index
         self._topics = topics
@@ -108,6 +110,7 @@ class MessageSearch:
         self._table = table
         self._groups = groups
         self._messages = messages
+        self._references = references
 
     def by_id(self, topic: Topic, message_id: str, limit: int) -> list[MessagePlace]:
         """At most `limit` places that may hold the message: what is visible, waits, or is in a half transaction."""
@@ -152,7 +155,28 @@ class MessageSearch:
         for transaction_id in known.transactions:
             transaction = self._table.view(transaction_id)
             if transaction is not None:
-                yield from _halves(transaction, topic, batch_id, ordinal)
+                yield from self._halves(transaction, topic, batch_id, ordinal)
+
+    def _halves(
+        self, transaction: TransactionView, topic: Topic, batch_id: str, ordinal: int
+    ) -> Iterator[MessagePlace]:
+        """The message in a transaction that is not committed. The body of one that was rolled back is there as long as
+        the log is."""
+        if transaction.state == "committed":  # then it is visible, or waits, or its id was known already
+            return
+        for batch in transaction.batches:
+            if (batch.topic, batch.batch_id) == (topic.name, batch_id) and ordinal < batch.count:
+                yield MessagePlace(
+                    topic=batch.topic,
+                    queue=batch.queue,
+                    batch_id=batch_id,
+                    ordinal=ordinal,
+                    state=transaction.state,
+                    at_ms=transaction.prepared_at_ms,
+                    raft_index=transaction.prepared_index,
+                    transaction_id=transaction.transaction_id,
+                    block=batch if self._references.is_kept(batch.position) else None,
+                )
 
     def _waiting(
         self, topic: Topic, batch_id: str, ordinal: int, key: TimerKey, timer: BatchTimer
@@ -257,25 +281,6 @@ def _visible(topic: Topic, queue: int, row: Row, ordinal: int) -> MessagePlace:
         transaction_id=row.transaction_id,
         block=row,
     )
-
-
-def _halves(transaction: TransactionView, topic: Topic, batch_id: str, ordinal: int) -> Iterator[MessagePlace]:
-    """The message in a transaction that is not committed."""
-    if transaction.state == "committed":  # then it is visible, or waits, or its id was known already
-        return
-    for batch in transaction.batches:
-        if (batch.topic, batch.batch_id) == (topic.name, batch_id) and ordinal < batch.count:
-            yield MessagePlace(
-                topic=batch.topic,
-                queue=batch.queue,
-                batch_id=batch_id,
-                ordinal=ordinal,
-                state=transaction.state,
-                at_ms=transaction.prepared_at_ms,
-                raft_index=transaction.prepared_index,
-                transaction_id=transaction.transaction_id,
-                block=batch,
-            )
 
 
 def _half_view(topic: Topic, timer: Timer) -> HalfBatchView:

@@ -1,6 +1,7 @@
 """What can be asked of the applied state. Nothing here changes anything."""
 
 import itertools
+from abc import ABC, abstractmethod
 
 from store import keys
 from store.errors import TRANSACTION_NOT_FOUND, Refused
@@ -9,11 +10,14 @@ from store.groups import Groups
 from store.index import Index
 from store.leases import Leases
 from store.limits import TRANSACTION_RETENTION_MS
+from store.log_holders import LogHolder, LogHolders
+from store.log_references import LogReferences
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.outcomes import OutcomeOf, Outcomes
 from store.pops import Pops
 from store.queues import Queues
+from store.release import Releases
 from store.results import (
     DueCheck,
     GroupOffset,
@@ -34,7 +38,7 @@ from store.topics import DLQ_PREFIX, Topic, Topics
 from store.transaction_table import TransactionTable
 
 
-class Queries:
+class Queries(ABC):
     """Methods that take a topic or queue raise Refused (`topic_not_found`, `queue_not_found`) when there is none."""
 
     def __init__(
@@ -51,7 +55,11 @@ class Queries:
         search: MessageSearch,
         leases: Leases,
         pops: Pops,
+        references: LogReferences,
     ) -> None:
+        self._references = references
+        self._releases = Releases(topics, queues, table, groups, marks, references)
+        self._holders = LogHolders(references, topics, queues, table, outcomes)
         self._leases = leases
         self._pops = pops
         self._outcomes = outcomes
@@ -64,6 +72,11 @@ class Queries:
         self._timers = timers
         self._marks = marks
         self._search = search
+
+    @property
+    @abstractmethod
+    def applied_index(self) -> int:
+        """The last entry whose effects are seen."""
 
     # Topics and queues.
 
@@ -120,6 +133,29 @@ class Queries:
         return bool(self._topics.dropped) or (
             decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
         )
+
+    def releasable(self, clock_ms: int, limit: int) -> list[str]:
+        """Topics that have something at their front that may go before its retention is over, at most `limit`."""
+        return self._releases.due(clock_ms, limit)
+
+    @property
+    def has_dropped_timers(self) -> bool:
+        """Whether timers of deleted topics are left."""
+        return bool(self._topics.dropped_timers)
+
+    @property
+    def log_floor(self) -> int:
+        """Nothing in this state points at a log entry before this one."""
+        return self._references.floor(self.applied_index)
+
+    @property
+    def log_needed(self) -> int:
+        """Nothing in this state but views points at a log entry before this one."""
+        return self._references.needed(self.applied_index)
+
+    def log_holders(self) -> list[LogHolder]:
+        """What holds the log: one per kind, the one that holds most first. Costs more than a request should."""
+        return self._holders.all()
 
     @property
     def sweep_is_under_way(self) -> bool:

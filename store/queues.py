@@ -4,6 +4,7 @@ A row says where in the commit log the batch's message block is; the block itsel
 falls within a queue (it is the replicated clock), so an offset is found by time with a binary search over offsets.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from store import keys
 from store.block_location import BlockLocation
 from store.index import Index
-from store.log_references import LogReferences
+from store.log_references import Holder, LogReferences
 from store.results import QueueRange, Redelivery, Row
 from store.topics import Topic, Topics
 
@@ -63,31 +64,45 @@ class Queues:
         base_offset = self._topics.advance(topic, queue, count)
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
-        self._references.add(block)
+        self._references.add(block, topic.holder)
         return base_offset
 
     def expire(self, topic: Topic, queue: int, until_ms: int, limit: int) -> list[RemovedRow]:
         """Remove the first rows of the queue that were stored until then, at most `limit`; its start moves on."""
+        return self._remove_first(topic, queue, limit, lambda _, value: value.stored_at_ms <= until_ms)
+
+    def release(self, topic: Topic, may_go: Callable[[Row], bool], limit: int) -> list[RemovedRow]:
+        """Remove the first rows of a system topic's only queue as long as they may go, at most `limit`."""
+        return self._remove_first(topic, 0, limit, lambda key, value: may_go(_row(key, value)))
+
+    def first_row(self, topic: Topic, queue: int) -> Row | None:
+        """The first row that is kept, by an index seek; None without one."""
+        if topic.starts[queue] == topic.ends[queue]:
+            return None
+        return _row(*next(self._kept_rows(topic, queue)))
+
+    def _remove_first(
+        self, topic: Topic, queue: int, limit: int, may_go: Callable[[bytes, "_Value"], bool]
+    ) -> list[RemovedRow]:
         removed: list[RemovedRow] = []
-        for key, data in self._index.scan(*self._kept(topic, queue)):
-            value = _decode(data)
-            if value.stored_at_ms > until_ms or len(removed) >= limit:
+        for key, value in self._kept_rows(topic, queue):
+            if len(removed) >= limit or not may_go(key, value):
                 break
             removed.append(RemovedRow(keys.row_base_offset(key), value.count, value.block.batch_id))
-            self._remove(key, value)
+            self._remove(key, value, topic.holder)
         if removed:
             self._topics.set_start(topic, queue, removed[-1].base_offset + removed[-1].messages)
             self._first_stored_at_ms.pop((topic.id, queue), None)
         return removed
 
-    def remove_dropped(self, topic_id: int, limit: int) -> int:
+    def remove_dropped(self, topic_id: int, holder: Holder, limit: int) -> int:
         """Remove rows of a deleted topic, at most `limit`; how many there were."""
         removed = 0
         prefix = keys.rows(topic_id)
         for key, data in self._index.scan(prefix, keys.after(prefix)):
             if removed >= limit:
                 break
-            self._remove(key, _decode(data))
+            self._remove(key, _decode(data), holder)
             removed += 1
         return removed
 
@@ -98,17 +113,19 @@ class Queues:
         place = (topic.id, queue)
         known = self._first_stored_at_ms.get(place)
         if known is None:
-            _, data = next(self._index.scan(*self._kept(topic, queue)))
-            self._first_stored_at_ms[place] = known = _decode(data).stored_at_ms
+            _, value = next(self._kept_rows(topic, queue))
+            self._first_stored_at_ms[place] = known = value.stored_at_ms
         return known
 
-    def _kept(self, topic: Topic, queue: int) -> tuple[bytes, bytes]:
-        """The keys of the rows that are there: what was removed before them would have to be passed by."""
-        return keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
+    def _kept_rows(self, topic: Topic, queue: int) -> Iterator[tuple[bytes, "_Value"]]:
+        """The rows that are there: what was removed before them would have to be passed by."""
+        begin, end = keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
+        for key, data in self._index.scan(begin, end):
+            yield key, _decode(data)
 
-    def _remove(self, key: bytes, value: "_Value") -> None:
+    def _remove(self, key: bytes, value: "_Value", holder: Holder) -> None:
         self._index.delete(key)
-        self._references.remove(value.block)
+        self._references.remove(value.block, holder)
 
     def rows(self, topic: Topic, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
         offset = max(offset, topic.starts[queue])
@@ -119,7 +136,7 @@ class Queues:
         rows: list[Row] = []
         size = 0
         for key, value in self._index.scan(begin, keys.row(topic.id, queue, topic.ends[queue])):
-            row = _row(key, value)
+            row = _row(key, _decode(value))
             size += row.unpacked_bytes
             if rows and (size > max_bytes or len(rows) >= max_rows):
                 break
@@ -148,11 +165,10 @@ class Queues:
         if offset < start:
             return None
         found = self._index.last(keys.row(topic.id, queue, start), keys.row(topic.id, queue, offset + 1))
-        return _row(*found) if found is not None else None
+        return _row(found[0], _decode(found[1])) if found is not None else None
 
 
-def _row(key: bytes, data: bytes) -> Row:
-    value = _decode(data)
+def _row(key: bytes, value: _Value) -> Row:
     block = value.block
     return Row(
         base_offset=keys.row_base_offset(key),

@@ -8,7 +8,7 @@ import msgspec
 from store.command import BlockEncoding, QueueOffset, TopicFilter, TopicType
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
-from store.retention_results import Expired, Swept
+from store.retention_results import Expired, Released, Swept
 
 TransactionState = Literal["prepared", "committed", "rolled_back", "discarded"]
 
@@ -425,6 +425,7 @@ Result = (
     | GroupPut
     | DeadLettersReplayed
     | Expired
+    | Released
     | Swept
     | Popped
     | PopsAcked

@@ -1,4 +1,4 @@
-"""What applying ExpireMessages and SweepIndex answers."""
+"""What applying ExpireMessages, ReleaseMessages and SweepIndex answers."""
 
 import msgspec
 
@@ -18,6 +18,14 @@ class Expired(msgspec.Struct, frozen=True, array_like=True):
     queues: tuple[ExpiredQueue, ...]
     rows: int
     transactions: int
+
+
+class Released(msgspec.Struct, frozen=True, array_like=True):
+    """What ReleaseMessages removed: rows from the fronts of these queues, and messages that waited for their time in
+    deleted topics."""
+
+    queues: tuple[ExpiredQueue, ...]
+    dropped: int
 
 
 class Swept(msgspec.Struct, frozen=True, array_like=True):

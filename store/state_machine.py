@@ -43,6 +43,7 @@ from store.command import (
     PutSettings,
     PutTopic,
     RecordChecks,
+    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
     ResumeTransaction,
@@ -59,6 +60,7 @@ from store.group_history import GroupHistory
 from store.group_removal import GroupRemoval
 from store.groups import Groups
 from store.index import Index
+from store.index_upgrade import upgrade
 from store.leases import Leases
 from store.limits import DEDUPE_MIN_ENTRIES
 from store.log_references import LOG_RANGE_BYTES, LogReferences
@@ -136,7 +138,8 @@ class StateMachine(Queries):
         dedupe_min_entries: int = DEDUPE_MIN_ENTRIES,
         log_range_bytes: int = LOG_RANGE_BYTES,
     ) -> None:
-        """Load what the index holds; a new index gets the system topics."""
+        """Load what the index holds; a new index gets the system topics, one of an earlier version is upgraded."""
+        upgrade(index, log_range_bytes)
         stored = index.get(keys.META_APPLIED)
         self._applied = applied = _decode_applied(stored) if stored is not None else _Applied()
         if applied.first_outcome == 0:
@@ -144,7 +147,7 @@ class StateMachine(Queries):
         self._index = index
         outcomes = Outcomes(index)
         topics = Topics(index, applied.next_topic_id)
-        self._references = references = LogReferences(index, log_range_bytes)
+        references = LogReferences(index, log_range_bytes)
         queues = Queues(index, topics, references)
         self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
         timers = Timers(index, applied.timers, references)
@@ -155,16 +158,16 @@ class StateMachine(Queries):
         marks = GivenBackMarks(index)
         leases, history = Leases(index), GroupHistory(index)
         groups = Groups(index, topics, marks, history, applied.next_group_id, outcomes, leases)
-        search = MessageSearch(index, topics, queues, transactions.table, groups, messages)
+        search = MessageSearch(index, topics, queues, transactions.table, groups, messages, references)
         redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
-        expiry = Expiry(
-            index, topics, queues, transactions.table, groups, marks, messages, references, self._forget_outcomes
-        )
         pops = Pops(topics, queues, groups, leases, redeliveries, outcomes)
+        table = transactions.table
         super().__init__(
-            index, topics, queues, transactions.table, groups, timers, marks, settings, outcomes, search, leases, pops
+            index, topics, queues, table, groups, timers, marks, settings, outcomes, search, leases, pops, references
         )
         delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
+        releases, forget = self._releases, self._forget_outcomes
+        expiry = Expiry(index, topics, queues, table, groups, marks, messages, references, releases, delivery, forget)
         removal = GroupRemoval(topics, groups, marks, history, leases, messages)
         self._transactions = transactions
         self._flush_log_bytes = flush_log_bytes
@@ -193,6 +196,7 @@ class StateMachine(Queries):
             ResumeTransaction: lambda command, at, _: transactions.resume(command, at),
             PutSettings: lambda command, _at, _: settings.put(command),
             ExpireMessages: lambda command, at, _: expiry.expire(command, at),
+            ReleaseMessages: lambda command, at, _: expiry.release(command, at),
             SweepIndex: lambda command, at, _: expiry.sweep_index(command, at),
             Pop: lambda command, at, _: pops.pop(command, at),
             AckPopped: lambda command, at, _: pops.ack(command, at),
@@ -301,11 +305,6 @@ class StateMachine(Queries):
             self._index.flush(wait=False)
             self._flushed_position = last.position
             self._unflushed_entries = 0
-
-    @property
-    def log_floor(self) -> int:
-        """Nothing in this state points at a log entry before this one."""
-        return self._references.floor(self._applied.index)
 
     def flush(self) -> int:
         """Bring the index to disk; what it has applied then is durable, and returned."""

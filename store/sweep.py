@@ -14,6 +14,7 @@ from store import keys
 from store.group_history import Commit
 from store.index import Index
 from store.limits import RETENTION_FOREVER_MS
+from store.log_references import Holder
 from store.message_index import BatchTimer
 from store.topics import Topics
 
@@ -60,8 +61,17 @@ class Sweep:
         if key.startswith(keys.GROUP_HISTORY):
             # A reset begins a pass, and without its beginning a pass cannot be read.
             topic_id, queue, offset = keys.group_commit_parts(key)
-            return self._start_of(topic_id, queue) >= offset and _decode_commit(value).reset_from is None
+            if self._start_of(topic_id, queue) < offset:
+                return False
+            commit = _decode_commit(value)
+            return commit.reset_from is None and not self._is_of_a_trace(topic_id, commit, clock_ms)
         return self._of_kind[key[:2]](key, value, clock_ms)
+
+    def _is_of_a_trace(self, topic_id: int, commit: Commit, clock_ms: int) -> bool:
+        """What a group processed among its retries goes from there at once, and is told for the topic's time."""
+        topic = self._topics.by_id(topic_id)
+        own = topic is not None and topic.holder is Holder.RETRY
+        return own and topic is not None and commit.at_ms + topic.retention_ms > clock_ms
 
     def _keyed_is_gone(self, key: bytes, _value: bytes, _clock_ms: int) -> bool:
         _, queue, offset = keys.keyed_message_parts(key)

@@ -10,6 +10,7 @@ their number.
     - A timer is always due later than the clock of the entry that schedules it: what is due now needs none.
 """
 
+import itertools
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from store.dedupe import KnownMessage, SeenBatch
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import DELAY_MAX_MS
-from store.log_references import LogReferences
+from store.log_references import Holder, LogReferences
 from store.results import Redelivery, ScheduledMessage, ScheduledPage
 
 _NEVER: Final = keys.after(keys.TIMER)
@@ -140,7 +141,7 @@ class Timers:
         self._index.put(keys.topic_timer(topic_id, *key), b"")
         stored = keys.timer(*key)
         self._index.put(stored, _encode(timer))
-        self._references.add(timer.block)
+        self._references.add(timer.block, Holder.SCHEDULED)
         if stored < self._first:
             self._first, self._first_is_timer = stored, True
         return key
@@ -159,9 +160,16 @@ class Timers:
         self._index.delete(keys.topic_timer(topic_id, *key))
         stored = keys.timer(*key)
         self._index.delete(stored)
-        self._references.remove(timer.block)
+        self._references.remove(timer.block, Holder.SCHEDULED)
         if stored == self._first:
             self._first_is_timer = False
+
+    def of_topic(self, topic_id: int, limit: int) -> list[tuple[TimerKey, Timer]]:
+        """The first timers of a topic, at most `limit`; of a deleted one too."""
+        prefix = keys.topic_timers_by_time(topic_id)
+        found = itertools.islice(self._index.scan(prefix, keys.after(prefix)), limit)
+        timer_keys = [TimerKey(*keys.topic_timer_parts(key)) for key, _ in found]
+        return [(key, self._existing(key)) for key in timer_keys]
 
     def leave_out(self, found: Found) -> Timer:
         """The timer, stored without one of its several messages; an explicit id of that is free again."""

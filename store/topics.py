@@ -22,6 +22,7 @@ from store.errors import (
 )
 from store.index import Index
 from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX, RETENTION_FOREVER_MS
+from store.log_references import Holder
 from store.results import TopicInfo
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -56,7 +57,7 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
 class Topic:
     """A topic, and of each of its queues the first offset that is kept and the next one."""
 
-    __slots__ = ("created_at_ms", "ends", "id", "name", "retention_ms", "starts", "system", "type")
+    __slots__ = ("created_at_ms", "ends", "holder", "id", "name", "retention_ms", "starts", "system", "type")
 
     def __init__(self, name: str, record: _Record) -> None:
         self.name = name
@@ -64,6 +65,8 @@ class Topic:
         self.retention_ms = record.retention_ms
         self.type: TopicType = record.type
         self.system = record.id < FIRST_TOPIC_ID or is_of_group(name)
+        self.holder = holder_of(name)
+        """As what its rows point at the log."""
         self.created_at_ms = record.created_at_ms
         self.ends = [0] * record.queues
         self.starts = [0] * record.queues
@@ -100,8 +103,12 @@ class Topics:
             self._add(topic)
         for key, value in index.scan(keys.QUEUE_STARTS, keys.after(keys.QUEUE_STARTS)):
             self._by_id[keys.read_u32(key[2:6])].starts[int.from_bytes(key[6:8])] = keys.read_u64(value)
-        self.dropped = [keys.read_u32(key[2:6]) for key, _ in index.scan(keys.DROPPED_TOPICS, keys.DECIDED)]
-        """Ids of deleted topics that still have rows, in order."""
+        dropped = index.scan(keys.DROPPED_TOPICS, keys.DECIDED)
+        self.dropped = {keys.read_u32(key[2:6]): Holder(value[0] if value else 0) for key, value in dropped}
+        """Deleted topics that still have rows, by their ids, and as what the rows point at the log."""
+        timers = index.scan(keys.DROPPED_TIMERS, keys.after(keys.DROPPED_TIMERS))
+        self.dropped_timers = {keys.read_u32(key[2:6]) for key, _ in timers}
+        """Ids of deleted topics that may still have timers."""
 
     def create_system_topics(self) -> None:
         """Put the system topics into a new index."""
@@ -166,12 +173,17 @@ class Topics:
     def remove(self, topic: Topic) -> None:
         """As `delete`, of any topic."""
         self._index.delete(keys.topic(topic.name))
-        for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id), keys.topic_timers(topic.id)):
+        for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id)):
             self._index.delete_range(prefix, keys.after(prefix))
+        by_time = keys.topic_timers_by_time(topic.id)
+        if next(self._index.scan(by_time, keys.after(by_time)), None) is not None:
+            self.dropped_timers.add(topic.id)
+            self._index.put(keys.dropped_timers(topic.id), b"")
+        # The listing by time stays: the timers are found there, and taken out in portions.
+        self._index.delete_range(keys.after(by_time), keys.after(keys.topic_timers(topic.id)))
         if any(topic.ends):
-            self.dropped.append(topic.id)
-            self.dropped.sort()
-            self._index.put(keys.dropped_topic(topic.id), b"")
+            self.dropped[topic.id] = topic.holder
+            self._index.put(keys.dropped_topic(topic.id), bytes((topic.holder,)))
         del self._topics[topic.name]
         del self._by_id[topic.id]
 
@@ -189,8 +201,13 @@ class Topics:
 
     def forget_dropped(self, topic_id: int) -> None:
         """The deleted topic has no row any more."""
-        self.dropped.remove(topic_id)
+        del self.dropped[topic_id]
         self._index.delete(keys.dropped_topic(topic_id))
+
+    def forget_dropped_timers(self, topic_id: int) -> None:
+        """The deleted topic has no timer any more."""
+        self.dropped_timers.remove(topic_id)
+        self._index.delete(keys.dropped_timers(topic_id))
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
@@ -211,6 +228,20 @@ class Topics:
         if command.queues is not None and command.queues < len(topic.ends):
             detail = f"topic {topic.name} has {len(topic.ends)} queues; their number can only grow"
             raise Refused(TOPIC_EXISTS_WITH_MORE_QUEUES, detail, {"topic": topic.name, "queues": len(topic.ends)})
+
+
+def topic_id_of(value: bytes) -> int:
+    """The id of a topic, of its value in the index."""
+    return _decode(value).id
+
+
+def holder_of(name: str) -> Holder:
+    """As what a row of the topic points at the log."""
+    if name.startswith(RETRY_PREFIX):
+        return Holder.RETRY
+    if name.startswith(DLQ_PREFIX):
+        return Holder.DEAD_LETTER
+    return {HALF_TOPIC: Holder.VIEW, DISCARDED_TOPIC: Holder.TRANSACTION}.get(name, Holder.MESSAGE)
 
 
 def is_of_group(name: str) -> bool:

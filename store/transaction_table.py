@@ -17,7 +17,7 @@ from store.command import BatchHeader
 from store.errors import INVALID_REQUEST, Refused
 from store.index import Index
 from store.limits import TIMELINE_EVENTS_MAX
-from store.log_references import LogReferences
+from store.log_references import Holder, LogReferences
 from store.results import (
     DueCheck,
     HalfBatchView,
@@ -31,6 +31,7 @@ from store.results import (
 
 STATES: Final[tuple[TransactionState, ...]] = ("prepared", "committed", "rolled_back", "discarded")
 PREPARED, COMMITTED, ROLLED_BACK, DISCARDED = range(4)
+_DECIDED: Final = (COMMITTED, ROLLED_BACK)
 _ANSWER_OF_STATE: Final = {COMMITTED: "commit", ROLLED_BACK: "rollback"}
 
 
@@ -117,7 +118,7 @@ class TransactionTable:
             if header.keys is not None:
                 self._index.put(keys.transaction_keys(transaction_id, number), _encode(header.keys))
         for batch in record.batches:
-            self._references.add(batch.block)
+            self._references.add(batch.block, Holder.TRANSACTION)
         self._index.put(keys.transaction(transaction_id), _encode(record))
         self._index.put(keys.transaction_state(PREPARED, record.prepared_at_ms, transaction_id), b"")
         self.undecided += 1
@@ -149,6 +150,8 @@ class TransactionTable:
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         self._index.delete(keys.check(record.next_check_at_ms, transaction_id))
         self.undecided -= record.state == PREPARED
+        if state in _DECIDED:
+            self._release(record)
         record.state = state
         self._index.put(keys.transaction_state(state, record.prepared_at_ms, transaction_id), b"")
         if record.decided_at_ms is not None:
@@ -179,8 +182,13 @@ class TransactionTable:
             self._index.delete(key)
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         self._index.delete(keys.transaction(transaction_id))
+        if record.state not in _DECIDED:
+            self._release(record)
+
+    def _release(self, record: TransactionRecord) -> None:
+        """The halves are needed no more: what was committed has rows or timers that point at the blocks themselves."""
         for batch in record.batches:
-            self._references.remove(batch.block)
+            self._references.remove(batch.block, Holder.TRANSACTION)
 
     def set_position(self, transaction_id: str, number: int, position: Position) -> None:
         """Note where a committed batch is, now that its time has come, unless the transaction is forgotten by then."""
@@ -281,6 +289,11 @@ class TransactionTable:
                 )
             )
         return due
+
+    def oldest_undecided(self) -> list[TransactionView]:
+        """The oldest prepared and the oldest discarded transaction, as far as there is one."""
+        first = (next(self._by_age(state, (0, "")), None) for state in (PREPARED, DISCARDED))
+        return [self._existing(found[1]) for found in first if found is not None]
 
     def _by_age(self, state: int, start: tuple[int, str]) -> Iterator[tuple[int, str]]:
         end = keys.transaction_state(state + 1, 0, "")

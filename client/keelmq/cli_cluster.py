@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from keelmq import cli_nodes
-from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run
+from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run, when
 
 if TYPE_CHECKING:
     from keelmq.connection import Connection
@@ -122,6 +122,25 @@ def _role(node: dict[str, Any]) -> str:
     return role if percent is None else f"{role}, snapshot {percent} %"
 
 
+def _print_log_holders(nodes: list[dict[str, Any]]) -> None:
+    """What the log is kept for, by the leader's word, or that of any node while there is none."""
+    answering = [node for node in nodes if node.get("log_holders")]
+    if not answering:
+        return
+    node = next((node for node in answering if node.get("role") == "leader"), answering[0])
+    rows = [
+        (
+            each["kind"],
+            each["subject"],
+            each["raft_index"],
+            None if each["since_ms"] is None else when(each["since_ms"]),
+            each["bytes"],
+        )
+        for each in node["log_holders"]
+    ]
+    print_table(f"log of node {node['node_id']} is kept for", ["kind", "subject", "from entry", "since", "bytes"], rows)
+
+
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     from rich.console import Console
 
@@ -149,6 +168,7 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     ]
     columns = ["node", "url", "role", "term", "committed", "applied", "durable", "state hash", "connected to"]
     print_table(None, columns, rows)
+    _print_log_holders(nodes)
     for node in nodes:
         for alarm in node.get("alarms", ()):
             print(f"node {node['node_id']}: {alarm['severity']} alarm {alarm['code']}: {alarm['detail']}")

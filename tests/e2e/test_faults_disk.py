@@ -9,6 +9,7 @@ import pytest
 from cluster.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.small_disk import DISK_BYTES, MIB, fill
+from tests.e2e.test_retention import log_bytes
 from tests.requirements import TRACING
 
 pytestmark = pytest.mark.process
@@ -47,6 +48,42 @@ def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(sma
         ballast.unlink()
         assert wait_for(lambda: send(node, f"k{sent}").status == 200, "writes to be taken again")
         assert count(node) == sent + 1
+
+
+def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk: Path) -> None:
+    """The remedy of docs/retention.md: `cluster status` names the holder, and letting go of it works on a low disk."""
+    options = ("--segment-bytes", str(2 * MIB), "--min-free-bytes", str(24 * MIB), "--retention-check-ms", "50")
+    with ClusterProcess(small_disk, nodes=1, options=options) as cluster:
+        node = cluster.wait_leader()
+        assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1, "retention_ms": 500}).status == 201
+        half = {"transaction_id": "t-1", "producer_group": "pg", "messages": [{"topic": "disk", "body": "half"}]}
+        assert node.request("POST", "/v1/transactions", payload=half).status == 201
+        sent = 0
+
+        def is_full() -> bool:
+            nonlocal sent
+            reply = send(node, f"k{sent}", "x" * MIB)
+            sent += 1
+            assert sent < 2 * DISK_BYTES // MIB
+            return reply.status == 507
+
+        wait_for(is_full, "the disk to be full of what has expired")
+        with open(small_disk / "ballast", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 12 * MIB)
+        wait_for(lambda: b"keelmq_disk_is_low 1.0" in node.request("GET", "/metrics").body, "the disk to be low")
+        status = node.status()
+        assert status is not None
+        assert (status["log_holders"][0]["kind"], status["log_holders"][0]["subject"]) == ("transaction", "t-1")
+        commit = node.request("POST", "/v1/transactions/t-1/commit", payload={"source": "operator"})
+        assert commit.status == 507
+        rollback = node.request("POST", "/v1/transactions/t-1/rollback", payload={"source": "operator"})
+        assert rollback.status == 200
+        wait_for(lambda: log_is_short(node), "the log to go")
+        assert wait_for(lambda: send(node, "again").status == 200, "writes to be taken again")
+
+
+def log_is_short(node: NodeProcess) -> bool:
+    return log_bytes(node) < 16 * MIB
 
 
 def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_space(small_disk: Path) -> None:

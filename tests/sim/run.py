@@ -25,6 +25,7 @@ from .world import MICROSECONDS_PER_SECOND, Listener, OutOfSteps, World
 
 HEAL_US = 20 * MICROSECONDS_PER_SECOND
 STEPS_MAX = 300_000
+RELEASE_SECONDS = 30
 CLOCK_KINDS = ("wall_clock_jump", "wall_clock_strobe", "clock_jump")
 
 
@@ -80,6 +81,8 @@ class _Run:
         history.transactions.check_max = plan.settings.services.check_max
         history.transactions.retention_ms = plan.settings.services.transaction_retention_ms
         history.retention.own_ms = plan.settings.services.own_retention_ms
+        if plan.settings.services.pace is not None:
+            history.releases.replayed_kept_ms = plan.settings.services.pace.replayed_kept_ms
         self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max
@@ -106,10 +109,25 @@ class _Run:
         if not self._run(HEAL_US, self.workload.settled):
             raise Violation("progress", f"after healing {self.workload.unsettled}")
         self.workload.stop()
+        self._see_it_released()
         if not self._converge():
             raise Violation("progress", "the nodes do not converge after healing")
         for replica in self._members():
             check_account(replica, self.workload.ledger, self.observer.history)
+
+    def _see_it_released(self) -> None:
+        """What nobody needs must go in a healed cluster, or it would hold the log for ever."""
+        range_bytes = self._plan.settings.services.log_range_bytes
+        for _ in range(RELEASE_SECONDS):
+            leaders = [replica for replica in self.replicas.values() if replica.is_leader]
+            unreleased: str | None = "nobody leads"
+            if leaders:
+                leader = max(leaders, key=lambda replica: replica.raft.term)
+                unreleased = self.observer.history.releases.unreleased(leader.machine, leader.index, range_bytes)
+            if unreleased is None:
+                return
+            self._run(MICROSECONDS_PER_SECOND)
+        raise Violation("log_floor", f"{RELEASE_SECONDS} s after everything was done {unreleased}")
 
     def _run(self, duration_us: int, until: Callable[[], bool] | None = None) -> bool:
         return self._world.run(duration_us, until=until)

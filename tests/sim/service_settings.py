@@ -13,6 +13,7 @@ import cluster.retention_service
 import store.expiry
 import store.pops
 import store.queries
+import store.release
 import store.state_machine
 import store.topics
 from store.limits import DEFAULT_RETENTION_MS, TRANSACTION_RETENTION_MS
@@ -80,6 +81,7 @@ class Pace:
     keys_per_sweep: int = 50
     sweep_interval_s: float = 0.5
     outcomes_removed: int = 8
+    replayed_kept_ms: int = 300
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -96,6 +98,7 @@ class Pace:
                 (cluster.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
                 (cluster.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),
                 (store.state_machine, "OUTCOMES_REMOVED_MIN", self.outcomes_removed),
+                (store.release, "REPLAYED_KEPT_MS", self.replayed_kept_ms),
                 (store.pops, "POP_ACK_KEPT_MS", self.pop_ack_kept_ms),
                 (store.pops, "POP_ACK_SWEPT_MS", self.pop_ack_swept_ms),
                 (store.pops, "POP_HELD_MAX", self.pop_held_max),

@@ -22,6 +22,7 @@ from store.command import (
     PutSettings,
     PutTopic,
     RecordChecks,
+    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
     ResumeTransaction,
@@ -37,6 +38,7 @@ from store.topics import RETRY_PREFIX
 from .group_model import GroupModel
 from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
+from .releases import Releases
 from .retention import Retention
 from .sessions import SessionChecker
 from .transaction_model import TransactionModel
@@ -53,6 +55,7 @@ class History:
         self.groups = GroupModel(self.retention)
         self.redeliveries = RedeliveryModel(self.groups, self.retention)
         self.pops = PopModel(self.groups, self.retention)
+        self.releases = Releases(self.groups, self.pops, self.redeliveries, self.transactions, self.retention)
         self.sessions = SessionChecker()
         self._index = 0
         self._queues: dict[str, int] = {}
@@ -77,6 +80,7 @@ class History:
             ResetOffsets: self._on_reset,
             GiveBack: lambda command, result, _: redeliveries.give_back(command, result),
             ExpireMessages: self._on_expire,
+            ReleaseMessages: self.releases.release,
             ReplayDeadLetters: lambda command, result, _: redeliveries.replay(command, result),
         }
 

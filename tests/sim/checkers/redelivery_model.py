@@ -39,7 +39,7 @@ class RedeliveryModel:
     def __init__(self, groups: GroupModel, retention: Retention) -> None:
         self._groups, self._retention = groups, retention
         self._given: dict[tuple[str, Place], dict[int, str]] = {}
-        self._replayed: dict[str, set[int]] = {}
+        self._replayed: dict[str, dict[int, int]] = {}
         self.scheduled: dict[str, list[_Source]] = {}
         """By group: what must come again."""
         self.dead: dict[str, list[_Source]] = {}
@@ -70,14 +70,18 @@ class RedeliveryModel:
             letters = (DLQ_PREFIX + command.group, 0)
             self._check_refused(command.group, [(letters, offset) for offset in command.offsets], result)
             return
-        replayed = self._replayed.setdefault(command.group, set())
+        replayed = self._replayed.setdefault(command.group, {})
         for each in result.messages:
             if each.duplicate != (each.offset in replayed):
                 _fail(command.group, f"dead letter {each.offset} was replayed: {sorted(replayed)}; again: {each}")
             if not each.duplicate:
-                replayed.add(each.offset)
+                replayed[each.offset] = each.replayed_at_ms
                 source = _Source((DLQ_PREFIX + command.group, 0), each.offset, 0)
                 self.scheduled.setdefault(command.group, []).append(source)
+
+    def replayed_at_ms(self, group: str, offset: int) -> int | None:
+        """When a dead letter was replayed; None if it never was."""
+        return self._replayed.get(group, {}).get(offset)
 
     def on_committed(self, group: str, place: Place, offset: int) -> None:
         marks = self._given.get((group, place), {})

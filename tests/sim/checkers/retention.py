@@ -13,9 +13,9 @@ from store.index import Index
 from store.limits import DEFAULT_RETENTION_MS
 from store.pop_results import GroupDeleted
 from store.results import Row, TopicPut
-from store.retention_results import Expired
+from store.retention_results import Expired, ExpiredQueue
 from store.state_machine import StateMachine
-from tests.unit.store.references import counted, pointed_at
+from tests.unit.store.references import counted, pointers
 
 from .violation import Violation
 
@@ -57,21 +57,28 @@ class Retention:
     def expire(self, command: ExpireMessages, result: object, clock_ms: int) -> None:
         assert isinstance(result, Expired)
         for expired in result.queues:
-            place = (expired.topic, expired.queue)
-            if place not in self._ends:
-                raise Violation("retention", f"{place} was never heard of, and loses {expired}")
-            kept, messages = self._kept[place], 0
             retention_ms = self._retention_ms.get(expired.topic, self.own_ms)
-            while kept and kept[0].base_offset < expired.start:
-                row = kept.popleft()
+            for row in self.remove(expired):
                 over_ms = row.stored_at_ms + retention_ms
                 if retention_ms < 0 or over_ms > clock_ms:
-                    raise Violation("retention", f"{row} of {place} goes at {clock_ms}, its time is over at {over_ms}")
-                messages += row.count
-                self.gone.setdefault(place, []).append(row)
-            self._starts[place] = kept[0].base_offset if kept else self._ends[place]
-            if (expired.start, expired.messages) != (self._starts[place], messages):
-                raise Violation("retention", f"{messages} messages of {place} are gone, and it is said: {expired}")
+                    raise Violation(
+                        "retention", f"{row} of {expired} goes at {clock_ms}, its time is over at {over_ms}"
+                    )
+
+    def remove(self, expired: ExpiredQueue) -> list[Row]:
+        """What went from the front of a queue."""
+        place = (expired.topic, expired.queue)
+        if place not in self._ends:
+            raise Violation("retention", f"{place} was never heard of, and loses {expired}")
+        kept, gone = self._kept[place], list[Row]()
+        while kept and kept[0].base_offset < expired.start:
+            gone.append(kept.popleft())
+        self.gone.setdefault(place, []).extend(gone)
+        self._starts[place] = kept[0].base_offset if kept else self._ends[place]
+        messages = sum(row.count for row in gone)
+        if (expired.start, expired.messages) != (self._starts[place], messages):
+            raise Violation("retention", f"{messages} messages of {place} are gone, and it is said: {expired}")
+        return gone
 
     def on_applied(self, machine: StateMachine) -> None:
         """After each entry: what has become visible, and that nothing else has gone."""
@@ -97,7 +104,7 @@ class Retention:
                 raise Violation(
                     "retention", f"node {node_id}: {place} begins at {machine.min_offset(*place)}, not at {start}"
                 )
-        places = pointed_at(index)
+        places = [each.position for each in pointers(index)]
         first = min(places, default=None)
         if first is not None and first < position_of_floor:
             raise Violation(

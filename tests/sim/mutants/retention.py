@@ -3,10 +3,13 @@
 from typing import Any
 
 from store import keys
+from store.command import BatchHeader
 from store.commit_log import CommitLog
+from store.group_queries import GroupQueries
 from store.limits import RETENTION_FOREVER_MS
 from store.log_base import LogBase
-from store.log_references import LogReferences
+from store.log_references import Holder, LogReferences
+from store.release import MayGo, Releases
 from store.segment_files import remove_segments
 from store.state_machine import StateMachine
 from store.topics import Topic, Topics
@@ -15,7 +18,8 @@ from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
 _until, _set_start, _init = Topic.expires_until_ms, Topics.set_start, LogReferences.__init__
-_expire, _forget = TransactionTable.expire, TransactionTable._forget
+_expire, _forget, _add = TransactionTable.expire, TransactionTable._forget, TransactionTable.add
+_rule = Releases.rule
 
 
 def expires_a_little_early(topic: Topic, clock_ms: int) -> int | None:
@@ -42,7 +46,7 @@ def uses_offsets_again(topics: Topics, topic: Topic, queue: int, start: int) -> 
 
 def needs_less_of_the_log(references: LogReferences, applied_index: int) -> int:
     """The first part of the log that something points at is not counted."""
-    ranges = sorted(number for number, each in references._ranges.items() if each.count)
+    ranges = sorted(number for number, each in references._ranges.items() if any(each.counts))
     return references._ranges[ranges[1]].first_index if len(ranges) > 1 else applied_index + 1
 
 
@@ -92,7 +96,51 @@ def keeps_the_log_of_forgotten_transactions(
     """A transaction goes, and the log is still counted as needed for its halves."""
     _forget(table, transaction_id, record)
     for batch in record.batches:
-        table._references.add(batch.block)
+        table._references.add(batch.block, Holder.TRANSACTION)
+
+
+def keeps_the_log_of_decided_transactions(table: TransactionTable, record: TransactionRecord) -> None:
+    """A transaction is decided, and its halves hold the log on."""
+
+
+def releases_halves_before_they_are_decided(
+    table: TransactionTable, transaction_id: str, record: TransactionRecord, headers: tuple[BatchHeader, ...]
+) -> None:
+    """The log is let go of as soon as a half is prepared."""
+    _add(table, transaction_id, record, headers)
+    for batch in record.batches:
+        table._references.remove(batch.block, Holder.TRANSACTION)
+
+
+def keeps_what_was_processed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
+    """What a group has processed among its retries stays until its retention is over."""
+    return None if topic.holder is Holder.RETRY else _rule(releases, topic, clock_ms)
+
+
+def lets_views_hold_the_log(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
+    """What the half topic shows of decided transactions holds the log."""
+    return None if topic.holder is Holder.VIEW else _rule(releases, topic, clock_ms)
+
+
+def keeps_dead_letters_that_were_replayed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
+    """A dead letter that was replayed holds the log as if nobody had looked at it."""
+    return None if topic.holder is Holder.DEAD_LETTER else _rule(releases, topic, clock_ms)
+
+
+def releases_what_is_handed_out(groups: GroupQueries, name: str, topic: Topic, queue: int) -> int:
+    """A retry that a pop consumer holds counts as processed."""
+    group = groups._groups.get(name)
+    return 0 if group is None else group.offsets.get((topic.id, queue), 0)
+
+
+def releases_what_was_not_processed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
+    """What a group is given again goes as soon as it is there."""
+    return (lambda row: True) if topic.holder is Holder.RETRY else _rule(releases, topic, clock_ms)
+
+
+def releases_dead_letters_that_nobody_replayed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
+    """Dead letters go at once."""
+    return (lambda row: True) if topic.holder is Holder.DEAD_LETTER else _rule(releases, topic, clock_ms)
 
 
 def removes_what_the_index_has_not_on_disk(machine: StateMachine) -> int:
@@ -124,6 +172,18 @@ MUTANTS = (
     mutant(15, Swap(TransactionTable, "expire", forgets_what_was_resumed), rare=True),
     mutant(15, Swap(TransactionTable, "expire", never_forgets_a_transaction)),
     mutant(15, Swap(TransactionTable, "_forget", keeps_the_log_of_forgotten_transactions)),
+    mutant(15, Swap(TransactionTable, "_release", keeps_the_log_of_decided_transactions)),
+    mutant(
+        15,
+        Swap(TransactionTable, "add", releases_halves_before_they_are_decided),
+        Swap(TransactionTable, "_release", keeps_the_log_of_decided_transactions),
+    ),
+    mutant(15, Swap(Releases, "rule", keeps_what_was_processed)),
+    mutant(15, Swap(Releases, "rule", lets_views_hold_the_log)),
+    mutant(15, Swap(Releases, "rule", keeps_dead_letters_that_were_replayed), rare=True),
+    mutant(15, Swap(GroupQueries, "processed", releases_what_is_handed_out)),
+    mutant(15, Swap(Releases, "rule", releases_what_was_not_processed)),
+    mutant(15, Swap(Releases, "rule", releases_dead_letters_that_nobody_replayed)),
     mutant(15, Swap(LogReferences, "__init__", forgets_after_a_restart_what_points_at_the_log)),
     mutant(8, Swap(StateMachine, "flush", removes_what_the_index_has_not_on_disk), rare=True),
     mutant(10, Swap(CommitLog, "drop_before", removes_segments_before_their_base), rare=True),

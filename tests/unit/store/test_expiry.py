@@ -24,12 +24,14 @@ from store.command import (
     PutGroup,
     PutTopic,
     QueueOffset,
+    ReleaseMessages,
     ReplayDeadLetters,
     ResumeTransaction,
     SweepIndex,
 )
 from store.command import Proposal as Proposed
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
+from store.log_references import Holder
 from store.message_index import key_hash
 from store.results import QueueRange
 from store.retention_results import Expired, ExpiredQueue, Swept
@@ -184,7 +186,7 @@ def test_nothing_begins_to_point_at_what_nothing_pointed_at(exact: Replica) -> N
     exact.one(produce(header(batch_id="b0")))
     references = exact.machine._references
     with pytest.raises(AssertionError, match="nothing pointed at log position 0"):
-        references.add(BlockLocation(0, 0, 1, 0, "b"))
+        references.add(BlockLocation(0, 0, 1, 0, "b"), Holder.MESSAGE)
 
 
 def test_a_message_that_was_given_back_keeps_its_block(exact: Replica) -> None:
@@ -222,13 +224,13 @@ def test_an_undecided_transaction_keeps_its_block_for_ever(exact: Replica) -> No
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])
 def test_a_decided_transaction_goes_with_its_timeline_when_its_time_is_over(exact: Replica, decision: Decision) -> None:
-    prepared = entry_of(exact, prepare("tx", header(batch_id="b0")))
+    exact.one(prepare("tx", header(batch_id="b0")))
     exact.now_ms = 5_000
     exact.one(Decide("tx", decision))
     over_ms = 5_000 + TRANSACTION_RETENTION_MS
     assert not exact.machine.has_expired_others(over_ms - 1)
     assert expire(exact, over_ms - 1, queues=(*ALL, *SYSTEM)).transactions == 0
-    assert exact.machine.log_floor == prepared
+    assert exact.machine.timeline("tx")
     assert exact.machine.has_expired_others(over_ms)
     assert expire(exact, over_ms, queues=(*ALL, *SYSTEM)).transactions == 1
     assert exact.machine.transaction("tx") is None
@@ -338,6 +340,9 @@ def random_commands(random: Random) -> list[Proposed | Command]:
         [CommitOffsets("g", None, None, (QueueOffset("orders", 0, number % 20),))],
         [ExpireMessages(places, random.randint(1, 4))],
         [ExpireMessages(places, 100)],
+        [ReleaseMessages(tuple(topic for topic, _ in places), random.randint(1, 9))],
+        [CommitOffsets("g", None, None, (QueueOffset("%RETRY%g", 0, number % 9),))],
+        [GiveBack("g", None, None, (GivenBack(SYSTEM[0][0], 0, number % 9, delay_ms=number % 2),))],
         [SweepIndex(random.randint(1, 9))],
     )
     return random.choice(choices)

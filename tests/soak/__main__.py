@@ -1,0 +1,178 @@
+"""`make soak`: a steady load with short retention on three real nodes, and whether their disks and memory are flat.
+
+The last line is `RESULT {json}`. Exit status 1 when something grew, a node ended, or the load was too small to tell.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.soak.growth import MIB, Growth, Sample, growth_of
+from tests.soak.load import Load
+
+SAMPLE_S: Final = 5.0
+RETENTION_MS: Final = 5_000
+SEGMENT_BYTES: Final = 4 * MIB
+
+LOG_GROWTH_MAX: Final = 16 * MIB
+"""A range of 4 MiB of positions is kept whole, a segment of 4 MiB goes whole, and another two are preallocated."""
+LOAD_MIN: Final = 6
+"""The log that was written after the warm-up, in LOG_GROWTH_MAX: with less, a log that is never cut could pass."""
+INDEX_GROWTH_MAX: Final = 24 * MIB
+"""Three memtables of 8 MiB reach the disk in steps."""
+INDEX_BYTES_PER_EVENT: Final = 600
+"""And this for each transaction and request: the index keeps decided transactions and their op messages for 72 hours,
+what a search finds until it is swept out (hourly), and ids for 15 minutes."""
+MEMORY_GROWTH_MAX: Final = 24 * MIB
+"""Caches are full after the warm-up; allocators keep some of what a burst took."""
+OPTIONS: Final = (
+    *("--election-timeout-ms", "1500", "--heartbeat-ms", "150", "--retention-check-ms", "1000"),
+    *("--check-interval-ms", "3000", "--checks-per-second", "100", "--cache-bytes", str(4 * MIB)),
+)
+
+
+class Figures(NamedTuple):
+    """Of one node at one time."""
+
+    log_bytes: int
+    index_bytes: int
+    memory_bytes: int
+    last_index: int
+
+
+def figures_of(node: NodeProcess) -> Figures:
+    """The log's and the index's files as long as they are, and resident memory. OSError when the node is gone."""
+    status = (Path("/proc") / str(node.pid) / "status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    view = node.status() or {}
+    return Figures(
+        size_of(node.data_dir / "log"),
+        size_of(node.data_dir / "index"),
+        int(resident.split()[1]) * 1024,
+        int(view.get("applied_index", 0)),
+    )
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the files in a directory, of which some may go meanwhile."""
+    total = 0
+    for path in directory.iterdir():
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+class Soak:
+    def __init__(self, cluster: ClusterProcess, load: Load, minutes: float, console: Console) -> None:
+        self._cluster, self._load, self._console = cluster, load, console
+        self._minutes = minutes
+        self.samples: dict[int, list[tuple[float, Figures]]] = {node_id: [] for node_id in cluster.nodes}
+        self.events: list[Sample] = []
+        self.written: list[Sample] = []
+
+    async def run(self) -> None:
+        """Load and look, until the time is over or a node has ended."""
+        stop = asyncio.Event()
+        loading = asyncio.create_task(self._load.run(stop))
+        begun_s = time.monotonic()
+        try:
+            while time.monotonic() - begun_s < self._minutes * 60 and not loading.done():
+                await asyncio.sleep(SAMPLE_S)
+                await asyncio.to_thread(self._look, time.monotonic() - begun_s)
+        finally:
+            stop.set()
+            await loading
+
+    def _look(self, at_s: float) -> None:
+        for node_id, node in self._cluster.nodes.items():
+            if not node.running():
+                raise RuntimeError(f"node {node_id} ended\n{self._cluster.tails()}")
+            self.samples[node_id].append((at_s, figures_of(node)))
+        counts = self._load.counts
+        self.events.append(Sample(at_s, sum(count for name, count in counts.items() if name != "messages")))
+        positions = [int(path.stem) for node in self._cluster.alive() for path in (node.data_dir / "log").glob("*.log")]
+        self.written.append(Sample(at_s, max(positions, default=0)))
+        if len(self.events) % 6 == 0:
+            shown = "; ".join(
+                f"node {node_id}: log {found[-1][1].log_bytes / MIB:.0f}, index {found[-1][1].index_bytes / MIB:.1f}, "
+                f"memory {found[-1][1].memory_bytes / MIB:.0f} MiB"
+                for node_id, found in self.samples.items()
+            )
+            self._console.print(f"{at_s:5.0f} s: {counts['messages']} messages; {shown}", highlight=False)
+
+    def growth(self, node_id: int, name: str) -> Growth:
+        return growth_of([Sample(at_s, getattr(found, name)) for at_s, found in self.samples[node_id]])
+
+
+def judge(soak: Soak, console: Console) -> dict[str, object]:
+    """The table, and what grew."""
+    events = growth_of(soak.events).total
+    written = growth_of(soak.written).total
+    bounds = {
+        "log_bytes": float(LOG_GROWTH_MAX),
+        "index_bytes": INDEX_GROWTH_MAX + INDEX_BYTES_PER_EVENT * events,
+        "memory_bytes": float(MEMORY_GROWTH_MAX),
+    }
+    table = Table("node", "figure", "at the end, MiB", "highest, MiB", "growth, MiB", "at most", "flat")
+    grew: list[str] = []
+    figures: dict[str, dict[str, float]] = {}
+    for node_id, found in soak.samples.items():
+        for name, bound in bounds.items():
+            total = soak.growth(node_id, name).total
+            values = [getattr(each, name) / MIB for _, each in found]
+            flat = total <= bound
+            if not flat:
+                grew.append(f"node {node_id}: {name}")
+            numbers = (values[-1], max(values), total / MIB, bound / MIB)
+            table.add_row(str(node_id), name, *(f"{number:.1f}" for number in numbers), "yes" if flat else "NO")
+            figures[f"{node_id} {name}"] = {"end_mib": round(values[-1], 1), "growth_mib": round(total / MIB, 2)}
+    if written < LOAD_MIN * LOG_GROWTH_MAX:
+        grew.append(
+            f"too little load: {written / MIB:.0f} MiB of log after the warm-up of {LOAD_MIN * LOG_GROWTH_MAX >> 20}"
+        )
+    console.print(table)
+    return {"failed": grew, "written_mib": round(written / MIB), "figures": figures}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="How long to load the cluster.")
+    parser.add_argument("--seed", type=int, default=1, help="Of what the load draws.")
+    parser.add_argument("--keep", action="store_true", help="Leave the data of the nodes behind.")
+    options = parser.parse_args()
+    console = Console()
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-soak-"))
+    failed: dict[str, object] = {}
+    try:
+        with ClusterProcess(directory, options=OPTIONS) as cluster:
+            cluster.wait_leader()
+            load = Load([node.url for node in cluster.nodes.values()], options.seed, RETENTION_MS)
+            soak = Soak(cluster, load, options.minutes, console)
+            asyncio.run(soak.run())
+            view = (cluster.wait_leader().status()) or {}
+            failed = judge(soak, console)
+            failed |= {"log_holders": view.get("log_holders"), "alarms": view.get("alarms")}
+            failed["counts"] = dict(load.counts)
+    finally:
+        if options.keep:
+            console.print(f"data: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print("RESULT", json.dumps({"minutes": options.minutes, "seed": options.seed, **failed}))
+    return 1 if failed["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
