@@ -302,8 +302,8 @@ class RaftNode:
         self._sync_thread.request()
         return index
 
-    def _apply(self, entries: Sequence[Entry]) -> list[Any]:
-        return self.state_machine.apply(entries)
+    def _apply(self, entries: Sequence[Entry], may_go_on: Callable[[], bool]) -> list[Any]:
+        return self.state_machine.apply(entries, may_go_on)
 
     # --- driving -----------------------------------------------------------------------------------------------
 
@@ -329,6 +329,10 @@ class RaftNode:
             self._sync_thread.request()
             if self._raft.role != LEADER:
                 return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
+        self._tick_soon()
+
+    def _tick_soon(self) -> None:
+        """In the next turn of the loop, after what has arrived by then."""
         if not self._tick_scheduled:
             self._tick_scheduled = True
             self._loop.call_soon(self._tick)
@@ -364,7 +368,7 @@ class RaftNode:
             for callback in self._on_applied:
                 callback()
         if self._raft.has_unapplied:
-            self._after_event()
+            self._tick_soon()
         if self._raft.has_unannounced_commit and not self._notice_scheduled:
             self._notice_scheduled = True
             self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)

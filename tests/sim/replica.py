@@ -58,6 +58,8 @@ class Settings:
     segment_bytes: int = 16 * 1024
     cache_bytes: int = 8 * 1024
     flush_entries: int = 40
+    apply_cost_us: int = 0
+    """Time that applying an entry takes; the node does nothing else meanwhile."""
     max_entries_in_flight: int = 4
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024
@@ -108,6 +110,7 @@ class Replica:
         self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
         self._thawing = False
         self._frozen_until_us = 0
+        self._held_us = 0  # what the step that runs has taken
 
     @property
     def _founders(self) -> range:
@@ -160,7 +163,7 @@ class Replica:
         self.life += 1
         self._front = None
         self._indexes.begin_life()
-        self._frozen_until_us = 0
+        self._frozen_until_us = self._held_us = 0
         self._waiting = []
         self.disk.failures_seen = 0
         self.alive, self.buried = True, False
@@ -358,6 +361,17 @@ class Replica:
         """SIGSTOP: nothing of this node runs for so long; what arrives waits."""
         self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
 
+    def take(self, duration_us: int) -> None:
+        """The step that runs takes so long: its clock goes on, and nothing else of this node runs until then."""
+        self._held_us += duration_us
+        self.world.skew_us += duration_us
+
+    def _end_step(self) -> None:
+        held_us, self._held_us = self._held_us, 0
+        if held_us:
+            self.observer.on_held(self, held_us)
+            self.freeze(held_us)
+
     def run(self, action: Callable[[], None]) -> None:
         """Run code of this node, on its loop and by its clock, and look at the node afterwards."""
         if not self._may_run(self.run, action):
@@ -368,6 +382,7 @@ class Replica:
         _set_running_loop(self.loop)
         try:
             action()
+            self._end_step()
             if self.alive:
                 observer.after_step(self)
         except LogError as error:
