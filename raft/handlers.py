@@ -274,9 +274,15 @@ class SafeSyncObj(FollowerHandlers):
 
     def _count_acknowledged(self, peer: int) -> None:
         """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
-        counts that one.
+        counts that one. What ends before the own no-op commits nothing (row 17).
         """
-        self.set_match(peer, min(self._progress[peer].counted, self.log.synced_index))
+        counted = min(self._progress[peer].counted, self.log.synced_index)
+        self.set_match(peer, counted if counted >= self._leads_from else 0)
+
+    def _commit_own_term(self) -> None:
+        """Row 17: the own no-op, once a majority holds it durably, and with it everything before."""
+        if self.commit_index < self._leads_from <= self.commit_limit:
+            self.commit_index = self._leads_from
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
@@ -319,7 +325,9 @@ class SafeSyncObj(FollowerHandlers):
             self.become(FOLLOWER)
             self.set_leader(None)
         self._vote_again()
-        self._go_on_sending()
+        if self.role == LEADER:
+            self._commit_own_term()
+            self._go_on_sending()
         super()._onTick(timeToWait)
         if self.role == LEADER:
             self.snapshots.tick()

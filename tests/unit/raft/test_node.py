@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from crc32c import crc32c
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NoLeader, NotLeader, RaftError, UnknownOutcome
+from raft.journal import Journal
 from raft.messages import Append, AppendReply
 from raft.node import RaftNode
 from raft.proposals import Applied
@@ -418,6 +420,35 @@ async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_
         leader = await leader_of(members)
         assert leader.node.term > term
         await leader.node.propose(message("b"))
+
+
+async def test_a_new_leader_does_not_walk_through_its_log_to_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nodes whose indexes are made anew, nothing is known to be committed. The walk held the loop in every tick."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        for number in range(100):
+            await leader.node.propose(message(f"b{number}"))
+        last_index = leader.log.last_index
+        for member in members:
+            await member.stop()
+            shutil.rmtree(member.directory / "index")
+        looked_at: list[int] = []
+        item = Journal._item
+
+        def watched_item(journal: Journal, index: int) -> tuple[bytes, int, int]:
+            looked_at.append(index)
+            return item(journal, index)
+
+        monkeypatch.setattr(Journal, "_item", watched_item)
+        for member in members:
+            await member.start()
+        await leader_of(members)
+        await until(lambda: same_state(members))
+        assert members[0].machine.applied_index > last_index >= 100
+        assert sum(index not in (0, 1) for index in looked_at) < 30
 
 
 async def test_a_node_that_is_removed_while_it_runs_says_so(tmp_path: Path) -> None:
