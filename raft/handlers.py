@@ -280,8 +280,8 @@ class SafeSyncObj(FollowerHandlers):
         self.set_match(peer, counted if counted >= self._leads_from else 0)
 
     def _commit_own_term(self) -> None:
-        """Row 17: the own no-op, once a majority holds it durably, and with it everything before."""
-        if self.commit_index < self._leads_from <= self.commit_limit:
+        """Row 17: the own no-op, once this node and a majority hold it durably, and with it everything before."""
+        if self.commit_index < self._leads_from <= min(self.commit_limit, self.log.synced_index):
             self.commit_index = self._leads_from
 
     # --- snapshots ---------------------------------------------------------------------------------------------
