@@ -198,6 +198,13 @@ class Index:
             path = self._database.path()
             raise (_full("flush", path) if _says_full(error) else DiskError("flush", path, 0, str(error))) from error
 
+    def begin_flush(self) -> bool:
+        """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""
+        if self._database.property_int_value("rocksdb.num-immutable-mem-table"):
+            return False
+        self.flush(wait=False)
+        return True
+
     def close(self) -> None:
         """Flush and close. What is staged and not committed is dropped. DiskFull or DiskError when what was committed
         since the last flush is not on disk; it is closed all the same."""

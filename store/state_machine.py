@@ -305,9 +305,15 @@ class StateMachine(Queries):
         self._unflushed_entries += entries
         log_bytes = last.position + len(last.payload) - self._flushed_position
         if log_bytes >= self._flush_log_bytes or self._unflushed_entries >= self._flush_entries:
-            self._index.flush(wait=False)
-            self._flushed_position = last.position
+            self.begin_flush()
+
+    def begin_flush(self) -> bool:
+        """Begin to bring to disk what is applied, in the background; False when that is under way from earlier."""
+        begun = self._index.begin_flush()
+        if begun:
+            self._flushed_position = None
             self._unflushed_entries = 0
+        return begun
 
     @property
     def log_floor(self) -> int:

@@ -18,7 +18,7 @@ from cluster.long_poll import AppliedWaiters
 from raft.clock import Clock
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
-from raft.library import LEADER
+from raft.library import LEADER, now
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
@@ -210,7 +210,7 @@ class Replica:
             retain_behind_bytes=settings.cuts.retain_behind_bytes if settings.cuts else 1 << 30,
         )
         self._transport = SimTransport(self)
-        clock = Clock(self._wall_ms)
+        clock = Clock(self._wall_ms, worked_s=now)
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
                 config,

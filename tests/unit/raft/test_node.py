@@ -422,6 +422,25 @@ async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_
         await leader.node.propose(message("b"))
 
 
+@pytest.mark.parametrize("work_ms", [0, 3_600_000])
+async def test_the_index_is_brought_to_disk_after_some_work_of_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work_ms: int
+) -> None:
+    """A restart applies again what was not: that must not take long, whatever entries cost."""
+    monkeypatch.setattr("raft.node.FLUSH_WORK_MS", work_ms)
+    async with cluster(1, tmp_path) as [member]:
+        await leader_of([member])
+        await put_topic(member)
+
+        def unflushed() -> int:
+            return int(member.index._database.property_int_value("rocksdb.num-entries-active-mem-table") or 0)
+
+        if work_ms:
+            assert unflushed() > 0
+        else:
+            await until(lambda: unflushed() == 0)
+
+
 async def test_a_new_leader_does_not_walk_through_its_log_to_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
