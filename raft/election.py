@@ -165,11 +165,11 @@ class ElectionHandlers(PinnedSyncObj):
         """
         before, has_stood = self._awake_at, self.has_stood
         self._awake_at = now()
-        if not has_stood:
+        if not has_stood or not self.other_voters:
             return
         self._pre_votes, self._standing = None, False
         self.election_deadline = max(self.election_deadline, now() + FIRST_WAIT_SHARE * self.conf.raftMinTimeout)
-        if self.role == LEADER and self.other_voters:
+        if self.role == LEADER:
             log.warning("stepping down: this node did nothing for %d ms", 1000 * (self._awake_at - before))
             self.become(FOLLOWER)
             self.set_leader(None)

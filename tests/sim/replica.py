@@ -59,7 +59,7 @@ class Settings:
     cache_bytes: int = 8 * 1024
     flush_entries: int = 40
     apply_cost_us: int = 0
-    """Time that applying an entry takes; the node does nothing else meanwhile."""
+    """Applying an entry takes as long."""
     max_entries_in_flight: int = 4
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024
@@ -109,8 +109,7 @@ class Replica:
         self._stop_task: Any = None
         self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
         self._thawing = False
-        self._frozen_until_us = 0
-        self._held_us = 0  # what the step that runs has taken
+        self._frozen_until_us = self._held_us = 0
 
     @property
     def _founders(self) -> range:
@@ -362,15 +361,9 @@ class Replica:
         self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
 
     def take(self, duration_us: int) -> None:
-        """The step that runs takes so long: its clock goes on, and nothing else of this node runs until then."""
+        """The step that runs takes so long: its clock goes on, and nothing else of the node runs meanwhile."""
         self._held_us += duration_us
         self.world.skew_us += duration_us
-
-    def _end_step(self) -> None:
-        held_us, self._held_us = self._held_us, 0
-        if held_us:
-            self.observer.on_held(self, held_us)
-            self.freeze(held_us)
 
     def run(self, action: Callable[[], None]) -> None:
         """Run code of this node, on its loop and by its clock, and look at the node afterwards."""
@@ -382,7 +375,10 @@ class Replica:
         _set_running_loop(self.loop)
         try:
             action()
-            self._end_step()
+            if self._held_us:
+                observer.on_held(self, self._held_us)
+                self.freeze(self._held_us)
+                self._held_us = 0
             if self.alive:
                 observer.after_step(self)
         except LogError as error:
