@@ -22,6 +22,7 @@ from cluster.data_directory import DataDirectory, Identity
 from cluster.disk_guard import DiskGuard
 from cluster.exit_codes import ExitCode, StartupError
 from cluster.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.loop_watch import LoopWatch
 from cluster.metrics import MeasuredDisk, Metrics
 from cluster.response_writer import connections_max
 from cluster.services import Services
@@ -112,7 +113,9 @@ class Broker:
         )
         self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms))
         self._disk_guard = DiskGuard(self.core, disk, str(path))
-        self.services.alarms.add(self._disk_guard.conditions)
+        self._loop_watch = LoopWatch(self.core)
+        for source in (self._disk_guard.conditions, self._loop_watch.conditions):
+            self.services.alarms.add(source)
 
     @classmethod
     def open(cls, config: NodeConfig, on_fatal: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> "Broker":
@@ -142,6 +145,7 @@ class Broker:
             raise
         self.services.start()
         self._disk_guard.start()
+        self._loop_watch.start()
         assert runner.server is not None
         limit = ConnectionLimit(runner.server, connections_max())
         server = await asyncio.get_running_loop().create_server(limit, sock=listener, backlog=HTTP_BACKLOG)
@@ -186,6 +190,7 @@ class Broker:
         await self.services.leave()
         server.close()
         await runner.cleanup()
+        self._loop_watch.stop()
 
 
 def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:

@@ -1,7 +1,7 @@
 """The node itself: state of the cluster, probes and metrics."""
 
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
@@ -13,12 +13,16 @@ from cluster.api import json_response
 from cluster.config import Address
 from cluster.core import Core
 from cluster.log_front import LogFront
+from cluster.loop_watch import STALL_S
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
 from cluster.responses import HealthView, LogHolderView, Response, Role
 from cluster.routes import TEXT, Route, json_of
 from cluster.snapshot_metrics import snapshot_metrics
 from cluster.state_gauges import state_gauges
+
+BEHIND_ENTRIES_MAX: Final = 10_000
+"""A node that has more committed entries than this to apply shows a past that is too long ago."""
 
 
 class NodeView(Response, kw_only=True, frozen=True):
@@ -156,6 +160,10 @@ class ClusterApi:
             if raft.applied_index < raft.commit_index:
                 return f"applied {raft.applied_index} of {raft.commit_index} entries"
             self._caught_up = True
+        if raft.commit_index - raft.applied_index > BEHIND_ENTRIES_MAX:
+            return f"applied {raft.applied_index} of {raft.commit_index} committed entries"
+        if core.loop_delay_s >= STALL_S:
+            return f"the event loop is late: it stood for {core.loop_delay_s:.1f} s until a moment ago"
         return None
 
     def _conditions(self) -> Iterator[Condition]:

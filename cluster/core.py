@@ -61,6 +61,8 @@ class Core:
         """Set by the disk guard: writes are refused, reads go on."""
         self.disk_free_bytes = 0
         """Set by the disk guard."""
+        self.loop_delay_s = 0.0
+        """Set by the loop watch: how late the event loop came to its last beat."""
         self._on_fatal = on_fatal
         self._id_prefix = id_prefix
         self._ids = 0

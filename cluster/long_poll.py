@@ -4,7 +4,7 @@ A waiter costs nothing until its own queue moves: `notice` is told what each app
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from store.commit_log import Entry
@@ -187,8 +187,10 @@ class WakingStateMachine(StateMachine):
         super().__init__(index, flush_entries=flush_entries, log_range_bytes=log_range_bytes)
         self._waiters = waiters
 
-    def apply(self, entries: Sequence[Entry]) -> list[list[Result | Refused]]:
-        outcomes = super().apply(entries)
+    def apply(
+        self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
+    ) -> list[list[Result | Refused]]:
+        outcomes = super().apply(entries, may_go_on)
         for results in outcomes:
             for result in results:
                 self._waiters.notice(result)

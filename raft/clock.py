@@ -19,6 +19,8 @@ class Clock(NamedTuple):
     """Milliseconds since 1970; may leap, in both directions."""
     steady_s: Callable[[], float] = now
     """Seconds from any beginning; never leaps."""
+    worked_s: Callable[[], float] = time.thread_time
+    """Seconds of processor time that the thread which asks has used."""
 
 
 SYSTEM_CLOCK: Final = Clock(lambda: time.time_ns() // 1_000_000)

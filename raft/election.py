@@ -40,6 +40,10 @@ from store.log_errors import DiskFull
 
 log = logging.getLogger(__name__)
 
+FIRST_WAIT_SHARE = 0.3
+"""A node that has just started, or stood, waits for a leader for this share of an election timeout: three heartbeats at
+least."""
+
 
 class PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped
     """The transport as the library sees it: its own two messages become ours, and nothing else leaves through it."""
@@ -87,6 +91,7 @@ class ElectionHandlers(PinnedSyncObj):
         self._forgotten = ""  # what this disk lacks of what it once held, in words
         self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
+        self._awake_at = now()
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,
             heartbeat_ms=config.heartbeat_ms,
@@ -183,9 +188,33 @@ class ElectionHandlers(PinnedSyncObj):
         self.journal.lose_vote()
         self.on_forgotten()
 
+    # --- a loop that stood -------------------------------------------------------------------------------------
+
+    @property
+    def has_stood(self) -> bool:
+        """Whether this node did nothing for an election timeout, up to now: the others may have another leader."""
+        return now() - self._awake_at > self.config.election_timeout_ms / 1000
+
+    def notice_stall(self) -> None:
+        """Called before anything else is done. After a stall of an election timeout a leader steps down: answers that
+        piled up in its sockets look as if its followers had just spoken. Who does not lead hears first what came in
+        meanwhile: that no heartbeat was seen is no leader's fault.
+        """
+        before, has_stood = self._awake_at, self.has_stood
+        self._awake_at = now()
+        if not has_stood or not self.other_voters:
+            return
+        self._pre_votes, self._standing = None, False
+        self.election_deadline = max(self.election_deadline, now() + FIRST_WAIT_SHARE * self.conf.raftMinTimeout)
+        if self.role == LEADER:
+            log.warning("stepping down: this node did nothing for %d ms", 1000 * (self._awake_at - before))
+            self.become(FOLLOWER)
+            self.set_leader(None)
+
     # --- incoming ----------------------------------------------------------------------------------------------
 
     def handle_message(self, peer: int, message: Any) -> None:
+        self.notice_stall()
         term = message.message.term if isinstance(message, Append) else message.term
         own_term = self.term
         if term > own_term:

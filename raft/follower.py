@@ -9,7 +9,7 @@ from raft.config import RaftConfig
 from raft.election import ElectionHandlers
 from raft.errors import SafetyViolation
 from raft.journal import Journal
-from raft.library import LEADER
+from raft.library import LEADER, now
 from raft.membership import Membership, decode_configuration
 from raft.messages import Append, AppendEntries, AppendReply, PreVote
 from store.log_errors import DiskFull
@@ -23,6 +23,8 @@ LOST_ELSEWHERE = (
     "--from-index {index}' what the others lack, and send that again; then empty the directory and start the node, "
     "which the others fill"
 )
+ANSWERS_PER_HEARTBEAT = 4
+"""The same answer to heartbeats is given this often at most in the time between two."""
 
 
 class FollowerHandlers(ElectionHandlers):
@@ -36,6 +38,8 @@ class FollowerHandlers(ElectionHandlers):
         self._known_committed = 0  # committed by the leader's word and matching here, but maybe not yet durable here
         self._asked: set[int] = set()
         self._is_full = False
+        self._heartbeat_answered: tuple[int, AppendReply] | None = None
+        self._heartbeat_answered_s = 0.0
         super().__init__(config, journal, transport, membership)
 
     def on_append(self, peer: int, append: Append) -> None:
@@ -58,8 +62,17 @@ class FollowerHandlers(ElectionHandlers):
         self._rejoin.follow(message.term, message.commit_index)
         if append.entries:
             self.gate.submit(peer, self._reply(True, match), match, self.log.synced_index)
-        else:  # a heartbeat is answered at once: a slow disk is not a dead node
-            self.send(peer, self._reply(True, min(match, self.log.synced_index)))
+        else:
+            self._answer_heartbeat(peer, self._reply(True, min(match, self.log.synced_index)))
+
+    def _answer_heartbeat(self, peer: int, reply: AppendReply) -> None:
+        """At once: a slow disk is not a dead node. Of heartbeats that piled up while this node stood, one in a while:
+        the same answer again tells the leader nothing.
+        """
+        again_s = self.config.heartbeat_ms / 1000 / ANSWERS_PER_HEARTBEAT
+        if self._heartbeat_answered != (peer, reply) or now() - self._heartbeat_answered_s >= again_s:
+            self._heartbeat_answered, self._heartbeat_answered_s = (peer, reply), now()
+            self.send(peer, reply)
 
     def _reply(self, success: bool, match_index: int, rejected_prev: int = 0, hint: int = 0) -> AppendReply:
         votes = self.votes

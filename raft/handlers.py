@@ -12,6 +12,7 @@ from typing import Any
 from pysyncobj.transport import Transport as LibraryTransport
 
 from raft.config import RaftConfig
+from raft.election import FIRST_WAIT_SHARE
 from raft.errors import MembershipRefused, NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
 from raft.follower import FollowerHandlers
 from raft.journal import Journal
@@ -36,19 +37,21 @@ APPEND_BYTES = 4 * 1024 * 1024
 """Entries in one append_entries message; a larger entry travels alone, always whole (row 2: never in chunks)."""
 SYNC_OVERDUE_TIMEOUTS = 4
 """A leader whose oldest unsynced entry has waited for this many election timeouts steps down: it can commit nothing."""
-FIRST_WAIT_SHARE = 0.3
-"""A node that has just started waits for a leader for this share of its election timeout: three heartbeats at least."""
-APPLY_BYTES = 8 * 1024 * 1024
-"""Entries applied per step, so that a long replay does not silence the node's heartbeats."""
+APPLY_BYTES = 1024 * 1024
+"""Entries read at a time to be applied; a larger entry is read alone."""
+APPLY_BUDGET_MS = 4
+"""After this long the next entry is left to the next turn of the loop: votes, heartbeats and clients come in between,
+however much there is to apply. One entry is applied whole (docs/architecture.md says what one can cost)."""
 
-Apply = Callable[[Sequence[Entry]], list[Any]]
+Apply = Callable[[Sequence[Entry], Callable[[], bool]], list[Any]]
 OnOutcome = Callable[[Entry | None, Any], None]
 
 
 class SafeSyncObj(FollowerHandlers):
     """One node. The owner drives it: `doTick()` on a timer and after events, `on_synced()` after each finished sync.
 
-    `apply(entries)` must return one result per entry and raise only when the node must stop. Every SafetyViolation,
+    `apply(entries, may_go_on)` applies the first entry, and the next ones while `may_go_on()` says so after each; it
+    must return one result per entry that it applied, and raise only when the node must stop. Every SafetyViolation,
     LogFailed or exception of `apply` that comes out of a method means that this node must not go on.
     """
 
@@ -70,12 +73,14 @@ class SafeSyncObj(FollowerHandlers):
         """Called when another configuration is in force, or known to be committed."""
         self._progress: dict[int, Progress] = {}
         self.snapshots = Snapshots(self, snapshot_store, on_installed)
+        self._answered: dict[int, bool] = {}  # peers that answered since the last step; True: wants an append anyway
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
         self._leads_from = 0  # index of the no-op of the own leadership
         self._incarnations: dict[int, str] = {}
         self._unsynced_since: float | None = None
         self._synced_index = journal.log.synced_index  # when `_unsynced_since` was last looked at
         self._apply = apply
+        self._to_apply: Sequence[Entry] = ()  # committed entries that were read and not applied yet
         # Leader: when, and where its log ended; the later one first.
         self._rounds = (float("-inf"), 0), (float("-inf"), 0)
         super().__init__(config, journal, transport, membership)
@@ -91,8 +96,9 @@ class SafeSyncObj(FollowerHandlers):
 
     @property
     def leads_and_knows_all(self) -> bool:
-        """Leads, and has applied everything that was committed before it did."""
-        return bool(self.role == LEADER and self.last_applied >= self._leads_from)
+        """Leads, did not stand until a moment ago, and has applied everything that was committed before it led."""
+        stood = self.has_stood and self.other_voters
+        return bool(self.role == LEADER and self.last_applied >= self._leads_from and not stood)
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
@@ -123,6 +129,7 @@ class SafeSyncObj(FollowerHandlers):
         return index
 
     def _propose(self, kind: int, payload: bytes, on_outcome: OnOutcome) -> int:
+        self.notice_stall()
         if self.role != LEADER:
             raise NoLeader if self.leader_id is None else NotLeader(self.leader_id)
         index = self.log.last_index + 1
@@ -252,20 +259,34 @@ class SafeSyncObj(FollowerHandlers):
             if progress.on_reject(reply.rejected_prev, reply.hint):
                 if progress.next_index <= self.log.base.index == reply.rejected_prev:
                     self.snapshots.want(peer)
-                self._send_appends_to(peer, progress, heartbeat=True)
+                self._answered[peer] = True
             return
         progress.on_ack(reply.match_index, counts=reply.counts)
         if progress.counted >= self._leads_from:
             self.knowledge.acknowledged(peer, self.term, progress.counted)
         self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
-        self._send_appends_to(peer, progress, heartbeat=False)
+        self._answered.setdefault(peer, False)
+
+    def _go_on_sending(self) -> None:
+        """Once per step, however many answers came in: one that was away for a while answers hundreds at once."""
+        answered, self._answered = self._answered, {}
+        for peer, heartbeat in answered.items():
+            progress = self._progress.get(peer)
+            if progress is not None and self.connected(peer):
+                self._send_appends_to(peer, progress, heartbeat)
 
     def _count_acknowledged(self, peer: int) -> None:
         """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
-        counts that one.
+        counts that one. What ends before the own no-op commits nothing (row 17).
         """
-        self.set_match(peer, min(self._progress[peer].counted, self.log.synced_index))
+        counted = min(self._progress[peer].counted, self.log.synced_index)
+        self.set_match(peer, counted if counted >= self._leads_from else 0)
+
+    def _commit_own_term(self) -> None:
+        """Row 17: the own no-op, once this node and a majority hold it durably, and with it everything before."""
+        if self.commit_index < self._leads_from <= min(self.commit_limit, self.log.synced_index):
+            self.commit_index = self._leads_from
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
@@ -302,6 +323,7 @@ class SafeSyncObj(FollowerHandlers):
             self.commit_index = self._known_committed
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        self.notice_stall()
         if self.role == LEADER and self.other_voters and self.sync_is_overdue():
             log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
             self.become(FOLLOWER)
@@ -310,6 +332,9 @@ class SafeSyncObj(FollowerHandlers):
             self.begin_anew()
             return
         self._vote_again()
+        if self.role == LEADER:
+            self._commit_own_term()
+            self._go_on_sending()
         super()._onTick(timeToWait)
         if self.role == LEADER:
             self.snapshots.tick()
@@ -330,11 +355,15 @@ class SafeSyncObj(FollowerHandlers):
         """Row 10: an exception of `apply` comes out of the tick and stops the node; refusals are results."""
         if self.last_applied >= self.commit_index:
             return
-        entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.commit_index)
+        entries = self._to_apply
+        if not entries or entries[0].index != self.last_applied + 1:
+            entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.commit_index)
+        ends_at = now() + APPLY_BUDGET_MS / 1000
         try:
-            results = self._apply(entries)
+            results = self._apply(entries, lambda: now() < ends_at)
         except LogError as error:  # also DiskFull, which elsewhere says that nothing was changed
-            raise LogFailed(f"entry {entries[-1].index} is committed and cannot be applied here: {error}") from error
+            raise LogFailed(f"entry {entries[0].index} or later cannot be applied here: {error}") from error
+        entries, self._to_apply = entries[: len(results)], entries[len(results) :]
         self.last_applied = entries[-1].index
         for entry, result in zip(entries, results, strict=True):
             term, on_outcome = self._waiting.pop(entry.index, (0, None))
@@ -355,7 +384,7 @@ class SafeSyncObj(FollowerHandlers):
             self._progress = {peer: Progress(self._leads_from) for peer in self.peer_ids}
         if previous == LEADER:
             self.snapshots.lose_leadership()
-            self._progress = {}
+            self._progress, self._answered = {}, {}
             self._known_committed = max(self._known_committed, self.commit_index)
             waiting, self._waiting = self._waiting, {}
             for _, on_outcome in waiting.values():

@@ -28,6 +28,8 @@ class Progress:
         """By its own word, its disk holds everything it ever acknowledged."""
         self.probing = True
         self._probe_sent = False
+        self._probe_prev = next_index - 1
+        self._may_probe_anew = True
         self._stalled = False
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
         self._in_flight_bytes = 0
@@ -40,6 +42,8 @@ class Progress:
 
     def sent(self, last_index: int, size_bytes: int) -> None:
         """An append up to last_index has left."""
+        if self.probing:
+            self._probe_prev = self.next_index - 1
         self.next_index = last_index + 1
         self._in_flight.append((last_index, size_bytes))
         self._in_flight_bytes += size_bytes
@@ -66,14 +70,23 @@ class Progress:
             self.probing = self._probe_sent = self._stalled = False
 
     def on_heartbeat(self) -> None:
-        """A follower that took nothing of the last probe may be tried again."""
+        """A follower that took nothing of the last probe may be tried again, and a probe that was lost be sent anew."""
+        self._may_probe_anew = True
         if self._stalled:
             self._probe_sent = self._stalled = False
 
     def on_reject(self, rejected_prev: int, hint: int) -> bool:
-        """The append after rejected_prev did not fit. Returns whether the news is new: stale refusals are ignored."""
+        """The append after rejected_prev did not fit. Returns whether the news is new: stale refusals are ignored.
+
+        While a probe is on the way, a refusal of anything else is an answer to what was sent before it, or the probe
+        was lost: so one between two heartbeats counts. A follower that stood for a minute answers hundreds at once.
+        """
         if rejected_prev <= self.acked or (self.probing and rejected_prev >= self.next_index):
             return False
+        if self._probe_sent and rejected_prev != self._probe_prev:
+            if not self._may_probe_anew:
+                return False
+            self._may_probe_anew = False
         self.restart(max(self.acked + 1, min(hint, rejected_prev)))
         return True
 

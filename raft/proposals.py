@@ -20,6 +20,10 @@ from store.record import MAX_PAYLOAD_BYTES, Entry
 
 PROPOSAL_OVERHEAD_BYTES = 256
 """What a proposal counts beyond its command and its blocks: many small ones are bounded too, and so is the entry."""
+COMMAND_OVERHEAD_BYTES = 64
+ENTRY_WORK_BYTES = 64 * 1024
+"""Commands of an entry, without their blocks, each with COMMAND_OVERHEAD_BYTES; a larger command goes alone. That is
+what applying an entry costs, and the loop does nothing else meanwhile: 5 ms for 550 small produces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Applied:
 class _Waiting(NamedTuple):
     proposal: Proposal
     size_bytes: int
+    work_bytes: int
     future: "asyncio.Future[Applied]"
 
 
@@ -77,13 +82,14 @@ class ProposalQueue:
         Raises Overloaded when the bytes in flight would pass their limit; on an idle node one proposal always passes,
         unless no log record can hold it: then ProposalTooLarge.
         """
-        size_bytes = _size_bytes(proposal)
+        command_bytes = _command_bytes(proposal)
+        size_bytes = PROPOSAL_OVERHEAD_BYTES + command_bytes + sum(map(len, proposal.blocks))
         if size_bytes > MAX_PAYLOAD_BYTES:
             raise ProposalTooLarge(f"the command has {size_bytes} bytes, a log record holds {MAX_PAYLOAD_BYTES}")
         if self.in_flight_bytes and self.in_flight_bytes + size_bytes > self._max_in_flight_bytes:
             raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(proposal, size_bytes, loop.create_future())
+        waiting = _Waiting(proposal, size_bytes, COMMAND_OVERHEAD_BYTES + command_bytes, loop.create_future())
         self.in_flight_bytes += size_bytes
         self._waiting.append(waiting)
         self._schedule_flush(loop)
@@ -113,17 +119,18 @@ class ProposalQueue:
                     self._fail(waiting, error)
 
     def _take_group(self) -> list[_Waiting]:
-        """As many as fit an entry, at least one if there is any. Those whose callers have given up are dropped: when
-        more comes than can be carried out, only these would be carried out in the end.
+        """As many as fit an entry, in bytes and in work; at least one if there is any. Those whose callers have given
+        up are dropped: when more comes than can be carried out, only these would be carried out in the end.
         """
         group: list[_Waiting] = []
-        size_bytes = 0
+        size_bytes = work_bytes = 0
         while self._waiting:
             waiting = self._waiting[0]
             if not waiting.future.cancelled():
-                if group and size_bytes + waiting.size_bytes > self._max_entry_bytes:
-                    break
                 size_bytes += waiting.size_bytes
+                work_bytes += waiting.work_bytes
+                if group and (size_bytes > self._max_entry_bytes or work_bytes > ENTRY_WORK_BYTES):
+                    break
                 group.append(waiting)
             else:
                 self.in_flight_bytes -= waiting.size_bytes
@@ -153,7 +160,7 @@ class ProposalQueue:
             waiting.future.set_exception(error)
 
 
-def _size_bytes(proposal: Proposal) -> int:
-    """At least what the proposal adds to an entry's payload, so that a group within its limit fits a record."""
+def _command_bytes(proposal: Proposal) -> int:
+    """Of its header in the entry's payload: so that a group within its limit fits a record."""
     # 0.2 µs for a usual header: only one full of explicit ids or offsets costs more, and that one must be measured.
-    return PROPOSAL_OVERHEAD_BYTES + len(_encoder.encode(proposal.command)) + sum(map(len, proposal.blocks))
+    return len(_encoder.encode(proposal.command))

@@ -1,8 +1,10 @@
 """The RocksDB index: everything that is derived from the commit log, also what was removed from its front since.
 
 Promises
-    - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get` and `scan` at once; `commit`
-      makes all of them one RocksDB write. What is staged is never on disk without the rest of it.
+    - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get`, `scan` and `last`, also
+      to a scan under way: what is read does not depend on when it is committed. `commit` makes all of them one RocksDB
+      write. What is staged is never on disk without the rest of it.
+    - Reading and staging cost the same however much is staged: a scan costs what it yields and passes by.
     - The write-ahead log of RocksDB is off: the commit log is the WAL. A process that dies loses the newest commits,
       and only whole ones, newest first; the state machine replays them from the commit log.
     - Nothing is durable when `commit` returns. `flush(wait=True)` returns when everything committed is on disk.
@@ -14,6 +16,7 @@ apart, and `applied_index` would no longer tell which effects are there. See doc
 import contextlib
 import errno
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -31,6 +34,7 @@ from rocksdict import (
 from store import keys
 from store.errors import IndexDamaged, IndexOutdated
 from store.log_errors import DiskError, DiskFull
+from store.staged_writes import StagedWrites
 
 FORMAT: Final = b"3"
 UPGRADED_FORMATS: Final = (b"2",)
@@ -52,8 +56,8 @@ class Index:
 
     def __init__(self, database: Rdict) -> None:
         self._database = database
-        self._staged: dict[bytes, bytes | None] = {}
-        self._deleted_ranges: list[tuple[bytes, bytes]] = []
+        self._writes = StagedWrites()
+        self._staged = self._writes.values
         self._write_options = WriteOptions()
         # The stub calls it a method; it is a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
@@ -85,7 +89,7 @@ class Index:
     def get(self, key: bytes) -> bytes | None:
         if key in self._staged:
             return self._staged[key]
-        if self._deleted_ranges and self._in_deleted_range(key):
+        if self._writes.range_begins and self._writes.deleted_range(key) is not None:
             return None
         value: bytes | None = self._database.get(key)
         return value
@@ -98,16 +102,43 @@ class Index:
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         """Delete begin <= key < end, what is staged included."""
-        for key in [key for key in self._staged if begin <= key < end]:
-            del self._staged[key]
-        self._deleted_ranges.append((begin, end))
+        self._writes.delete_range(begin, end)
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the database."""
-        stored = self._scan_database(begin, end)
-        if not self._staged and not self._deleted_ranges:
-            return stored
-        return self._merge_staged(begin, end, stored)
+        """The pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the database.
+
+        What is staged while it is read counts from there on. It reads no further than the caller does.
+        """
+        writes, staged = self._writes, self._staged
+        stored = self._stored_from(begin)
+        stored_key, stored_value = next(stored, (end, b""))
+        passed: bytes | None = None
+        size, removals = 0, writes.removals  # when `keys` was looked at
+        keys: list[bytes] = []
+        place = 0
+        while True:
+            if size != len(staged) or removals != writes.removals:
+                keys, size, removals = writes.keys(), len(staged), writes.removals
+                place = bisect_left(keys, begin) if passed is None else bisect_right(keys, passed)
+            staged_key = keys[place] if place < len(keys) else end
+            if stored_key < staged_key and stored_key < end:
+                hidden = writes.deleted_range(stored_key) if writes.range_begins else None
+                if hidden is None:
+                    passed = stored_key
+                    yield stored_key, stored_value
+                else:
+                    stored = self._stored_from(hidden[1])
+                stored_key, stored_value = next(stored, (end, b""))
+            elif staged_key < end:
+                if stored_key == staged_key:
+                    stored_key, stored_value = next(stored, (end, b""))
+                passed = staged_key
+                place += 1
+                value = staged[staged_key]
+                if value is not None:
+                    yield staged_key, value
+            else:
+                return
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """Every committed pair, in key order, as of this call: what is written later is not seen. Drop it when done: it
@@ -121,25 +152,34 @@ class Index:
         return int(estimate or 0)
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key of begin <= key < end. While much is staged it looks at all of that."""
-        staged = max(
-            ((key, value) for key, value in self._staged.items() if begin <= key < end and value is not None),
-            default=None,
-        )
-        pairs = cast(Iterator[tuple[bytes, bytes]], self._database.items(backwards=True, from_key=end))
-        for key, value in pairs:
-            if key < begin or (staged is not None and key <= staged[0]):
-                break
-            if key < end and key not in self._staged and not self._in_deleted_range(key):
-                return key, value
-        return staged
+        """The pair with the greatest key of begin <= key < end."""
+        writes, staged = self._writes, self._staged
+        keys = writes.keys()
+        place = bisect_left(keys, end) - 1
+        stored = self._stored_before(end, begin)
+        found = next(stored, None)
+        while True:
+            staged_key = keys[place] if place >= 0 and keys[place] >= begin else None
+            if staged_key is None or (found is not None and found[0] > staged_key):
+                hidden = writes.deleted_range(found[0]) if found is not None else None
+                if hidden is None:
+                    return found
+                stored = self._stored_before(hidden[0], begin)
+                found = next(stored, None)
+            else:
+                value = staged[staged_key]
+                if value is not None:
+                    return staged_key, value
+                place -= 1
+                if found is not None and found[0] == staged_key:
+                    found = next(stored, None)
 
     def commit(self) -> None:
         """Write everything staged as one atomic write; not durable on return."""
-        if not self._staged and not self._deleted_ranges:
+        if not self._writes:
             return
         batch = WriteBatch(raw_mode=True)
-        for begin, end in self._deleted_ranges:
+        for begin, end in self._writes.deleted_ranges:
             batch.delete_range(begin, end)
         put = batch.put
         for key, value in self._staged.items():
@@ -148,8 +188,7 @@ class Index:
             else:
                 put(key, value)
         self._database.write(batch, self._write_options)
-        self._staged.clear()
-        self._deleted_ranges.clear()
+        self._writes.clear()
 
     def flush(self, wait: bool = True) -> None:
         """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit,
@@ -161,11 +200,17 @@ class Index:
             path = self._database.path()
             raise (_full("flush", path) if _says_full(error) else DiskError("flush", path, 0, str(error))) from error
 
+    def begin_flush(self) -> bool:
+        """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""
+        if self._database.property_int_value("rocksdb.num-immutable-mem-table"):
+            return False
+        self.flush(wait=False)
+        return True
+
     def close(self) -> None:
         """Flush and close. What is staged and not committed is dropped. DiskFull or DiskError when what was committed
         since the last flush is not on disk; it is closed all the same."""
-        self._staged.clear()
-        self._deleted_ranges.clear()
+        self._writes.clear()
         try:
             self.flush()
         except DiskError:
@@ -174,34 +219,17 @@ class Index:
             raise
         self._database.close()
 
-    def _in_deleted_range(self, key: bytes) -> bool:
-        return any(begin <= key < end for begin, end in self._deleted_ranges)
+    def _stored_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin))
 
-    def _scan_database(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin)):
-            if key >= end:
+    def _stored_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Those of begin <= key < end, from the greatest key down."""
+        pairs = cast(Iterator[tuple[bytes, bytes]], self._database.items(backwards=True, from_key=end))
+        for key, value in pairs:
+            if key < begin:
                 return
-            yield key, value
-
-    def _merge_staged(
-        self, begin: bytes, end: bytes, stored: Iterator[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Reads no further than the caller does: what is stored may be much more than what is staged."""
-        staged = sorted((key, value) for key, value in self._staged.items() if begin <= key < end)
-        deleted_ranges = tuple(self._deleted_ranges)
-        ahead = iter(staged)
-        next_key, next_value = next(ahead, (end, None))
-        for key, value in stored:
-            while next_key < key:
-                if next_value is not None:
-                    yield next_key, next_value
-                next_key, next_value = next(ahead, (end, None))
-            if next_key != key and not any(first <= key < last for first, last in deleted_ranges):
+            if key < end:
                 yield key, value
-        while next_key < end:
-            if next_value is not None:
-                yield next_key, next_value
-            next_key, next_value = next(ahead, (end, None))
 
 
 def _options() -> Options:

@@ -237,16 +237,23 @@ class StateMachine(Queries):
         """Equal on all replicas that applied the same entries; a difference at one applied_index is a defect."""
         return self._applied.state_hash.hex()
 
-    def apply(self, entries: Sequence[Entry]) -> list[list[Result | Refused]]:
+    def apply(
+        self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
+    ) -> list[list[Result | Refused]]:
         """Apply the entries after `applied_index`; per entry, the results of its commands in order.
 
-        One index write holds all effects and the new `applied_index`; it is not durable on return. ValueError when the
-        entries do not continue at `applied_index + 1` or are not entries.
+        `may_go_on()` is asked after each entry: at False the rest is left, and the results are those of the first
+        entries. One index write holds all effects and the new `applied_index`; it is not durable on return. ValueError
+        when the entries do not continue at `applied_index + 1` or are not entries.
         """
-        results = [self._apply_entry(entry) for entry in entries]
-        if entries:
+        results: list[list[Result | Refused]] = []
+        for entry in entries:
+            results.append(self._apply_entry(entry))
+            if not may_go_on():
+                break
+        if results:
             self._commit()
-            self._flush_sometimes(entries[0], entries[-1], len(entries))
+            self._flush_sometimes(entries[0], entries[len(results) - 1], len(results))
         return results
 
     def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
@@ -302,9 +309,15 @@ class StateMachine(Queries):
         self._unflushed_entries += entries
         log_bytes = last.position + len(last.payload) - self._flushed_position
         if log_bytes >= self._flush_log_bytes or self._unflushed_entries >= self._flush_entries:
-            self._index.flush(wait=False)
-            self._flushed_position = last.position
+            self.begin_flush()
+
+    def begin_flush(self) -> bool:
+        """Begin to bring to disk what is applied, in the background; False when that is under way from earlier."""
+        begun = self._index.begin_flush()
+        if begun:
+            self._flushed_position = None
             self._unflushed_entries = 0
+        return begun
 
     def flush(self) -> int:
         """Bring the index to disk; what it has applied then is durable, and returned."""

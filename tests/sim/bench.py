@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
+from unittest import mock
+
+from raft.election import ElectionHandlers
 
 from .checkers.acknowledged_kept import check_acknowledged_kept
 from .library import simulated_library
@@ -117,9 +120,11 @@ class ManualNetwork:
 
 @contextmanager
 def bench_world() -> Iterator[World]:
-    """The library patched, with every election timeout drawn in the middle of its range: no patience by luck."""
+    """The library patched, with every election timeout drawn in the middle of its range: no patience by luck. Members
+    only do what a scenario lets them do, and did not stand in between.
+    """
     world = World(0)
-    with simulated_library(world, draw=lambda: 0.5):
+    with simulated_library(world, draw=lambda: 0.5), mock.patch.object(ElectionHandlers, "has_stood", False):
         yield world
 
 

@@ -193,7 +193,7 @@ class SafeMember:
             self._term_led = self.term
             self._safety.election.on_leader(self.node_id, self.term)
 
-    def _apply(self, entries: Sequence[Entry]) -> list[Any]:
+    def _apply(self, entries: Sequence[Entry], may_go_on: Callable[[], bool]) -> list[Any]:
         for entry in entries:
             refuse_poison(self.node_id, entry.payload)
             self._safety.machine.on_apply(self.node_id, entry.index, entry.term, entry.payload)

@@ -139,5 +139,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         pass
 
     def _run_handle(self, handle: asyncio.Handle) -> None:
+        def run() -> None:
+            if not handle.cancelled():  # while the node was frozen
+                handle._run()
+
         if self.alive and not handle.cancelled():
-            self._around(handle._run)
+            self._around(run)

@@ -38,6 +38,8 @@ REPLACED_PROBABILITY = 0.7
 _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
 _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
+HELD_US_MAX = 20_000
+"""A step may apply entries for the budget of raft/handlers.py, and one more: a few milliseconds in these runs."""
 LOG_DIRECTORY = "/data/log"
 
 
@@ -45,12 +47,14 @@ class ObservedMachine(WakingStateMachine):
     """The real state machine; the checkers see each entry that is applied, and what it left."""
 
     def __init__(
-        self, observer: "Observer", node_id: int, index: Index, waiters: AppliedWaiters, settings: "Settings"
+        self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> None:
         log_range_bytes = settings.services.log_range_bytes
         super().__init__(index, waiters, flush_entries=settings.flush_entries, log_range_bytes=log_range_bytes)
         self._observer = observer
-        self._node_id = node_id
+        self._node_id = replica.node_id
+        self._replica = replica
+        self._cost_us = settings.apply_cost_us
 
     def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
         observer = self._observer
@@ -62,6 +66,8 @@ class ObservedMachine(WakingStateMachine):
             observer.state_hash.on_applied(self._node_id, entry.index, self.state_hash)
             observer.history.on_applied(self, entry, results)
         observer.on_results(entry.index, results)
+        if self._cost_us:
+            self._replica.take(self._cost_us)
         return results
 
 
@@ -111,7 +117,7 @@ class Observer:
     def make_machine(
         self, replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
     ) -> StateMachine:
-        return ObservedMachine(self, replica.node_id, index, waiters, settings)
+        return ObservedMachine(self, replica, index, waiters, settings)
 
     def is_recovering(self, node_id: int) -> bool:
         """Down, or started and not done with its recovery."""
@@ -288,6 +294,13 @@ class Observer:
     def on_strike(self, operation: str, kind: str, moment: str) -> None:
         """A node dies right before it does that to a file of that kind."""
         self.note(f"crash: {operation} {kind}{' in recovery' if moment == 'recovery' else ''}")
+
+    def on_held(self, replica: "Replica", held_us: int) -> None:
+        """One step of a node took so long: what others sent it waited, and nobody heard of it."""
+        if held_us > HELD_US_MAX:
+            self.found = self.found or Violation(
+                "loop_held", f"node {replica.node_id} did nothing but apply entries for {held_us // 1000} ms"
+            )
 
     def find_damage(self, replica: "Replica") -> None:
         """What an operator does with a suspect disk: `keelmqd log verify` must see what is wrong with the log."""

@@ -122,6 +122,7 @@ def draw_plan(world: World, edits: Edits) -> Plan:
     settings = replace(
         _draw_settings(random),
         services=draw_service_settings(world.random_of("services")),
+        apply_cost_us=world.random_of("apply cost").choice((0, 0, 0, 200, 1_000)),
         cuts=cuts,
         spare_count=world.random_of("spare nodes").choice((0, 0, 0, 0, 1, 2, 3)),
     )

@@ -45,6 +45,8 @@ class RaftRules:
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
         self._answer: _Answer | None = None
+        self._election_timeout_us = election_timeout_us
+        self._last_step: dict[int, tuple[int, int]] = {}  # node -> by its clock, and its term if it led
         # By node whose new disk has no vote yet: what was committed before, or with the help of the old one's copy.
         self._bound_by: dict[int, set[int]] = {}
         self._was_led = False  # by anybody, ever
@@ -55,6 +57,7 @@ class RaftRules:
     def on_start(self, node_id: int) -> None:
         self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
         self._stickiness.on_start(node_id)
+        self._last_step.pop(node_id, None)
         self._heard[node_id] = set()
         self._told.discard(node_id)
 
@@ -137,6 +140,7 @@ class RaftRules:
             answer = None  # who was told died of it
         if handlers.leader_id is not None:
             self._safety.election.check_followed(node_id, handlers.term, handlers.leader_id)
+        self._check_stood(replica)
         if handlers.role == LEADER:
             answered_by = None if answer is None else answer.peer
             peers = self._membership.in_force(replica.term_at).voters - {node_id}
@@ -144,6 +148,18 @@ class RaftRules:
         if answer is not None:
             self._check_answer(replica, answer)
         self._look_at_vote(node_id)
+
+    def _check_stood(self, replica: "Replica") -> None:
+        """A leader that stood for an election timeout is none in the first thing it does, whatever that is."""
+        node_id, handlers = replica.node_id, replica.raft
+        led_term = handlers.term if handlers.leads_and_knows_all and handlers.other_voters else 0
+        before_us, led_before = self._last_step.get(node_id, (replica.now_us, 0))
+        self._last_step[node_id] = replica.now_us, led_term
+        stood_us = replica.now_us - before_us
+        if led_term and led_term == led_before and stood_us > self._election_timeout_us:
+            raise Violation(
+                "led_on", f"node {node_id} stood for {stood_us // 1000} ms and leads term {led_term} as if it had not"
+            )
 
     def _check_answer(self, replica: "Replica", answer: _Answer) -> None:
         leader, handlers = replica.node_id, replica.raft

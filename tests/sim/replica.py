@@ -16,7 +16,7 @@ from cluster.long_poll import AppliedWaiters
 from raft.clock import Clock
 from raft.config import RaftConfig
 from raft.handlers import SafeSyncObj
-from raft.library import LEADER
+from raft.library import LEADER, now
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
@@ -86,7 +86,7 @@ class Replica:
         self._stop_task: Any = None
         self._waiting: list[Callable[[], None]] = []  # what has arrived while frozen
         self._thawing = False
-        self._frozen_until_us = 0
+        self._frozen_until_us = self._held_us = 0
 
     @property
     def joins(self) -> bool:
@@ -135,7 +135,7 @@ class Replica:
         self.life += 1
         self._front = None
         self._indexes.begin_life()
-        self._frozen_until_us = 0
+        self._frozen_until_us = self._held_us = 0
         self._waiting = []
         self.disk.failures_seen = 0
         self.alive, self.buried = True, False
@@ -186,7 +186,7 @@ class Replica:
             retain_behind_bytes=settings.cuts.retain_behind_bytes if settings.cuts else 1 << 30,
         )
         self._transport = SimTransport(self)
-        clock = Clock(self._wall_ms)
+        clock = Clock(self._wall_ms, worked_s=now)
         with mock.patch.object(raft.node, "TcpTransport", return_value=self._transport):
             self.node = raft.node.RaftNode(
                 config,
@@ -354,6 +354,11 @@ class Replica:
         """SIGSTOP: nothing of this node runs for so long; what arrives waits."""
         self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
 
+    def take(self, duration_us: int) -> None:
+        """The step that runs takes so long: its clock goes on, and nothing else of the node runs meanwhile."""
+        self._held_us += duration_us
+        self.world.skew_us += duration_us
+
     def run(self, action: Callable[[], None]) -> None:
         """Run code of this node, on its loop and by its clock, and look at the node afterwards."""
         if not self._may_run(self.run, action):
@@ -364,6 +369,10 @@ class Replica:
         _set_running_loop(self.loop)
         try:
             action()
+            if self._held_us:
+                observer.on_held(self, self._held_us)
+                self.freeze(self._held_us)
+                self._held_us = 0
             if self.alive:
                 observer.after_step(self)
         except LogError as error:

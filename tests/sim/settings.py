@@ -22,6 +22,8 @@ class Settings:
     segment_bytes: int = 16 * 1024
     cache_bytes: int = 8 * 1024
     flush_entries: int = 40
+    apply_cost_us: int = 0
+    """Applying an entry takes as long."""
     max_entries_in_flight: int = 4
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024

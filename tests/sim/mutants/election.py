@@ -120,6 +120,12 @@ def _handlers(invariant: int, part: type[SafeSyncObj], *more: Swap, rare: bool =
     return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
 
 
+class LeadsOnAfterItStood(SafeSyncObj):
+    """A leader that stood for longer than an election timeout takes the answers that piled up for fresh ones."""
+
+    has_stood = False
+
+
 MUTANTS = (
     _handlers(2, ForgetsVotes),
     _handlers(2, AsksForVotesBeforeTheTermIsDurable),
@@ -132,5 +138,6 @@ MUTANTS = (
     mutant(12, Swap(Rejoin, "holds_all", rejoins_before_catching_up)),
     _handlers(12, RejoinsBeforeHearingEverybody),
     _handlers(0, LeadsWithoutAQuorum),
+    _handlers(0, LeadsOnAfterItStood),
     _handlers(0, GrantsPreVotesBesideALivingLeader),
 )

@@ -148,9 +148,18 @@ class AppliesBeforeCommit(SafeSyncObj):
     def apply_committed(self) -> None:
         if self.role != LEADER and self.last_applied < self.log.synced_index:
             entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.log.synced_index)
-            self._apply(entries)
+            self._apply(entries, lambda: True)
             self.last_applied = entries[-1].index
         super().apply_committed()
+
+
+class AppliesABacklogAtOnce(SafeSyncObj):
+    """However long it takes, all that is committed is applied before anything else is looked at."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        apply = self._apply
+        self._apply = lambda entries, _: apply(entries, lambda: True)
 
 
 class AppliesTwice(SafeSyncObj):
@@ -160,7 +169,7 @@ class AppliesTwice(SafeSyncObj):
         applied_before = self.last_applied
         super().apply_committed()
         if self.last_applied > applied_before:
-            self._apply(self.log.entries(applied_before + 1, APPLY_BYTES, last=self.last_applied))
+            self._apply(self.log.entries(applied_before + 1, APPLY_BYTES, last=self.last_applied), lambda: True)
 
 
 class AnswersForAnothersEntry(SafeSyncObj):
@@ -199,6 +208,7 @@ MUTANTS = (
     _handlers(3, TakesTheLeadersCommitIndex, rare=True),
     mutant(3, Swap(Journal, "getRaftCommitIndex", calls_all_committed_after_a_restart)),
     _handlers(4, AppliesBeforeCommit),
+    _handlers(0, AppliesABacklogAtOnce),
     _handlers(8, AppliesTwice),
     _handlers(11, AnswersForAnothersEntry),
 )

@@ -57,7 +57,7 @@ async def test_messages_within_their_retention_hold_the_log_without_an_alarm(nod
     assert (front["subject"], front["since_ms"]) == ("orders", START_MS)
 
     async def holds_all() -> bool:  # it looked while some were still to come
-        return (await view(node))["log_holders"][0]["bytes"] > 60 * len(BODY)
+        return bool((await view(node))["log_holders"][0]["bytes"] > 60 * len(BODY))
 
     await node.wait(holds_all)
     assert (await view(node))["alarms"] == []

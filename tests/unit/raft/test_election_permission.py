@@ -54,7 +54,7 @@ def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: 
         config,
         Journal(log, hard_state, 0, Watermarks.open(disk, "/d")),
         transport,
-        lambda entries: [[] for _ in entries],
+        lambda entries, _: [[] for _ in entries],
         0,
         founded(config),
     )
@@ -79,7 +79,7 @@ def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
     config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
     journal = Journal(log, HardState(disk, "/d/hard_state"), 0, Watermarks.open(disk, "/d"))
-    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries: [[] for _ in entries], 0, founded(config))
+    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries, _: [[] for _ in entries], 0, founded(config))
     first_wait_s = node.election_deadline - 1_000.0
     node.postpone_election()
     least_wait_s = config.election_timeout_ms / 1000

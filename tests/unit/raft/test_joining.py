@@ -40,7 +40,7 @@ class Started:
         )
         journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
         self.node = SafeSyncObj(
-            config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
+            config, journal, self.transport, lambda entries, _: [[] for _ in entries], 0, founded(config)
         )
 
     def connect(self, peer: int) -> None:

@@ -63,6 +63,33 @@ def test_stale_refusals_are_ignored() -> None:
     assert progress.next_index == 12
 
 
+def test_hundreds_of_refusals_of_what_was_sent_before_the_probe_bring_one_probe_between_heartbeats() -> None:
+    """Heartbeats pile up at a follower that stands. It refuses each: all were sent before the leader knew."""
+    progress = streaming(9)
+    for last in (20, 30, 40):
+        progress.sent(last, 10)
+    sent = 0
+    for _ in range(600):
+        if progress.on_reject(rejected_prev=20, hint=10):
+            progress.sent(50, 10)
+            sent += 1
+    assert sent == 2, "one for the first news, one in case that this probe was lost"
+    progress.on_heartbeat()
+    assert progress.on_reject(rejected_prev=20, hint=10)
+
+
+def test_the_refusal_of_a_probe_counts_at_once() -> None:
+    progress = streaming(9)
+    progress.sent(20, 10)
+    progress.sent(90, 10)
+    assert progress.on_reject(rejected_prev=80, hint=70)
+    for hint in (60, 50, 40):
+        rejected_prev = progress.next_index - 1
+        progress.sent(90, 10)
+        assert progress.on_reject(rejected_prev=rejected_prev, hint=hint)
+        assert progress.next_index == hint
+
+
 def test_lost_connection_sends_again_from_what_is_acknowledged() -> None:
     progress = streaming(9)
     progress.sent(12, 10)

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from raft.errors import Overloaded, ProposalTooLarge, UnknownOutcome
-from raft.proposals import PROPOSAL_OVERHEAD_BYTES, Applied, ProposalQueue
+from raft.proposals import (
+    COMMAND_OVERHEAD_BYTES,
+    ENTRY_WORK_BYTES,
+    PROPOSAL_OVERHEAD_BYTES,
+    Applied,
+    ProposalQueue,
+)
 from store.command import BatchHeader, DeleteTopic, Produce, Proposal, QueueOffset, ResetOffsets, decode_entry
 from store.errors import Refused
 from store.log_errors import DiskFull
@@ -69,8 +75,33 @@ def proposal(topic: str, size_bytes: int = 0) -> Proposal:
     return Proposal(Produce((batch,)), (bytes(size_bytes),))
 
 
+def produce_of(ids: int) -> Proposal:
+    batch = BatchHeader("a", 0, ids, "b", tuple(f"id-{number}" for number in range(ids)), 0, 1)
+    return Proposal(Produce((batch,)), (b"x",))
+
+
 async def turn() -> None:
     await asyncio.sleep(0)
+
+
+async def test_an_entry_holds_no_more_commands_than_are_applied_in_some_milliseconds(log: Log) -> None:
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        clock_ms=lambda: 1_000,
+        max_entry_bytes=MAX_PAYLOAD_BYTES,
+        max_entries_in_flight=100,
+        max_in_flight_bytes=MAX_PAYLOAD_BYTES,
+    )
+    few, many = produce_of(ids=1), produce_of(ids=10_000)
+    futures = [queue.submit(each) for each in (*[few] * 2_000, many, many)]
+    await turn()
+    commands = [decode_entry(payload).commands for payload in log.payloads]
+    assert sum(map(len, commands)) == len(futures)
+    assert all(len(each) < ENTRY_WORK_BYTES // COMMAND_OVERHEAD_BYTES for each in commands)
+    assert [len(each) for each in commands][-2:] == [1, 1], "one that is more by itself goes alone"
+    assert len(commands) < 12
+    queue.fail_waiting(UnknownOutcome("the test ends"))
 
 
 async def test_what_waits_in_one_turn_of_the_loop_is_one_entry(log: Log, queue: ProposalQueue) -> None:

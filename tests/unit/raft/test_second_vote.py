@@ -47,7 +47,7 @@ class Wiped:
         config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
         journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
         self.node = SafeSyncObj(
-            config, journal, self.transport, lambda entries: [[] for _ in entries], 0, founded(config)
+            config, journal, self.transport, lambda entries, _: [[] for _ in entries], 0, founded(config)
         )
         for peer in self.node._nodes.values():
             self.transport._onNodeConnected(peer)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store import keys
 from store.errors import IndexDamaged
 from store.index import Index
+from tests.unit.store.counted_key import CountedKey
 
 
 @pytest.fixture
@@ -159,6 +160,10 @@ def _commit(index: Index, model: dict[bytes, bytes]) -> None:
     index.commit()
 
 
+def _nothing(index: Index, model: dict[bytes, bytes]) -> None:
+    pass
+
+
 _keys = st.text("rst", min_size=1, max_size=3).map(str.encode)
 _operations = st.one_of(
     st.builds(_put, _keys, st.binary(max_size=3)),
@@ -177,8 +182,52 @@ def test_reads_as_a_dict_does_whatever_is_staged(index: Index, operations: list[
         operation(index, model)
         assert contents(index) == sorted(model.items())
         assert all(index.get(key) == value for key, value in model.items())
+        for end in (b"rs", b"s", b"st", b"u"):
+            below = [pair for pair in model.items() if b"r" <= pair[0] < end]
+            assert index.last(b"r", end) == max(below, default=None)
     index.commit()
     assert contents(index) == sorted(model.items())
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(_operations, max_size=12), st.lists(_operations, max_size=12))
+def test_a_scan_sees_what_is_staged_while_it_is_read_wherever_that_began(
+    index: Index, before: list[Operation], during: list[Operation]
+) -> None:
+    """What a scan yields must not depend on what was committed when: replicas commit at different entries."""
+    changes = [operation for operation in during if operation is not _commit]
+    found = []
+    for commits in (True, False):
+        index.delete_range(b"r", b"u")
+        model: dict[bytes, bytes] = {}
+        for operation in before:
+            operation(index, model)
+        if commits:
+            index.commit()
+        seen = []
+        ahead = iter(changes)
+        for pair in index.scan(b"r", b"u"):
+            seen.append(pair)
+            next(ahead, _nothing)(index, model)
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def test_reading_what_is_staged_costs_the_same_however_much_that_is(index: Index) -> None:
+    def comparisons(staged: int) -> float:
+        """Of one scan, one `last` and one deleted range, between others, with so many keys staged."""
+        CountedKey.comparisons = 0
+        for number in range(staged):
+            index.put(CountedKey(b"r%08d" % (number * 7_919 % staged)), b"")
+            prefix = b"r%08d" % (number * 7_907 % staged)
+            next(index.scan(prefix, keys.after(prefix)), None)
+            index.last(prefix, keys.after(prefix))
+            index.delete_range(b"q%08d" % number, b"q%08d" % (number + 1))
+        index.commit()
+        return CountedKey.comparisons / staged
+
+    few, many = comparisons(250), comparisons(4_000)
+    assert many < 3 * few, "a search in sorted keys takes some steps more among 16 times as many"
 
 
 def test_after_is_beyond_every_key_with_the_prefix() -> None:

@@ -1,0 +1,79 @@
+"""What an index write is to change, before it is written: values by key, keys in order, and ranges that are deleted.
+
+Reading one key, or writing one, costs as much as in a dict: keys are sorted only when somebody reads in order, and then
+only those that were staged since. So a scan costs what it yields, however much is staged.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from itertools import islice
+from typing import Final
+
+SORT_SHARE: Final = 8
+"""More new keys than one in this many are sorted in together; fewer are inserted one by one."""
+
+
+class StagedWrites:
+    """`values` may be read and written directly; nothing may be taken out of it but by `delete_range` and `clear`.
+
+    A value of None deletes the key. A deleted range hides what is stored, and nothing that is staged afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.removals = 0
+        """How often keys were taken out. While this and `len(values)` are the same, so are the keys."""
+        self._sorted: list[bytes] = []
+        self.range_begins: list[bytes] = []
+        """Of the deleted ranges, which do not overlap: in order, as their ends are."""
+        self._range_ends: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.range_begins)
+
+    def keys(self) -> list[bytes]:
+        """All keys in order; valid until the next change."""
+        keys = self._sorted
+        new = len(self.values) - len(keys)
+        if new:
+            newest = islice(reversed(self.values), new)
+            if new * SORT_SHARE > len(keys):
+                keys.extend(newest)
+                keys.sort()
+            else:
+                for key in newest:
+                    insort(keys, key)
+        return keys
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Delete begin <= key < end, staged and stored."""
+        if begin >= end:
+            return
+        keys = self.keys()
+        first, last = bisect_left(keys, begin), bisect_left(keys, end)
+        for key in keys[first:last]:
+            del self.values[key]
+        del keys[first:last]
+        self.removals += 1
+        first, last = bisect_left(self._range_ends, begin), bisect_right(self.range_begins, end)
+        if first < last:
+            begin, end = min(begin, self.range_begins[first]), max(end, self._range_ends[last - 1])
+        self.range_begins[first:last] = [begin]
+        self._range_ends[first:last] = [end]
+
+    @property
+    def deleted_ranges(self) -> list[tuple[bytes, bytes]]:
+        return list(zip(self.range_begins, self._range_ends, strict=True))
+
+    def deleted_range(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The deleted range that hides the stored key."""
+        place = bisect_right(self.range_begins, key) - 1
+        if place < 0 or key >= self._range_ends[place]:
+            return None
+        return self.range_begins[place], self._range_ends[place]
+
+    def clear(self) -> None:
+        self.values.clear()
+        self._sorted.clear()
+        self.range_begins.clear()
+        self._range_ends.clear()
+        self.removals += 1

@@ -1,0 +1,120 @@
+"""A node that did nothing for a while, or has much to catch up with, holds up nobody: itself least of all."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raft.errors import NoLeader
+from raft.journal import Journal
+from raft.messages import Append, AppendReply
+from tests.unit.raft.test_node import cluster, leader_of, message, put_topic, same_state
+from tests.unit.raft.test_transport import until
+
+
+async def test_a_follower_that_answers_hundreds_of_times_at_once_is_sent_what_it_lacks_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What piled up while it stood: each answer brought as many entries as an append holds."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        follower, other = [member for member in members if member is not leader]
+        for member in (follower, other):
+            member.disk.hold()
+        raft, peer = leader.node._raft, follower.config.node_id
+        acked = raft.match_index(peer)
+        pending = []
+        for last_index in (acked + 1, acked + 2, acked + 3):
+            pending.append(asyncio.ensure_future(leader.node.propose(message(f"b{last_index}"))))
+            await asyncio.sleep(0)  # an entry each
+            assert leader.log.last_index == last_index
+        appends: list[int] = []
+        send = raft.send
+
+        def watched_send(to: int, sent: object) -> None:
+            if to == peer and isinstance(sent, Append) and sent.entries:
+                appends.append(len(sent.entries))
+            send(to, sent)
+
+        monkeypatch.setattr(raft, "send", watched_send)
+        refusal = AppendReply(raft.term, False, 0, acked + 1, acked + 1, True, True)
+        deliver = leader.node._transport._onMessageReceivedCallback
+        for _ in range(600):
+            deliver(leader.node._transport._node(peer), refusal)
+        assert appends == []
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(appends) == 1
+        for member in (follower, other):
+            member.disk.release()
+        await asyncio.gather(*pending)
+
+
+async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it does first: answers from before would look as if its followers had just spoken."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        raft, term = leader.node._raft, leader.node.term
+        monkeypatch.setattr(raft, "_awake_at", raft._awake_at - 1.0)
+        assert not leader.node.is_leader, "it reads nothing as a leader"
+        with pytest.raises(NoLeader):
+            await leader.node.propose(message("b"))
+        assert leader.node.role != "leader"
+        assert raft.log.last_term == term, "nothing was appended"
+        leader = await leader_of(members)
+        assert leader.node.term > term
+        await leader.node.propose(message("b"))
+
+
+@pytest.mark.parametrize("work_ms", [0, 3_600_000])
+async def test_the_index_is_brought_to_disk_after_some_work_of_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work_ms: int
+) -> None:
+    """A restart applies again what was not: that must not take long, whatever entries cost."""
+    monkeypatch.setattr("raft.node.FLUSH_WORK_MS", work_ms)
+    async with cluster(1, tmp_path) as [member]:
+        await leader_of([member])
+        await put_topic(member)
+
+        def unflushed() -> int:
+            return int(member.index._database.property_int_value("rocksdb.num-entries-active-mem-table") or 0)
+
+        if work_ms:
+            assert unflushed() > 0
+        else:
+            await until(lambda: unflushed() == 0)
+
+
+async def test_a_new_leader_does_not_walk_through_its_log_to_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nodes whose indexes are made anew, nothing is known to be committed. The walk held the loop in every tick."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        for number in range(100):
+            await leader.node.propose(message(f"b{number}"))
+        last_index = leader.log.last_index
+        for member in members:
+            await member.stop()
+            shutil.rmtree(member.directory / "index")
+        looked_at: list[int] = []
+        item = Journal._item
+
+        def watched_item(journal: Journal, index: int) -> tuple[bytes, int, int]:
+            looked_at.append(index)
+            return item(journal, index)
+
+        monkeypatch.setattr(Journal, "_item", watched_item)
+        for member in members:
+            await member.start()
+        await leader_of(members)
+        await until(lambda: same_state(members))
+        assert members[0].machine.applied_index > last_index >= 100
+        assert sum(index not in (0, 1) for index in looked_at) < 30

@@ -1,0 +1,81 @@
+"""A node that comes back applies a long backlog: what an entry costs must not grow with it."""
+
+from functools import partial
+from pathlib import Path
+
+from store.command import ExpireMessages, PutTopic, SweepIndex
+from store.index import Index
+from store.record import Entry
+from store.state_machine import StateMachine
+from tests.unit.store.counted_key import CountedKey
+from tests.unit.store.replica import EntryLog, dump, header, produce
+
+RETENTION_MS = 3_000
+QUEUES = 4
+
+
+class CountingIndex(Index):
+    """Counts the comparisons of what is staged."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        super().put(CountedKey(key), value)
+
+    def delete(self, key: bytes) -> None:
+        super().delete(CountedKey(key))
+
+
+def backlog(length: int) -> list[Entry]:
+    """Of a topic of a short retention: every tenth entry sweeps, every tenth expires."""
+    log, now_ms = EntryLog(), 1_000
+    log.append(now_ms, [PutTopic("orders", QUEUES, RETENTION_MS)])
+    queues = tuple(("orders", queue) for queue in range(QUEUES))
+    for number in range(length):
+        now_ms += 20
+        if number % 10 == 3:
+            log.append(now_ms, [SweepIndex(50)])
+        elif number % 10 == 7:
+            log.append(now_ms, [ExpireMessages(queues, 256)])
+        else:
+            ids = f"m{number}-a", f"m{number}-b"
+            batch = header(queue=number % QUEUES, batch_id=f"b{number}", count=2, message_ids=ids)
+            log.append(now_ms, [produce(batch)])
+    return log.entries
+
+
+def comparisons_per_entry(directory: Path, length: int) -> float:
+    """When all of it is applied by one call."""
+    index = CountingIndex.open(str(directory))
+    machine = StateMachine(index)
+    entries = backlog(length)
+    CountedKey.comparisons = 0
+    machine.apply(entries)
+    index.close()
+    return CountedKey.comparisons / length
+
+
+def test_an_entry_costs_the_same_however_long_the_backlog_is(tmp_path: Path) -> None:
+    short, long = comparisons_per_entry(tmp_path / "short", 400), comparisons_per_entry(tmp_path / "long", 1_600)
+    assert long < 2 * short
+
+
+def applied_in_turns(directory: Path, entries: list[Entry], per_turn: int) -> tuple[str, dict[bytes, bytes], list[int]]:
+    """State hash, index and lengths of the turns."""
+    index = Index.open(str(directory))
+    machine = StateMachine(index)
+    turns: list[int] = []
+    while (at := sum(turns)) < len(entries):
+        asked = iter([True] * (per_turn - 1) + [False])
+        turns.append(len(machine.apply(entries[at:], partial(next, asked))))
+    contents = dump(index)
+    index.close()
+    return machine.state_hash, contents, turns
+
+
+def test_in_how_many_turns_entries_are_applied_is_nowhere_in_the_state(tmp_path: Path) -> None:
+    entries = backlog(150)
+    expected = applied_in_turns(tmp_path / "all", entries, len(entries))
+    assert expected[2] == [len(entries)]
+    for per_turn in (1, 7, 64):
+        state_hash, contents, turns = applied_in_turns(tmp_path / str(per_turn), entries, per_turn)
+        assert set(turns[:-1]) == {per_turn}, "it asks after each entry, and stops when told to"
+        assert (state_hash, contents) == expected[:2]
