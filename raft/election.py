@@ -9,6 +9,8 @@ from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
 
+from raft.clock import SYSTEM_CLOCK
+from raft.clock_agreement import ClockAgreement
 from raft.config import RaftConfig
 from raft.errors import ProtocolError
 from raft.gate import DurabilityGate
@@ -30,12 +32,16 @@ from raft.messages import (
     SnapshotMessage,
     SnapshotReject,
     TimeoutNow,
+    Vitals,
     VoteReply,
 )
 from raft.rejoin import Rejoin
 from store.log_errors import DiskFull
 
 log = logging.getLogger(__name__)
+
+CLOCK_PATIENCE_TIMEOUTS = 5
+"""A node whose clock is in doubt lets the others stand first: for this many election timeouts without a leader."""
 
 
 class PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped
@@ -77,6 +83,15 @@ class ElectionHandlers(PinnedSyncObj):
         self._retired = False
         self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
+        self._running_since = now()
+        self.clocks = ClockAgreement(
+            config.node_id,
+            SYSTEM_CLOCK,
+            lambda: membership.current.voters,
+            max_skew_ms=config.max_clock_skew_ms,
+            interval_ms=config.election_timeout_ms,
+        )
+        """Replaced by the owner when the node's time does not come from the system."""
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,
             heartbeat_ms=config.heartbeat_ms,
@@ -149,6 +164,9 @@ class ElectionHandlers(PinnedSyncObj):
     # --- incoming ----------------------------------------------------------------------------------------------
 
     def handle_message(self, peer: int, message: Any) -> None:
+        if isinstance(message, Vitals):
+            self.clocks.hear(peer, message)
+            return
         term = message.message.term if isinstance(message, Append) else message.term
         if term > self.term:
             self._adopt_term(term)
@@ -228,6 +246,9 @@ class ElectionHandlers(PinnedSyncObj):
     # --- standing for election ---------------------------------------------------------------------------------
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        if self.clocks.vitals_are_due():
+            for peer in filter(self.connected, self.peer_ids):
+                self.send(peer, self.clocks.vitals_for(peer))
         election_allowed = False
         is_due = self.role != LEADER and self.election_deadline < now()
         if is_due and not self.connected_to_anyone:
@@ -267,6 +288,9 @@ class ElectionHandlers(PinnedSyncObj):
             return
         if self._retired:
             return
+        if self._lets_others_stand_first():
+            log.warning("not standing for election yet: by the clocks of a majority, this node's wall clock is wrong")
+            return
         if not self._may_vote(first_election=first_election):
             log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
             return
@@ -278,6 +302,14 @@ class ElectionHandlers(PinnedSyncObj):
         for peer in self.other_voters:
             if self.connected(peer):
                 self.send_promise(peer, request)
+
+    def _lets_others_stand_first(self) -> bool:
+        """The clock of this node is in doubt. It stands when the others had their time: what a leader stamps does not
+        depend on its own clock, and writing must not depend on clocks at all.
+        """
+        leaderless_s = now() - max(self._leader_contact, self._running_since)
+        patience_s = CLOCK_PATIENCE_TIMEOUTS * self.config.election_timeout_ms / 1000
+        return self.clocks.is_in_doubt and leaderless_s < patience_s
 
     def _on_pre_vote(self, peer: int, request: PreVote) -> None:
         leader_is_alive = self.role == LEADER or now() - self._leader_contact < self.conf.raftMinTimeout

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
+from raft.clock_agreement import ClockAgreement
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.handlers import SafeSyncObj
@@ -68,8 +69,6 @@ class RaftNode:
         self.config = config
         self.node_id = config.node_id
         self.state_machine = state_machine
-        self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms)
-        """What an entry proposed now would be stamped with."""
         self._log = commit_log
         self._on_fatal = on_fatal
         self._on_installed = on_installed
@@ -80,6 +79,15 @@ class RaftNode:
         self._transport = TcpTransport(config)
         membership = recover_membership(config, commit_log, state_machine)
         self._transport.set_membership(membership)
+        self.clocks = ClockAgreement(
+            config.node_id,
+            clock,
+            lambda: membership.current.voters,
+            max_skew_ms=config.max_clock_skew_ms,
+            interval_ms=config.election_timeout_ms,
+        )
+        self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
+        """What an entry proposed now would be stamped with."""
         self._raft = SafeSyncObj(
             config,
             Journal(commit_log, hard_state, state_machine.applied_index),
@@ -90,6 +98,7 @@ class RaftNode:
             snapshot_store,
             self._fall_silent,
         )
+        self._raft.clocks = self.clocks
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
@@ -99,6 +108,7 @@ class RaftNode:
             self._append_entry,
             self._raft.durable_on,
             self.clock_ms,
+            self.clocks.is_sure,
             max_entry_bytes=config.max_entry_bytes,
             max_entries_in_flight=config.max_entries_in_flight,
             max_in_flight_bytes=config.max_in_flight_bytes,
@@ -221,7 +231,7 @@ class RaftNode:
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
                 while self._raft.role == LEADER:
-                    self._raft.transferLeadership()
+                    self._raft.ask_successor()
                     await asyncio.sleep(self.config.heartbeat_ms / 1000)
             log.info("leadership handed over")
         except TimeoutError:

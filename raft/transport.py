@@ -24,7 +24,7 @@ from raft.messages import MAX_FRAME_BYTES, Append, Hello, Message, Welcome, enco
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
+PROTOCOL = 2
 KEEPALIVE_IDLE_S = 10
 """A connection on which nothing comes is probed after this: the other end of a receiver's only speaks when it sends."""
 HANDSHAKE_TIMEOUT_MS = 5_000
