@@ -27,7 +27,8 @@ STAMP_MS: Final = 1
 
 class Reading(NamedTuple):
     ahead_ms: float
-    """The other's wall clock minus this node's monotonic clock."""
+    """The other's wall clock when it said it, minus this node's monotonic clock when that arrived: the truth is more by
+    the time that it was on its way, so that a slow network never makes time pass faster."""
     taken_at_ms: float
     """By this node's monotonic clock: when the other said it, at the earliest."""
 
@@ -97,14 +98,13 @@ class ClockAgreement:
         )
 
     def hear(self, peer: int, vitals: Vitals) -> None:
-        """A reading that was longer on its way than `max_skew_ms` says too little, and is left out."""
+        """A reading whose round trip took more than half of `max_skew_ms` says too little, and is left out."""
         now_ms = self.steady_ms()
         self._echoes[peer] = Echo(vitals.steady_ms, now_ms)
         # Its first word comes without an echo; the next one is more precise.
         round_trip_ms = 0.0 if vitals.echo_ms is None else now_ms - vitals.echo_ms - vitals.held_ms
-        if -STAMP_MS <= round_trip_ms <= self.max_skew_ms:
-            ahead_ms = vitals.wall_ms + round_trip_ms / 2 - now_ms
-            self._readings[peer] = Reading(ahead_ms, now_ms - max(0.0, round_trip_ms))
+        if -STAMP_MS <= round_trip_ms <= self.max_skew_ms / 2:
+            self._readings[peer] = Reading(vitals.wall_ms - now_ms, now_ms - max(0.0, round_trip_ms))
         self._look()
 
     # --- what comes of it ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raft.library import LEADER
-from raft.messages import Append, AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply
+from raft.messages import Append, AppendReply, PreVote, PreVoteReply, RequestVote, Vitals, VoteReply
 from store.commit_log import CommitLog
 
 from .checkers import Violation
@@ -99,7 +99,8 @@ class RaftRules:
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
-        self._heard[replica.node_id].add(source)
+        if not isinstance(message, Vitals):  # those have no term
+            self._heard[replica.node_id].add(source)
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
