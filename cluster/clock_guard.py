@@ -78,13 +78,14 @@ class ClockGuard:
                     "see that NTP runs there",
                     str(node_id),
                 )
-        if now.offsets_ms and not now.is_sure and not self._core.is_alone():
+        if not now.is_sure and (now.offsets_ms or self._core.raft.is_leader) and not self._core.is_alone():
             apart = ", ".join(f"node {node_id} {offset_ms / 1000:+.1f} s" for node_id, offset_ms in _sorted(now))
             yield Condition(
                 "clock_in_doubt",
                 "critical",
-                f"no majority of the voters' wall clocks agree ({apart}): nothing expires and no delayed message is "
-                "delivered until they do. Set the clocks, start nodes that are down, and see that NTP runs",
+                f"no majority of the voters' wall clocks agree ({apart or 'too few are heard'}): nothing expires and "
+                "no delayed message is delivered until they do. Set the clocks, start nodes that are down, and see "
+                "that NTP runs",
             )
         lead_ms = self._core.raft.clock_ms.lead_ms()
         if now.is_sure and lead_ms is not None and lead_ms > clocks.max_skew_ms:
