@@ -218,6 +218,7 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
         serves_peers=bool(config.peers or config.peer_listen or config.join),
         election_timeout_ms=config.election_timeout_ms,
         heartbeat_ms=config.heartbeat_ms,
+        max_clock_skew_ms=config.max_clock_skew_ms,
         max_in_flight_bytes=config.max_in_flight_bytes,
         retain_behind_bytes=config.retain_behind_bytes,
         incarnation=incarnation,

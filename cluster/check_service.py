@@ -221,7 +221,7 @@ class CheckService:
             for poller in pollers:
                 if poller.checks:
                     _wake(poller)
-        if given_up and not self._discarding:
+        if given_up and not self._discarding and self._core.clock_is_sure():
             self._discarding = True
             first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
             asyncio.create_task(self._discard(first), name="discard")  # noqa: RUF006

@@ -128,6 +128,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = 1000
     heartbeat_ms: Annotated[PositiveMs, Meta(description="Interval of the leader's heartbeats.")] = 100
+    max_clock_skew_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=3_600_000,
+            description="A wall clock that is further than this from the time a majority of the nodes agrees on is "
+            "wrong: that node says so and lets others lead; 100 ms to an hour, the same on all nodes.",
+        ),
+    ] = 10_000
     segment_bytes: Annotated[
         int,
         Meta(

@@ -187,6 +187,16 @@ class Core:
         """The replicated clock as it would be if something were proposed now."""
         return self.raft.clock_ms()
 
+    def clock_is_sure(self) -> bool:
+        """Whether a majority of clocks agree on the time. While they do not, nothing irreversible is done for its time,
+        and apply would refuse it.
+        """
+        return self.raft.clocks.is_sure()
+
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter: nobody else can tell whether its clock is right."""
+        return self.raft.configuration.voters == {self.raft.node_id}
+
     def wall_ms(self) -> int:
         """This node's own wall clock, for people; it may leap, and differ from the others'."""
         return self._clock.wall_ms()

@@ -1,9 +1,9 @@
 """Retention: the leader proposes what is to expire, and every node removes segments of its log that nobody needs.
 
-What expires, and from where on the log is needed, is decided by apply, the same on every replica. What an expiry makes
-needless goes in the next round: segments go first, also on a full disk. Nothing is kept here that a failover could
-lose. Expiry goes in portions, with a pause after each that is as long as it took: producers and
-consumers get their share of the loop meanwhile.
+What expires, and from where on the log is needed, is decided by apply, the same on every replica; while the clocks do
+not agree on the time nothing does. What an expiry makes needless goes in the next round: segments go first, also on a
+full disk. Nothing is kept here that a failover could lose. Expiry goes in portions, with a pause after each that is as
+long as it took: producers and consumers get their share of the loop meanwhile.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class RetentionService:
         """Portion by portion until nothing is left that has expired."""
         core, state = self._core, self._core.state
         rows = messages = transactions = 0
-        while core.is_leader():
+        while core.is_leader() and core.clock_is_sure():
             now_ms = core.now_ms()
             queues = state.expired_queues(now_ms, EXPIRED_QUEUES_MAX)
             behind = state.log_needed - state.first_outcome
@@ -136,14 +136,14 @@ class RetentionService:
         """A turn of the walk through what is kept for those who search, which is begun once in a while."""
         core = self._core
         now_s = core.steady_ms() / 1000
-        if not core.is_leader():
+        if not core.is_leader() or not core.clock_is_sure():
             return
         if not core.state.sweep_is_under_way:
             if not self._expired_since_sweep or now_s < self._sweep_due_s:
                 return
             self._expired_since_sweep = False
         self._sweep_due_s = now_s + SWEEP_INTERVAL_S
-        while core.is_leader():
+        while core.is_leader() and core.clock_is_sure():
             begun_ms = core.steady_ms()
             await core.propose(SweepIndex(SWEPT_KEYS_PER_COMMAND))
             if not core.state.sweep_is_under_way or core.steady_ms() / 1000 - now_s >= SWEEP_TURN_S:

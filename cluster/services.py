@@ -11,6 +11,7 @@ from cluster.alarms import Alarms
 from cluster.api import KEEPALIVE_TIMEOUT_S, LINGER_S, make_application
 from cluster.check_api import CheckApi
 from cluster.check_service import CheckService
+from cluster.clock_guard import ClockGuard
 from cluster.cluster_api import ClusterApi
 from cluster.core import Core
 from cluster.group_coordinator import GroupCoordinator
@@ -48,6 +49,8 @@ class Services:
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
         self.alarms.add(self._retention.log_front.conditions)
+        self._clock_guard = ClockGuard(core)
+        self.alarms.add(self._clock_guard.conditions)
         self.application = make_application(core, self._routes())
 
     @property
@@ -97,11 +100,13 @@ class Services:
         self._groups.start()
         self._timers.start()
         self._retention.start()
+        self._clock_guard.start()
         self.alarms.start()
 
     async def leave(self) -> None:
         """Hand leadership over, then answer everybody who waits."""
         await self.alarms.stop()
+        await self._clock_guard.stop()
         await self._retention.stop()
         await self._timers.stop()
         await self._groups.stop()

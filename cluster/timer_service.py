@@ -1,7 +1,8 @@
 """Delivers messages whose time has come, and gives back what pop consumers did not acknowledge in theirs.
 
 Only the leader does; what it does is in the log, so the next one goes on. It sleeps until the next timer is due by the
-replicated clock, and proposes FireTimers or ExpirePopped. Nothing is kept here that a failover could lose. When many
+replicated clock, and proposes FireTimers or ExpirePopped; while clocks do not agree on the time only the latter, which
+nothing is lost by. Nothing is kept here that a failover could lose. When many
 are due at once they are delivered in portions, with a pause after each that is as long as it took: producers and
 consumers get their share of the loop meanwhile.
 """
@@ -64,9 +65,13 @@ class TimerService:
         """Wakes the service when a timer is due earlier than it sleeps, or this node has become the leader."""
         if self._sleeps_until_ms == -math.inf or not self._core.is_leader():
             return
-        due_ms = self._core.state.next_due_ms()
+        due_ms = self._next_due_ms()
         if due_ms is not None and due_ms < self._sleeps_until_ms:
             self._woken.set()
+
+    def _next_due_ms(self) -> int | None:
+        state = self._core.state
+        return state.next_due_ms() if self._core.clock_is_sure() else state.leases_next_due_ms()
 
     async def _run(self) -> None:
         while True:
@@ -89,7 +94,7 @@ class TimerService:
     async def _deliver_due(self) -> float | None:
         """Deliver a portion of what is due; how long to pause before the next one, None when nothing more is due."""
         core = self._core
-        due_ms = core.state.next_due_ms() if core.is_leader() else None
+        due_ms = self._next_due_ms() if core.is_leader() else None
         if due_ms is None or due_ms > core.now_ms():
             self._late.report()
             return None
@@ -104,7 +109,7 @@ class TimerService:
         """Until the next timer is due, one is scheduled that is due earlier, or RECHECK_S have passed."""
         core = self._core
         self._woken.clear()
-        due_ms = core.state.next_due_ms() if core.is_leader() else None
+        due_ms = self._next_due_ms() if core.is_leader() else None
         self._sleeps_until_ms = math.inf if due_ms is None else due_ms
         left_s = (self._sleeps_until_ms - core.now_ms()) / 1000
         try:

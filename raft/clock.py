@@ -1,8 +1,9 @@
-"""The time a leader stamps on entries: wall time that never stands still.
+"""The time a leader stamps on entries: it never goes back, and is never ahead of the clocks of a majority.
 
-The replicated clock never goes back, nor does what one node makes of it: a wall clock that leaps to and fro would undo
-what was due. If it was carried ahead by a node whose wall clock was ahead, waiting for the own wall clock to catch up
-would stop everything that is due by time; so it goes on from where it is, at the pace of the monotonic clock.
+No wall clock is stamped. The replicated clock goes on at the pace of the monotonic clock from where it was, and follows
+the time that a majority of wall clocks has reached (raft/clock_agreement.py) when that is later. If a majority is not
+heard, it just goes on. If it was carried ahead, it goes on from there as well: waiting for the wall clocks to catch up
+would stop everything that is due by time.
 """
 
 import time
@@ -27,19 +28,30 @@ SYSTEM_CLOCK: Final = Clock(lambda: time.time_ns() // 1_000_000)
 
 
 class ReplicatedClock:
-    """Callable: milliseconds since 1970, never below the time of the last applied entry, nor what it said before."""
+    """Callable: milliseconds since 1970, never below the time of the last applied entry, nor what it said before.
 
-    def __init__(self, clock: Clock, applied_ms: Callable[[], int]) -> None:
+    `agreed_ms()` is the time that a majority of wall clocks has reached, or None. Without it, and without any entry
+    yet, time begins with the own wall clock.
+    """
+
+    def __init__(self, clock: Clock, applied_ms: Callable[[], int], agreed_ms: Callable[[], float | None]) -> None:
         self._clock = clock
         self._applied_ms = applied_ms
-        self._anchor_ms = 0
+        self._agreed_ms = agreed_ms
+        self._anchor_ms = 0.0
         self._anchored_at_s = clock.steady_s()
 
     def __call__(self) -> int:
         steady_s = self._clock.steady_s()
-        onward_ms = self._anchor_ms + int((steady_s - self._anchored_at_s) * 1000)
-        ahead_ms = max(self._applied_ms(), self._clock.wall_ms())
-        if ahead_ms <= onward_ms:
-            return onward_ms
-        self._anchor_ms, self._anchored_at_s = ahead_ms, steady_s
-        return ahead_ms
+        onward_ms = self._anchor_ms + (steady_s - self._anchored_at_s) * 1000 if self._anchor_ms else 0.0
+        agreed_ms = self._agreed_ms()
+        ahead_ms = max(self._applied_ms(), 0.0 if agreed_ms is None else agreed_ms)
+        if ahead_ms > onward_ms or not onward_ms:
+            self._anchor_ms, self._anchored_at_s = ahead_ms or float(self._clock.wall_ms()), steady_s
+            return int(self._anchor_ms)
+        return int(onward_ms)
+
+    def lead_ms(self) -> float | None:
+        """How far the replicated clock is ahead of the agreed time; None while that is not known."""
+        agreed_ms = self._agreed_ms()
+        return None if agreed_ms is None else self() - agreed_ms

@@ -43,6 +43,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """False on a node that can never be more than a cluster of one: it does not listen for peers."""
     election_timeout_ms: int = 1000
     heartbeat_ms: int = 100
+    max_clock_skew_ms: int = 10_000
+    """A wall clock that is further from the time a majority agrees on is wrong (raft/clock_agreement.py)."""
     max_entry_bytes: int = 1 * MIB
     """Proposals that wait are put into one entry up to this size; one larger proposal still becomes an entry of its
     own.

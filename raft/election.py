@@ -10,6 +10,8 @@ from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
 
+from raft.clock import SYSTEM_CLOCK
+from raft.clock_agreement import ClockAgreement
 from raft.config import RaftConfig
 from raft.errors import ProtocolError
 from raft.gate import DurabilityGate
@@ -33,35 +35,19 @@ from raft.messages import (
     SnapshotMessage,
     SnapshotReject,
     TimeoutNow,
+    Vitals,
     VoteReply,
 )
+from raft.peer_link import PeerLink
 from raft.rejoin import Rejoin
 from store.log_errors import DiskFull
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_SHARE = 0.3
-"""A node that has just started, or stood, waits for a leader for this share of an election timeout: three heartbeats at
-least."""
-
-
-class PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped
-    """The transport as the library sees it: its own two messages become ours, and nothing else leaves through it."""
-
-    def __init__(self, owner: "ElectionHandlers", transport: LibraryTransport) -> None:
-        super().__init__(None, None, None)
-        self._owner = owner
-        self._transport = transport
-        transport.setOnMessageReceivedCallback(self._onMessageReceived)
-        transport.setOnNodeConnectedCallback(self._onNodeConnected)
-        transport.setOnNodeDisconnectedCallback(self._onNodeDisconnected)
-
-    def send(self, node: Any, message: dict[str, Any]) -> bool:
-        self._owner.send_library_message(node.id, message)
-        return True
-
-    def destroy(self) -> None:
-        self._transport.destroy()
+"""A node that has just started, or stood, waits for a leader for this share of an election timeout."""
+CLOCK_PATIENCE_TIMEOUTS = 5
+"""A node whose clock is in doubt lets the others stand first: for this many election timeouts without a leader."""
 
 
 class ElectionHandlers(PinnedSyncObj):
@@ -86,18 +72,28 @@ class ElectionHandlers(PinnedSyncObj):
         self.waits_for: tuple[int, int] | None = None
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
         self.on_forgotten: Callable[[], None] = lambda: None
-        """Called when this disk turned out to have been put back: the node has to start again, with a new disk's name.
-        """
+        """Called when this disk turned out to have been put back: the node has to start again, as a new disk."""
         self._forgotten = ""  # what this disk lacks of what it once held, in words
         self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
         self._awake_at = now()
+        self._running_since = now()
+        self.clocks = ClockAgreement(
+            config.node_id,
+            SYSTEM_CLOCK,
+            lambda: membership.current.voters,
+            max_skew_ms=config.max_clock_skew_ms,
+            interval_ms=config.election_timeout_ms,
+        )
+        """Replaced by the owner when the node's time does not come from the system."""
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,
             heartbeat_ms=config.heartbeat_ms,
             max_message_bytes=MAX_FRAME_BYTES,
         )
-        super().__init__(config.node_id, self.other_voters, conf, PeerLink(self, transport), journal)
+        super().__init__(
+            config.node_id, self.other_voters, conf, PeerLink(self.send_library_message, transport), journal
+        )
 
     def send(self, peer: int, message: Any) -> None:
         """For what depends on no durable state: appends, refusals, heartbeat answers."""
@@ -215,6 +211,12 @@ class ElectionHandlers(PinnedSyncObj):
 
     def handle_message(self, peer: int, message: Any) -> None:
         self.notice_stall()
+        if isinstance(message, Vitals):
+            self.clocks.hear(peer, message)
+        else:
+            self._handle_raft_message(peer, message)
+
+    def _handle_raft_message(self, peer: int, message: Any) -> None:
         term = message.message.term if isinstance(message, Append) else message.term
         own_term = self.term
         if term > own_term:
@@ -300,6 +302,9 @@ class ElectionHandlers(PinnedSyncObj):
     # --- standing for election ---------------------------------------------------------------------------------
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        if self.clocks.vitals_are_due():
+            for peer in filter(self.connected, self.peer_ids):
+                self.send(peer, self.clocks.vitals_for(peer))
         election_allowed = False
         is_due = self.role != LEADER and self.election_deadline < now()
         if is_due and not self.connected_to_anyone:
@@ -339,6 +344,9 @@ class ElectionHandlers(PinnedSyncObj):
             return
         if self._retired:
             return
+        if self._lets_others_stand_first():
+            log.warning("not standing for election yet: by the clocks of a majority, this node's wall clock is wrong")
+            return
         if not self._may_vote(first_election=first_election):
             log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
             return
@@ -362,14 +370,20 @@ class ElectionHandlers(PinnedSyncObj):
         if self.waits_for != self.knowledge.committed:
             self.waits_for = self.knowledge.committed
             log.warning(
-                "not standing for election: entry %d of term %d is committed, and this log ends at entry %d of term "
-                "%d; waiting for a node that has it",
-                self.waits_for[1],
-                self.waits_for[0],
-                self.log.last_index,
-                self.log.last_term,
+                "not standing for election: the entry of term and index %s is committed, and this log ends at %s; "
+                "waiting for a node that has it",
+                self.waits_for,
+                (self.log.last_term, self.log.last_index),
             )
         return False
+
+    def _lets_others_stand_first(self) -> bool:
+        """The clock of this node is in doubt. It stands when the others had their time: what a leader stamps does not
+        depend on its own clock, and writing must not depend on clocks at all.
+        """
+        leaderless_s = now() - max(self._leader_contact, self._running_since)
+        patience_s = CLOCK_PATIENCE_TIMEOUTS * self.config.election_timeout_ms / 1000
+        return self.clocks.is_in_doubt and leaderless_s < patience_s
 
     def _on_pre_vote(self, peer: int, request: PreVote) -> None:
         leader_is_alive = self.role == LEADER or now() - self._leader_contact < self.conf.raftMinTimeout

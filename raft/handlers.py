@@ -194,6 +194,13 @@ class SafeSyncObj(FollowerHandlers):
         needed = needed_from(self.log, acked, self.snapshots.pinned_from(), self.config.retain_behind_bytes)
         return min(needed, self.commit_index + 1)
 
+    def ask_successor(self) -> None:
+        """Leader: tells the most complete of the other voters to stand, one whose clock is right if there is one."""
+        connected = [peer for peer in self.other_voters if self.connected(peer)]
+        right = [peer for peer in connected if not self.clocks.is_wrong(peer)]
+        if connected:
+            self.transferLeadership(self._node(max(right or connected, key=lambda peer: (self.counted(peer), peer))))
+
     # --- leader: replication -----------------------------------------------------------------------------------
 
     def send_appends(self, *, heartbeat: bool) -> None:
@@ -394,6 +401,7 @@ class SafeSyncObj(FollowerHandlers):
         forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
         self._incarnations[peer] = incarnation
         self.knowledge.met(peer, incarnation)
+        self.send(peer, self.clocks.vitals_for(peer))  # before any vote: who elects knows the clocks of the electors
         if self.role == LEADER and peer in self._progress:
             if forgetful:
                 log.warning("node %d comes back with a new disk: what it acknowledged no longer counts", peer)

@@ -14,8 +14,12 @@ A node may hold less than it acknowledged and have forgotten nothing: what was n
 So the term of the last cut is kept, durable before anything is cut.
 """
 
+from raft.library import now
 from raft.messages import Recall
 from store.watermarks import PeerMark, Watermarks
+
+SYNC_INTERVAL_S = 1.0
+"""What a power loss may take of the watermarks is not older than this while the node runs."""
 
 
 class Knowledge:
@@ -27,6 +31,7 @@ class Knowledge:
         """Term and index of the last entry that was called committed, here or by a leader."""
         self._marks = watermarks.marks
         self._marks_changed = False
+        self._synced_at_s = now()
 
     # --- what is committed -------------------------------------------------------------------------------------
 
@@ -91,9 +96,16 @@ class Knowledge:
 
     # --- the file ----------------------------------------------------------------------------------------------
 
-    def write(self, committed_index: int) -> None:
-        """Note `committed_index`, up to which this node's own log is committed, and whatever has changed."""
+    def write(self, committed_index: int) -> bool:
+        """Note `committed_index`, up to which this node's own log is committed, and whatever has changed. Returns
+        whether the sync thread has to be asked to sync that as well, once a second. Raises DiskError.
+        """
         self._file.note_commit(committed_index, *self.committed)
         if self._marks_changed:
             self._marks_changed = False
             self._file.note_marks(self._marks)
+        is_due = self._file.is_dirty and now() - self._synced_at_s >= SYNC_INTERVAL_S
+        if is_due:
+            self._synced_at_s = now()
+            self._file.sync_wanted = True
+        return is_due

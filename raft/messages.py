@@ -1,6 +1,6 @@
 """What peers say to each other, and its bytes.
 
-Every message carries its sender's current term (row 4). A frame is
+Every message but `Vitals` carries its sender's current term (row 4). A frame is
 
     u32 body_length | u32 header_length | u32 crc32c of the header | header (msgpack) | payloads
 
@@ -187,7 +187,7 @@ class SnapshotReject(msgspec.Struct, array_like=True, tag=14, frozen=True):
     reason: Annotated[str, Meta(max_length=1024)]
 
 
-class Recall(msgspec.Struct, array_like=True, tag=15, frozen=True):
+class Recall(msgspec.Struct, array_like=True, tag=16, frozen=True):
     """First message of a connection: what the sender knows the receiver's disk to have held (raft/knowledge.py)."""
 
     term: Natural
@@ -196,6 +196,21 @@ class Recall(msgspec.Struct, array_like=True, tag=15, frozen=True):
     spoken_term: Natural
     acked_term: Natural
     acked_index: Natural
+
+
+class Vitals(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    """How the sender is, told to every other node once an interval. It has no term, and proves no leader alive: a node
+    adopts nothing from it, it compares (raft/clock_agreement.py).
+    """
+
+    wall_ms: Natural
+    """Milliseconds since 1970."""
+    steady_ms: Natural
+    """The sender's monotonic clock."""
+    echo_ms: Natural | None = None
+    """The last `steady_ms` that the receiver has sent, so that it knows the round trip; None before it has."""
+    held_ms: Natural = 0
+    """How long the sender has had that."""
 
 
 SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd
@@ -211,6 +226,7 @@ RaftMessage = (
     | Recall
     | SnapshotMessage
     | SnapshotAnswer
+    | Vitals
 )
 Message = Hello | Welcome | RaftMessage
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from raft import library
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
+from raft.clock_agreement import ClockAgreement
 from raft.config import RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.handlers import SafeSyncObj
@@ -22,7 +22,7 @@ from store.command import Proposal
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.install import SnapshotStore
-from store.log_errors import DiskError, DiskFull
+from store.log_errors import DiskFull
 from store.record import Entry
 from store.state_machine import StateMachine
 from store.watermarks import Watermarks
@@ -30,8 +30,6 @@ from store.watermarks import Watermarks
 log = logging.getLogger(__name__)
 
 TICKS_PER_HEARTBEAT = 4
-WATERMARK_SYNC_MS = 1_000
-"""What a power loss may take of the watermarks is not older than this while the node runs."""
 COMMIT_NOTICE_MS = 5
 """Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
 FLUSH_WORK_MS = 500
@@ -78,13 +76,10 @@ class RaftNode:
         self.config = config
         self.node_id = config.node_id
         self.state_machine = state_machine
-        self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms)
-        """What an entry proposed now would be stamped with."""
         self._worked_s = clock.worked_s
         self._unflushed_s = 0.0
         self._log = commit_log
         self._watermarks = watermarks
-        self._watermarks_synced_at = library.now()
         self._on_fatal = on_fatal
         self._on_installed = on_installed
         self._on_forgotten = on_forgotten
@@ -95,6 +90,15 @@ class RaftNode:
         self._transport = TcpTransport(config)
         membership = recover_membership(config, commit_log, state_machine)
         self._transport.set_membership(membership)
+        self.clocks = ClockAgreement(
+            config.node_id,
+            clock,
+            lambda: membership.current.voters,
+            max_skew_ms=config.max_clock_skew_ms,
+            interval_ms=config.election_timeout_ms,
+        )
+        self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
+        """What an entry proposed now would be stamped with."""
         self._raft = SafeSyncObj(
             config,
             Journal(commit_log, hard_state, state_machine.applied_index, watermarks),
@@ -106,6 +110,7 @@ class RaftNode:
             partial(self._fall_silent, self._on_installed),
         )
         self._raft.on_forgotten = partial(self._fall_silent, self._on_forgotten)
+        self._raft.clocks = self.clocks
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
@@ -115,6 +120,7 @@ class RaftNode:
             self._append_entry,
             self._raft.durable_on,
             self.clock_ms,
+            self.clocks.is_sure,
             max_entry_bytes=config.max_entry_bytes,
             max_entries_in_flight=config.max_entries_in_flight,
             max_in_flight_bytes=config.max_in_flight_bytes,
@@ -253,7 +259,7 @@ class RaftNode:
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
                 while self._raft.role == LEADER:
-                    self._raft.transferLeadership()
+                    self._raft.ask_successor()
                     await asyncio.sleep(self.config.heartbeat_ms / 1000)
             log.info("leadership handed over")
         except TimeoutError:
@@ -394,12 +400,14 @@ class RaftNode:
         applied_before = self._raft.last_applied
         try:
             self._raft.doTick(0)
+            # before any answer leaves that goes by what this step has committed: they are written in a later one
+            if self._raft.knowledge.write(self._raft.commit_index):
+                self._sync_thread.request()
         except DiskFull as error:
             log.warning("cannot stand for election: %s", error)
         except Exception as error:
             self._fail_with(error)
             return
-        self._note_watermarks()
         if self._log.synced_index < self._log.last_index:
             self._sync_thread.request()
         if self._raft.last_applied != applied_before:
@@ -410,19 +418,6 @@ class RaftNode:
         if self._raft.has_unannounced_commit and not self._notice_scheduled:
             self._notice_scheduled = True
             self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)
-
-    def _note_watermarks(self) -> None:
-        """Before any answer leaves that goes by what this step has committed: those are written in a later one."""
-        try:
-            self._raft.knowledge.write(self._raft.commit_index)
-        except DiskError as error:
-            self._fail_with(error)
-            return
-        due = library.now() - self._watermarks_synced_at >= WATERMARK_SYNC_MS / 1000
-        if due and self._watermarks.is_dirty:
-            self._watermarks_synced_at = library.now()
-            self._watermarks.sync_wanted = True
-            self._sync_thread.request()
 
     def _announce_commit(self) -> None:
         self._notice_scheduled = False

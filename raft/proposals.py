@@ -57,6 +57,7 @@ class ProposalQueue:
         append_entry: AppendEntry,
         durable_on: Callable[[int], tuple[int, ...]],
         clock_ms: Callable[[], int],
+        clock_is_sure: Callable[[], bool],
         *,
         max_entry_bytes: int,
         max_entries_in_flight: int,
@@ -65,6 +66,7 @@ class ProposalQueue:
         self._append_entry = append_entry
         self._durable_on = durable_on
         self._clock_ms = clock_ms
+        self._clock_is_sure = clock_is_sure
         self._max_entry_bytes = max_entry_bytes
         self._max_entries_in_flight = max_entries_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
@@ -111,7 +113,8 @@ class ProposalQueue:
             self._last_timestamp_ms = timestamp_ms = max(self._last_timestamp_ms, self._clock_ms())
             self._entries_in_flight += 1
             try:
-                payload = encode_entry(timestamp_ms, [waiting.proposal for waiting in group])
+                proposals = [waiting.proposal for waiting in group]
+                payload = encode_entry(timestamp_ms, proposals, in_doubt=not self._clock_is_sure())
                 self._append_entry(payload, partial(self._on_outcome, group, timestamp_ms))
             except Exception as error:  # nothing was appended: every reason is the proposers' to hear
                 self._entries_in_flight -= 1

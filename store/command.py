@@ -368,6 +368,10 @@ class Proposal(NamedTuple):
     blocks: tuple[bytes, ...] = ()
 
 
+IRREVERSIBLE: Final = (ExpireMessages, SweepIndex, FireTimers, Discard)
+"""Done because time has passed, and never undone: refused in an entry that was stamped in doubt."""
+
+
 class DecodedEntry(NamedTuple):
     timestamp_ms: int
     commands: tuple[Command, ...]
@@ -375,10 +379,19 @@ class DecodedEntry(NamedTuple):
     """Per command, per batch: where the block begins in the payload."""
     header_bytes: int
     """Length of what comes before the first block."""
+    in_doubt: bool = False
+    """The leader was not sure of the time: nothing irreversible follows from this entry."""
+
+
+class _Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    timestamp_ms: int
+    commands: tuple[Command, ...]
+    in_doubt: bool = False
+    """Left out when False, as in every entry of before it was known."""
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, tuple[Command, ...]])
+_decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def batches_of(command: Command) -> tuple[BatchHeader, ...]:
@@ -386,8 +399,10 @@ def batches_of(command: Command) -> tuple[BatchHeader, ...]:
     return command.batches if isinstance(command, _WITH_BATCHES) else ()
 
 
-def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal]) -> bytes:
-    """One Raft entry's payload. ValueError when blocks and batch headers disagree: that is a bug of the caller."""
+def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: bool = False) -> bytes:
+    """One Raft entry's payload; `in_doubt` when the leader is not sure of the time. ValueError when blocks and batch
+    headers disagree: that is a bug of the caller.
+    """
     blocks: list[bytes] = []
     for proposal in proposals:
         batches = batches_of(proposal.command)
@@ -397,7 +412,8 @@ def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal]) -> bytes:
             if batch.length != len(block):
                 raise ValueError(f"batch {batch.batch_id}: header says {batch.length} bytes, block has {len(block)}")
         blocks.extend(proposal.blocks)
-    header = _encoder.encode((timestamp_ms, [proposal.command for proposal in proposals]))
+    commands = [proposal.command for proposal in proposals]
+    header = _encoder.encode((timestamp_ms, commands, True) if in_doubt else (timestamp_ms, commands))
     return b"".join((_HEADER_LENGTH.pack(len(header)), header, *blocks))
 
 
@@ -412,11 +428,11 @@ def decode_entry(payload: bytes) -> DecodedEntry:
     (header_length,) = _HEADER_LENGTH.unpack_from(payload)
     position = header_bytes = _HEADER_LENGTH.size + header_length
     try:
-        timestamp_ms, commands = _decoder.decode(memoryview(payload)[_HEADER_LENGTH.size : header_bytes])
+        header = _decoder.decode(memoryview(payload)[_HEADER_LENGTH.size : header_bytes])
     except RecursionError:
         raise ValueError("the entry's header is nested too deeply") from None
     block_offsets: list[tuple[int, ...]] = []
-    for command in commands:
+    for command in header.commands:
         offsets: list[int] = []
         for batch in batches_of(command):
             offsets.append(position)
@@ -424,4 +440,4 @@ def decode_entry(payload: bytes) -> DecodedEntry:
         block_offsets.append(tuple(offsets))
     if position != len(payload):
         raise ValueError(f"the entry's header accounts for {position} bytes, the payload has {len(payload)}")
-    return DecodedEntry(timestamp_ms, commands, tuple(block_offsets), header_bytes)
+    return DecodedEntry(header.timestamp_ms, header.commands, tuple(block_offsets), header_bytes, header.in_doubt)

@@ -112,8 +112,8 @@ class DedupeWindow:
     def remember_cancelled(self, topic_id: int, message_id: str) -> None:
         self._remember(keys.cancelled_message(topic_id, message_id), b"")
 
-    def end_entry(self, clock_ms: int) -> None:
-        """Close the entry: note when its ids expire, forget some that have."""
+    def end_entry(self, clock_ms: int, *, by_age: bool = True) -> None:
+        """Close the entry: note when its ids expire, forget some that have; without `by_age` only of too many."""
         counters = self.counters
         if self._remembered:
             self._index.put(keys.dedupe_expiry(counters.next_sequence), _encode((clock_ms, self._remembered)))
@@ -121,14 +121,14 @@ class DedupeWindow:
             counters.entries += len(self._remembered)
             self._remembered = []
         for _ in range(EXPIRED_RECORDS_PER_ENTRY):
-            if not self._expire_oldest(clock_ms):
+            if not self._expire_oldest(clock_ms if by_age else None):
                 return
 
     def _remember(self, key: bytes, value: bytes) -> None:
         self._index.put(key, value)
         self._remembered.append(key)
 
-    def _expire_oldest(self, clock_ms: int) -> bool:
+    def _expire_oldest(self, clock_ms: int | None) -> bool:
         counters = self.counters
         if counters.entries <= self._min_entries or counters.first_sequence == counters.next_sequence:
             return False
@@ -150,8 +150,9 @@ class DedupeWindow:
         self._oldest = None
         return True
 
-    def _may_expire(self, at_ms: int, count: int, clock_ms: int) -> bool:
+    def _may_expire(self, at_ms: int, count: int, clock_ms: int | None) -> bool:
         """A record goes as a whole, and holds up to a request's worth of ids: the floor counts what stays behind."""
         entries = self.counters.entries
-        over = entries > self._max_entries or clock_ms - at_ms >= self._window_ms
+        is_old = clock_ms is not None and clock_ms - at_ms >= self._window_ms
+        over = entries > self._max_entries or is_old
         return over and entries - count >= self._min_entries

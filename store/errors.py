@@ -35,6 +35,8 @@ HANDLE_EXPIRED: Final = "handle_expired"
 TOO_MANY_HELD: Final = "too_many_held"
 SUBSCRIPTION_MISMATCH: Final = "subscription_mismatch"
 NOT_SCHEDULED: Final = "not_scheduled"
+CLOCK_IN_DOUBT: Final = "clock_in_doubt"
+"""Of what only the broker's own services propose: no client is answered with it."""
 INVALID_REQUEST: Final = "invalid_request"
 
 

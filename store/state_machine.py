@@ -19,6 +19,7 @@ import msgspec
 from store import keys
 from store.block_location import BlockLocation
 from store.command import (
+    IRREVERSIBLE,
     AckPopped,
     CancelScheduled,
     ChangeInvisible,
@@ -53,7 +54,7 @@ from store.command import (
 )
 from store.dedupe import DedupeCounters, DedupeWindow
 from store.delivery import Delivery
-from store.errors import Refused
+from store.errors import CLOCK_IN_DOUBT, Refused
 from store.expiry import OUTCOMES_REMOVED_MIN, Expiry
 from store.given_back import GivenBackMarks
 from store.group_history import GroupHistory
@@ -268,7 +269,7 @@ class StateMachine(Queries):
             applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
             self._references.begin_entry(entry.index)
             results = self._carry_out(decoded, At(entry.index, entry.term, entry.position, applied.clock_ms))
-            self._dedupe.end_entry(applied.clock_ms)
+            self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)
             self._references.end_entry()
             self._outcomes.store(entry.index, entry.term, applied.clock_ms)
         elif entry.kind == KIND_CONFIG:
@@ -289,6 +290,8 @@ class StateMachine(Queries):
         for command, block_offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
             mark = self._outcomes.mark()
             try:
+                if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
+                    raise Refused(CLOCK_IN_DOUBT, "the leader was not sure of the time; it is done once clocks agree")
                 results.append(self._handlers[type(command)](command, at, block_offsets))
             except Refused as refused:
                 self._outcomes.undo(mark)

@@ -240,6 +240,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "request_timeout": UnknownOutcome,
     "overloaded": Overloaded,
     "no_leader": NoLeader,
+    "clock_in_doubt": Unavailable,
     "not_ready": NoLeader,
     "unknown_outcome": UnknownOutcome,
     "disk_full": DiskFull,

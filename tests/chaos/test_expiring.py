@@ -1,5 +1,6 @@
 """The checker of the topic whose messages go, and the bound of the clocks: each broken rule must be named."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.expiring import ExpiringQueues, Kept, Pulled
 from tests.chaos.ledger import Book, Place, WorkerLedger
 from tests.chaos.violations import Kind, Violations
-from tests.chaos.wall_clocks import SLACK_MS, WallClocks
+from tests.chaos.wall_clocks import COUNTS_FOR_S, SLACK_MS, WallClocks
 
 KEPT_MS, STORED_MS = 1_000, 5_000
 OVER_MS = STORED_MS + KEPT_MS
@@ -103,12 +104,15 @@ def test_nodes_that_keep_different_messages(queues: ExpiringQueues, four: Worker
     assert dict(violations.counts) == {Kind.EXPIRED: 1}
 
 
-def test_the_replicated_clock_stays_as_far_ahead_as_any_clock_ever_was(tmp_path: Path) -> None:
+def test_the_replicated_clock_follows_none_that_is_wrong_and_one_is_at_a_time(tmp_path: Path) -> None:
     now_s = 100.0
     clocks = WallClocks({1: tmp_path / "1", 2: tmp_path / "2"}, lambda: now_s)
-    clocks.shift(1, -5_000)
-    assert clocks.latest_ms() == 100_000 + SLACK_MS
+    now_s += COUNTS_FOR_S
+    assert clocks.others_count_for_s(1) == clocks.others_count_for_s(2) == 0
     clocks.shift(2, 7_000)
-    now_s = 101.0
+    assert clocks.latest_ms() == now_s * 1000 + SLACK_MS
+    assert (clocks.others_count_for_s(1), clocks.others_count_for_s(2)) == (math.inf, 0)
     clocks.shift(2, 0)
-    assert clocks.latest_ms() == 108_000 + SLACK_MS
+    now_s += 1.0
+    assert clocks.others_count_for_s(1) == COUNTS_FOR_S - 1.0
+    assert clocks.others_count_for_s(2) == 0

@@ -1,14 +1,19 @@
-"""The wall clocks of the nodes, which faults move, and how far the replicated clock can have come at most."""
+"""The wall clocks of the nodes, which faults move, one at a time; the replicated clock follows none that is wrong."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from cluster.config import NodeConfig
+from raft.clock_agreement import READING_INTERVALS
 from tests.chaos.skewed_node import set_offset_ns
 
 SLACK_MS: Final = 100
 """The true clock is that of this machine, which may be set a little meanwhile."""
+COUNTS_FOR_S: Final = READING_INTERVALS * NodeConfig().election_timeout_ms / 1000
+"""What a node said of its clock may count for this long: until then no other clock may be wrong."""
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -18,16 +23,25 @@ class WallClocks:
     def __init__(self, files: Mapping[int, Path], now_s: Callable[[], float] = time.time) -> None:
         self._files = files
         self._now_s = now_s
-        self._ahead_ms = 0
-        """The most that any was. The replicated clock goes on from there at its pace (raft/clock.py)."""
+        self._right_since_s = {node_id: float("-inf") for node_id in files}
         for file in files.values():
             set_offset_ns(file, 0)
 
     def shift(self, node_id: int, offset_ms: int) -> None:
         """The node's clock is `offset_ms` ahead of the true time from now on; 0 is right."""
-        self._ahead_ms = max(self._ahead_ms, offset_ms)
+        self._right_since_s[node_id] = self._now_s() if offset_ms == 0 else float("inf")
         set_offset_ns(self._files[node_id], offset_ms * _NS_PER_MS)
 
+    def others_count_for_s(self, node_id: int) -> float:
+        """How long the clock of another node may still be taken for wrong; 0 when this one's may be."""
+        others = [since_s for other, since_s in self._right_since_s.items() if other != node_id]
+        return max(0.0, COUNTS_FOR_S - (self._now_s() - max(others, default=float("-inf"))))
+
+    async def wait_for_others(self, node_id: int) -> None:
+        """Until the clock of that node may be wrong: those of all others are right and have been for some time."""
+        while left_s := self.others_count_for_s(node_id):
+            await asyncio.sleep(min(left_s, COUNTS_FOR_S))
+
     def latest_ms(self) -> float:
-        """No entry that was applied until now has a later time."""
-        return self._now_s() * 1000 + self._ahead_ms + SLACK_MS
+        """No entry that was applied until now has a later time, whatever clock was wrong."""
+        return self._now_s() * 1000 + SLACK_MS

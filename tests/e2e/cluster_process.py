@@ -67,6 +67,7 @@ class NodeProcess:
         self.peer_port = peer_port
         self.data_dir = directory / f"node{node_id}"
         self.log_path = directory / f"node{node_id}.out"
+        self.module = "cluster.main"
         self.arguments: list[str] = []
         self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
@@ -81,7 +82,7 @@ class NodeProcess:
         return self.process.pid
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "cluster.main", "run", *self.arguments]
+        return [sys.executable, "-m", self.module, "run", *self.arguments]
 
     def start(self, prefix: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
         """Start the process; `prefix` is a wrapper such as strace, `extra` more flags for this start only."""

@@ -41,6 +41,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     ),
     "log": ("truncation", "rollover", "append refused", "cut"),
     "snapshot": ("begun", "refused", "given up for a later term", "received", "installed"),
+    "alarm": ("clock_skew", "clock_in_doubt"),
     "stop": ("failed sync", "failed read"),
     "crash": (
         *("pwrite segment", "fdatasync segment", "truncate segment", "rename segment", "open segment"),

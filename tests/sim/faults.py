@@ -8,7 +8,7 @@ from tests.simdisk import PowerLost
 from .damage_faults import DamageFaults
 from .disk import kind_of
 from .disk_faults import DiskFaults
-from .fault import DOWN_US_MAX, DOWN_US_MIN, PAUSE_US_MAX, PAUSE_US_MIN, Action, Fault, minority_impaired
+from .fault import DOWN_US_MAX, DOWN_US_MIN, PAUSE_US_MAX, PAUSE_US_MIN, Action, Fault, minority, minority_impaired
 from .network import Network
 from .network_faults import NetworkFaults
 from .observer import Observer
@@ -17,7 +17,9 @@ from .put_back_faults import PutBackFaults
 from .replica import Replica
 from .world import MICROSECONDS_PER_SECOND, World
 
-WALL_AHEAD_MS_MAX = 24 * 3_600_000
+YEAR_MS = 365 * 24 * 3_600_000
+JUMPS_MS = (-YEAR_MS, -3_600_000, -30_000, 1_000, 30_000, 3_600_000, YEAR_MS)
+STROBES_MS = (20, 5_000, 600_000, YEAR_MS)
 ANY_OPERATION = ("any", "file")
 CRASH_POINTS = (
     *(("pwrite", "segment"), *(("fdatasync", "segment"),) * 3, ("truncate", "segment"), ("rename", "segment")),
@@ -64,6 +66,8 @@ class Faults:
             "clock_jump": self._clock_jump,
         }
         assert self.table.keys() == set(FAULT_KINDS)
+        self._true_time = observer.true_time
+        self._true_time.is_minority = lambda nodes: not nodes or minority(replicas, nodes)
         for replica in replicas.values():
             replica.on_down = self._on_down
 
@@ -77,6 +81,7 @@ class Faults:
         self._network.heal()
         self._disks.heal()
         for replica in self._replicas.values():
+            self._leap(replica, -replica.wall_offset_ms)
             if replica.disk.is_damaged:
                 self._observer.find_damage(replica)
                 replica.wipe()
@@ -177,30 +182,51 @@ class Faults:
 
     # --- clocks ----------------------------------------------------------------------------------------------
 
+    def _clock_to_leap(self, fault: Fault) -> Replica | None:
+        """At most a minority is wrong at once, and within the time that what a clock said counts."""
+        wrong, alike = self._true_time.wrong(), list(self._replicas.values())
+        allowed = [each for each in alike if self._true_time.is_minority(wrong | {each.node_id})]
+        return fault.random.choice(allowed) if allowed else None
+
     def _wall_clock_jump(self, fault: Fault) -> None:
-        replica = fault.random.choice(list(self._replicas.values()))
-        jump_ms = fault.random.choice((-3_600_000, -30_000, 1_000, 30_000, 3_600_000))
+        """Of one that is right, ahead or back; or of one that is wrong, and then it is right."""
+        replica = self._clock_to_leap(fault)
+        wrong = [each for each in self._replicas.values() if each.wall_offset_ms]
+        if wrong and (replica is None or fault.random.random() < 0.4):
+            replica = fault.random.choice(wrong)
+            jump_ms = -replica.wall_offset_ms
+        elif replica is not None:
+            jump_ms = fault.random.choice(JUMPS_MS)
+        else:
+            return
         self._leap(replica, jump_ms)
         fault.happened(replica.node_id, jump_ms)
 
     def _wall_clock_strobe(self, fault: Fault) -> None:
         """The wall clock leaps to and fro."""
-        replica = fault.random.choice(list(self._replicas.values()))
-        jump_ms, times = fault.random.choice((20, 5_000, 600_000)), fault.random.randint(4, 30)
+        replica = self._clock_to_leap(fault)
+        if replica is None:
+            return
+        jump_ms, times = fault.random.choice(STROBES_MS), 2 * fault.random.randint(2, 15)
         fault.happened(replica.node_id, jump_ms, times)
         at_us = 0
         for number in range(times):
             leap = partial(self._leap, replica, -jump_ms if number % 2 else jump_ms)
             self._world.after(at_us := at_us + fault.random.randint(1_000, 40_000), leap)
 
-    @staticmethod
-    def _leap(replica: Replica, jump_ms: int) -> None:
-        """Ahead by so much at most: the dedupe window is measured by the replicated clock, which never falls again."""
-        replica.wall_offset_ms = min(replica.wall_offset_ms + jump_ms, WALL_AHEAD_MS_MAX)
+    def _leap(self, replica: Replica, jump_ms: int) -> None:
+        if not jump_ms or not (self.running or replica.wall_offset_ms):
+            return  # healed in the middle of a strobe
+        replica.wall_offset_ms += jump_ms
+        if replica.wall_offset_ms:
+            self._true_time.set_wrong(replica.node_id)
+        else:
+            self._true_time.set_right(replica.node_id)
 
     def _clock_jump(self, fault: Fault) -> None:
         """The monotonic clock of one node leaps ahead, as after a suspended virtual machine."""
         replica = fault.random.choice(list(self._replicas.values()))
         leap_us = fault.random.randint(100_000, 5 * MICROSECONDS_PER_SECOND)
         replica.skew_us += leap_us
+        self._true_time.on_leap(leap_us / 1000)
         fault.happened(replica.node_id, leap_us // 1000)

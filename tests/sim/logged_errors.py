@@ -18,6 +18,9 @@ class _Watch(logging.Handler):
         """A node that has just died fails everything it was about, and says so."""
         node = Running.node
         if isinstance(node, Replica) and node.alive and node.observer.found is None:
+            if record.name == "cluster.alarms" and isinstance(record.args, tuple):
+                node.observer.note(f"alarm: {record.args[0]}")  # told to operators, and no bug
+                return
             error = record.exc_info[1] if record.exc_info else None
             if record.name.startswith("aiohttp") and isinstance(error, InvalidStateError):
                 return  # at its shutdown aiohttp cancels what the handler that it cuts off then wants to fulfil

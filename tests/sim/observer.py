@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster.long_poll import AppliedWaiters, WakingStateMachine
+from raft.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
 from raft.proposals import Applied
@@ -14,7 +15,7 @@ from store.commit_log import CommitLog
 from store.dump import verify_log
 from store.errors import Refused
 from store.index import Index
-from store.record import KIND_CONFIG, Entry
+from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.results import Produced, Result
 from store.state_machine import StateMachine
 
@@ -25,6 +26,7 @@ from .checkers.history import History
 from .checkers.majority_durable import check_on_majority, check_receipt
 from .checkers.membership import Members, MembershipModel
 from .checkers.state_hash import StateHash
+from .checkers.true_time import TrueTime
 from .log_cuts import Archive
 from .raft_rules import RaftRules
 from .raft_safety import Safety
@@ -40,6 +42,8 @@ _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
 HELD_US_MAX = 20_000
 """A step may apply entries for the budget of raft/handlers.py, and one more: a few milliseconds in these runs."""
+FIRST_WORD_US_MAX = 3_000_000
+"""What a node says of its clock as soon as it is connected is at most so old when it arrives: nobody measures that."""
 LOG_DIRECTORY = "/data/log"
 
 
@@ -88,8 +92,10 @@ class _Finding:
 class Observer:
     """A violation found while a node's own code runs is kept too: the node would take it for a failure of its own."""
 
-    def __init__(self, world: World, election_timeout_us: int, founders: Iterable[int]) -> None:
+    def __init__(self, world: World, election_timeout_us: int, founders: Iterable[int], max_clock_skew_ms: int) -> None:
         self._world = world
+        counts_for_us = READING_INTERVALS * election_timeout_us + FIRST_WORD_US_MAX
+        self.true_time = TrueTime(lambda: world.now_us, max_clock_skew_ms, counts_for_us)
         self.membership = MembershipModel(founders)
         self.safety = Safety()
         self.state_hash = StateHash()
@@ -374,6 +380,8 @@ class Observer:
             self._world.trace("append", node_id, index, term)
             with self.finding():
                 matching.on_append(node_id, index, term, previous_term, payload)
+                if kind == KIND_ENTRY and handlers.role == LEADER and handlers.term == term:
+                    self.true_time.on_stamped(node_id, index, payload, replica.true_ms)
                 if kind == KIND_CONFIG:
                     self._on_configuration(replica, before, index, term, payload)
             return position

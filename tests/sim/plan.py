@@ -126,6 +126,9 @@ def draw_plan(world: World, edits: Edits) -> Plan:
         cuts=cuts,
         spare_count=world.random_of("spare nodes").choice((0, 0, 0, 0, 1, 2, 3)),
     )
+    if settings.node_count > 1 and not settings.spare_count:
+        # A lone voter would take a leap of its monotonic clock for one of its wall clock, until it is restarted.
+        settings = replace(settings, max_clock_skew_ms=world.random_of("clocks").choice((1_000, 10_000)))
     if cuts is not None:
         settings = replace(settings, segment_bytes=4 * KIB)
     plan = Plan(

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raft.library import LEADER
-from raft.messages import Append, AppendReply, PreVote, PreVoteReply, Recall, RequestVote, VoteReply
+from raft.messages import Append, AppendReply, PreVote, PreVoteReply, Recall, RequestVote, Vitals, VoteReply
 from store.commit_log import CommitLog
 
 from .checkers import Violation
@@ -114,7 +114,8 @@ class RaftRules:
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
-        self._heard[replica.node_id].add(source)
+        if not isinstance(message, Vitals):  # those have no term
+            self._heard[replica.node_id].add(source)
         if isinstance(message, Recall) and replica.is_put_back and message.incarnation == replica.incarnation:
             acked = message.acked_term, message.acked_index
             if acked > replica.durable.last or message.spoken_term > replica.durable.hard_state[0]:

@@ -179,6 +179,7 @@ class Replica:
             joins=self.joins,
             election_timeout_ms=settings.election_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
+            max_clock_skew_ms=settings.max_clock_skew_ms,
             max_entries_in_flight=settings.max_entries_in_flight,
             max_entry_bytes=settings.max_entry_bytes,
             max_in_flight_bytes=settings.max_in_flight_bytes,
@@ -434,8 +435,13 @@ class Replica:
     def link_down(self, peer: int) -> None:
         self.run(lambda: self._transport.peer_down(peer))
 
+    @property
+    def true_ms(self) -> int:
+        """What a wall clock shows that is right."""
+        return EPOCH_MS + self.world.now_us // 1000
+
     def _wall_ms(self) -> int:
-        return EPOCH_MS + self.wall_offset_ms + self.world.now_us // 1000
+        return self.true_ms + self.wall_offset_ms
 
     def on_fatal(self, reason: str) -> None:
         if not self.alive:

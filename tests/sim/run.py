@@ -67,7 +67,8 @@ class _Run:
         self._world, self._plan = world, plan
         self.network = Network(world, range(1, plan.settings.node_count + plan.settings.spare_count + 1), plan.links)
         founders = range(1, plan.settings.node_count + 1)
-        self.observer = Observer(world, plan.settings.election_timeout_ms * 1000, founders)
+        settings = plan.settings
+        self.observer = Observer(world, settings.election_timeout_ms * 1000, founders, settings.max_clock_skew_ms)
         wire = ClientNetwork(world, plan.links)
         wire.finding = self.observer.finding
         self.wire = wire

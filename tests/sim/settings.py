@@ -24,6 +24,7 @@ class Settings:
     flush_entries: int = 40
     apply_cost_us: int = 0
     """Applying an entry takes as long."""
+    max_clock_skew_ms: int = 10_000
     max_entries_in_flight: int = 4
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024

@@ -1,16 +1,19 @@
 """Every checker accuses what it is there to accuse, and nothing else."""
 
 import struct
+from pathlib import Path
 from random import Random
 
 import pytest
 from crc32c import crc32c
 
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
-from store.command import LeaveGroup, Proposal, encode_entry
+from store.command import ExpireMessages, LeaveGroup, Proposal, encode_entry
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY
+from store.retention_results import Expired
+from tests.unit.store.replica import Replica
 
 from .checkers import Violation
 from .checkers.acknowledged_kept import check_acknowledged_kept
@@ -20,6 +23,7 @@ from .checkers.committed_kept import CommittedKept
 from .checkers.delivered_once import check_delivered_once
 from .checkers.durable_log import DurableLog
 from .checkers.election_safety import ElectionSafety
+from .checkers.history import History
 from .checkers.leader_stickiness import LeaderStickiness
 from .checkers.log_matching import LogMatching
 from .checkers.majority_durable import check_entry_holds, check_on_majority, check_receipt
@@ -27,6 +31,7 @@ from .checkers.promises import check_promise
 from .checkers.state_hash import StateHash
 from .checkers.state_machine_safety import StateMachineSafety
 from .checkers.transactions import check_one_outcome
+from .checkers.true_time import SLACK_MS, TrueTime
 from .disk import TimedDisk
 from .world import World
 
@@ -266,6 +271,51 @@ def test_leader_stickiness() -> None:
         checker.on_pre_vote_reply(1, PreVoteReply(5, 5, True), now_us=1_099)
     checker.on_start(1)
     checker.on_pre_vote_reply(1, PreVoteReply(5, 5, True), now_us=1_050)
+
+
+def stamped(timestamp_ms: int, *, in_doubt: bool = False) -> bytes:
+    return encode_entry(timestamp_ms, [Proposal(LeaveGroup("g", "m"))], in_doubt=in_doubt)
+
+
+def test_stamps_are_held_against_the_true_time() -> None:
+    checker = TrueTime(lambda: 0, max_skew_ms=1_000, counts_for_us=10)
+    for right in (stamped(50_000), stamped(48_500), stamped(50_000 + SLACK_MS), stamped(1, in_doubt=True)):
+        checker.on_stamped(1, 7, right, true_ms=50_000)
+    for wrong in (stamped(48_000), stamped(50_100), stamped(50_100, in_doubt=True)):
+        with pytest.raises(Violation, match="true_time"):
+            checker.on_stamped(1, 7, wrong, true_ms=50_000)
+    checker.on_leap(200.0)
+    checker.on_stamped(1, 7, stamped(50_200), true_ms=50_000)
+
+
+def test_clocks_count_as_wrong_for_as_long_as_what_they_said_may_count() -> None:
+    now_us = 0
+    checker = TrueTime(lambda: now_us, max_skew_ms=1_000, counts_for_us=10)
+    checker.is_minority = lambda nodes: len(nodes) < 2
+    checker.set_wrong(1)
+    assert checker.wrong() == {1}
+    checker.set_right(1)
+    now_us = 9
+    assert checker.wrong() == {1}
+    now_us = 10
+    assert checker.wrong() == set()
+    checker.set_wrong(1)
+    checker.set_wrong(2)
+    checker.on_stamped(1, 7, stamped(10**9), true_ms=50_000)
+    checker.set_right(1)
+    now_us = 100
+    checker.on_stamped(1, 8, stamped(10**9), true_ms=50_000)  # the replicated clock never falls again
+
+
+def test_nothing_irreversible_follows_from_an_entry_in_doubt(tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "index")
+    command = ExpireMessages((), 10)
+    entry = replica.log.append(1, [command], in_doubt=True)
+    (refused,) = replica.machine.apply([entry])
+    History().on_applied(replica.machine, entry, refused)
+    with pytest.raises(Violation, match="doubt"):
+        History().on_applied(replica.machine, entry, [Expired((), 0, 0)])
+    replica.close()
 
 
 def test_an_answer_is_about_the_command_of_its_client() -> None:

@@ -6,13 +6,11 @@ import random
 from functools import partial
 from typing import Final
 
-from store.limits import DEDUPE_WINDOW_MS
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind, leader_or_any
 
-JUMP_MS_MAX: Final = DEDUPE_WINDOW_MS // 45
-"""20 s. The replicated clock never goes back: it stands still for as long as a clock was ahead, and with it the times
-of the checks, for which the end of a run waits. Far below the dedupe window, so that duplicates stay forbidden."""
+YEAR_MS: Final = 365 * 24 * 3_600_000
+SWINGS_MS: Final = (50, 500, 5_000, YEAR_MS)
 STROBE_S: Final = (0.02, 0.2)
 
 
@@ -25,9 +23,9 @@ class Jump:
 
     async def start(self) -> str:
         self._node = await leader_or_any(self._cluster, self._rng)
-        # As many jumps of milliseconds as of seconds.
-        offset_ms = self._sign * int(10 ** self._rng.uniform(1, 4.3))
-        offset_ms = max(-JUMP_MS_MAX, min(JUMP_MS_MAX, offset_ms))
+        await self._cluster.clocks.wait_for_others(self._node)
+        # As many jumps of milliseconds as of days, and every other one of a year.
+        offset_ms = self._sign * min(YEAR_MS, int(10 ** self._rng.uniform(1, 20)))
         self._cluster.clocks.shift(self._node, offset_ms)
         return f"the clock of node {self._node} jumps by {offset_ms:+d} ms"
 
@@ -47,7 +45,8 @@ class Strobe:
 
     async def start(self) -> str:
         self._node = await leader_or_any(self._cluster, self._rng)
-        offset_ms = self._rng.choice((-1, 1)) * self._rng.randint(50, JUMP_MS_MAX // 4)
+        await self._cluster.clocks.wait_for_others(self._node)
+        offset_ms = self._rng.choice((-1, 1)) * self._rng.choice(SWINGS_MS)
         self._task = asyncio.create_task(self._swing(offset_ms))
         return f"the clock of node {self._node} swings by {offset_ms:+d} ms"
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from store.command import (
+    IRREVERSIBLE,
     AckPopped,
     ChangeInvisible,
     Command,
@@ -42,6 +43,7 @@ from .releases import Releases
 from .retention import Retention
 from .sessions import SessionChecker
 from .transaction_model import TransactionModel
+from .violation import Violation
 
 Handler = Callable[[Any, Result | Refused, int], None]
 
@@ -91,8 +93,13 @@ class History:
         self._index = entry.index
         if entry.kind != KIND_ENTRY:
             return
-        commands = decode_entry(entry.payload).commands
+        decoded = decode_entry(entry.payload)
+        commands = decoded.commands
         for command, result in zip(commands, results, strict=True):
+            if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
+                if not isinstance(result, Refused):
+                    raise Violation("doubt", f"entry {entry.index} was stamped in doubt of the time, and does {result}")
+                continue
             handler = self._handlers.get(type(command))
             if handler is not None:
                 handler(command, result, machine.clock_ms)

@@ -5,6 +5,7 @@ Each is one mistake in one part; `python -m tests.sim.mutants` says which checke
 
 from . import (
     applying,
+    clocks,
     dedupe,
     durability,
     election,
@@ -24,7 +25,7 @@ from . import (
 )
 
 AREAS = (
-    *(election, membership, knowledge, replication, durability, log_files, recovery),
+    *(election, membership, knowledge, replication, durability, log_files, recovery, clocks),
     *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

@@ -43,11 +43,11 @@ def ignores_the_topic(topic_id: int, value: str) -> bytes:
 
 
 def forgets_the_youngest_ids(window: DedupeWindow, index: Index, counters: Any, **options: Any) -> None:
-    """Ids are forgotten by their age alone: a clock that leaps ahead makes the cluster forget what came just now."""
-    _init(window, index, counters, min_entries=0)
+    """Ids are forgotten by their age alone, here after a second: a retry that comes later is stored twice."""
+    _init(window, index, counters, window_ms=1_000, min_entries=0)
 
 
-def measures_age_by_its_own_clock(window: DedupeWindow, clock_ms: int) -> None:
+def measures_age_by_its_own_clock(window: DedupeWindow, clock_ms: int, *, by_age: bool = True) -> None:
     """Each replica forgets ids by its own clock."""
     node: Any = Running.node
     _end_entry(window, node._wall_ms())

@@ -24,9 +24,11 @@ class HeldClock:
 
     def __init__(self) -> None:
         self.now_ms = START_MS
+        self.leapt_ms = 0
+        """How far the wall clock has leapt ahead of the monotonic one."""
 
     def clock(self) -> Clock:
-        return Clock(lambda: self.now_ms, lambda: self.now_ms / 1000)
+        return Clock(lambda: self.now_ms + self.leapt_ms, lambda: self.now_ms / 1000)
 
 
 class Answer(NamedTuple):
@@ -77,9 +79,10 @@ def node_config(path: Path, **changes: Any) -> NodeConfig:
 
 
 @contextlib.asynccontextmanager
-async def running_node(config: NodeConfig, fatal: list[str]) -> AsyncIterator[Node]:
+async def running_node(config: NodeConfig, fatal: list[str], leapt_ms: int = 0) -> AsyncIterator[Node]:
     """A ready node; why it would have to stop is appended to `fatal`."""
     clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
+    clock.leapt_ms = leapt_ms
     broker = Broker.open(config, fatal.append, clock.clock())
     serving = asyncio.create_task(broker.serve(stop, ready.set))
     try:

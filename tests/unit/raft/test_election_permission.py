@@ -6,11 +6,15 @@ import pytest
 from pysyncobj import syncobj as library
 from pysyncobj.transport import Transport
 
+from raft.clock import Clock
+from raft.clock_agreement import ClockAgreement
 from raft.config import PeerAddress, RaftConfig
+from raft.election import CLOCK_PATIENCE_TIMEOUTS
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import FOLLOWER
 from raft.membership import founded
+from raft.messages import PreVote, Vitals
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY
@@ -67,7 +71,7 @@ def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: 
         time["step"] = 1e-6
         node.doTick(0)
     assert (node.role, node.term, hard_state.voter) == (FOLLOWER, 1, False)
-    assert transport.sent == []
+    assert [message for message in transport.sent if not isinstance(message, Vitals)] == []
 
 
 def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,3 +88,34 @@ def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
     node.postpone_election()
     least_wait_s = config.election_timeout_ms / 1000
     assert 0 < first_wait_s < least_wait_s <= node.election_deadline - 1_000.0
+
+
+def test_a_node_whose_clock_is_wrong_lets_the_others_stand_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = {"s": 1_000.0, "wall_ms": 5_000_000_000}
+    monkeypatch.setattr(library, "monotonicTime", lambda: time["s"])
+    disk = SimDisk(random.Random(1))
+    disk.make_directory("/d")
+    log = CommitLog.open(disk, "/d/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
+    peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
+    config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
+    hard_state = HardState(disk, "/d/hard_state")
+    hard_state.become_voter()
+    journal, transport = Journal(log, hard_state, 0, Watermarks.open(disk, "/d")), SilentTransport()
+    node = SafeSyncObj(config, journal, transport, lambda entries, _: [[] for _ in entries], 0, founded(config))
+    clock = Clock(lambda: int(time["wall_ms"]), lambda: time["s"])
+    node.clocks = ClockAgreement(1, clock, lambda: {1, 2, 3}, max_skew_ms=1_000, interval_ms=10_000)
+    for peer in node._nodes.values():
+        transport._onNodeConnected(peer)
+
+    def asks_within(timeouts: int) -> bool:
+        transport.sent.clear()
+        for _ in range(10 * timeouts):
+            time["s"] += config.election_timeout_ms / 10_000
+            node.doTick(0)
+        return any(isinstance(message, PreVote) for message in transport.sent)
+
+    for peer in (2, 3):
+        node.handle_message(peer, Vitals(4_000_000, int(time["s"] * 1000)))
+    assert node.clocks.is_in_doubt
+    assert not asks_within(CLOCK_PATIENCE_TIMEOUTS - 1)
+    assert asks_within(5), "nobody else has stood"

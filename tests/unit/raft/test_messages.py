@@ -20,6 +20,7 @@ from raft.messages import (
     SnapshotEnd,
     SnapshotReject,
     TimeoutNow,
+    Vitals,
     VoteReply,
     decode,
     encode,
@@ -39,6 +40,8 @@ MESSAGES: list[Message] = [
     SnapshotEnd(4, 1, 2, 1, bytes(16)),
     SnapshotAck(4, 1, 2),
     SnapshotReject(4, 1, "no room"),
+    Vitals(1_700_000_000_000, 12_345),
+    Vitals(1_700_000_000_000, 12_345, 678, 90),
 ]
 
 

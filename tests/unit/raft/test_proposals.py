@@ -62,6 +62,7 @@ def queue(log: Log) -> ProposalQueue:
         log.append,
         durable_on=lambda index: (1, 2),
         clock_ms=lambda: next(clock),
+        clock_is_sure=lambda: True,
         max_entry_bytes=MAX_ENTRY_BYTES,
         max_entries_in_flight=2,
         max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
@@ -89,6 +90,7 @@ async def test_an_entry_holds_no_more_commands_than_are_applied_in_some_millisec
         log.append,
         durable_on=lambda index: (1, 2),
         clock_ms=lambda: 1_000,
+        clock_is_sure=lambda: True,
         max_entry_bytes=MAX_PAYLOAD_BYTES,
         max_entries_in_flight=100,
         max_in_flight_bytes=MAX_PAYLOAD_BYTES,
@@ -232,12 +234,13 @@ async def test_what_nobody_waits_for_any_more_is_not_appended(log: Log, queue: P
     assert queue.in_flight_bytes == 0
 
 
-async def test_timestamps_never_go_back(log: Log) -> None:
-    clock = iter([5_000, 4_000])
+async def test_timestamps_never_go_back_and_doubt_is_said(log: Log) -> None:
+    clock, sure = iter([5_000, 4_000]), iter([True, False])
     queue = ProposalQueue(
         log.append,
         lambda index: (),
         lambda: next(clock),
+        lambda: next(sure),
         max_entry_bytes=1,
         max_entries_in_flight=9,
         max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
@@ -245,4 +248,5 @@ async def test_timestamps_never_go_back(log: Log) -> None:
     queue.submit(proposal("a"))
     queue.submit(proposal("b"))
     await turn()
-    assert [decode_entry(payload).timestamp_ms for payload in log.payloads] == [5_000, 5_000]
+    entries = [decode_entry(payload) for payload in log.payloads]
+    assert [(entry.timestamp_ms, entry.in_doubt) for entry in entries] == [(5_000, False), (5_000, True)]

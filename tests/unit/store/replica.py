@@ -19,9 +19,9 @@ class EntryLog:
     def __init__(self) -> None:
         self.entries: list[Entry] = [Entry(b"", 1, 0, KIND_NOOP, 0)]
 
-    def append(self, timestamp_ms: int, proposals: Sequence[Proposal | Command]) -> Entry:
+    def append(self, timestamp_ms: int, proposals: Sequence[Proposal | Command], *, in_doubt: bool = False) -> Entry:
         wrapped = [item if isinstance(item, Proposal) else Proposal(item) for item in proposals]
-        return self._add(encode_entry(timestamp_ms, wrapped), KIND_ENTRY)
+        return self._add(encode_entry(timestamp_ms, wrapped, in_doubt=in_doubt), KIND_ENTRY)
 
     def append_noop(self) -> Entry:
         return self._add(b"", KIND_NOOP)
@@ -40,6 +40,8 @@ class Replica:
         self.directory = directory
         self.log = EntryLog()
         self.now_ms = 1_000
+        self.in_doubt = False
+        """Of the clock, in the entries that follow."""
         self._options = {"dedupe_min_entries": 0, **options}
         self._open()
         self.machine.apply(self.log.entries)
@@ -57,7 +59,7 @@ class Replica:
 
     def do(self, *proposals: Proposal | Command) -> list[Result | Refused]:
         """Apply one entry with these commands."""
-        (results,) = self.machine.apply([self.log.append(self.now_ms, proposals)])
+        (results,) = self.machine.apply([self.log.append(self.now_ms, proposals, in_doubt=self.in_doubt)])
         return results
 
     def one(self, proposal: Proposal | Command) -> Result | Refused:

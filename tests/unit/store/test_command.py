@@ -66,6 +66,22 @@ def test_every_command_reads_back_as_written() -> None:
     assert payload[second:] == b"de"
 
 
+def test_doubt_about_the_time_is_a_third_part_of_the_header() -> None:
+    """Entries without doubt are written as they ever were."""
+    sure, in_doubt = (encode_entry(7, [Proposal(PutTopic("orders"))], in_doubt=doubt) for doubt in (False, True))
+    assert sure == encode_entry(7, [Proposal(PutTopic("orders"))])
+    assert msgspec.msgpack.decode(sure[4:]) == [7, [[1, "orders", None, None, None]]]
+    assert msgspec.msgpack.decode(in_doubt[4:]) == [7, [[1, "orders", None, None, None]], True]
+    assert [decode_entry(payload).in_doubt for payload in (sure, in_doubt)] == [False, True]
+
+
+@pytest.mark.parametrize("header", [[7], [7, [], False, 1], [7, [], 1], {"timestamp_ms": 7}])
+def test_a_header_of_another_form_is_refused(header: object) -> None:
+    encoded = msgspec.msgpack.encode(header)
+    with pytest.raises(ValueError):  # noqa: PT011 - the message differs with the damage
+        decode_entry(len(encoded).to_bytes(4, "little") + encoded)
+
+
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
     assert tags == [*range(1, 13), 14, 15, 16, 17, 20]

@@ -1,0 +1,177 @@
+"""Which time it is by the wall clocks of a majority, and which of them are wrong.
+
+Fault model: at most a minority of the voters' wall clocks is wrong within READING_INTERVALS intervals. A wrong clock
+may leap by any amount, in both directions, at any moment. Monotonic clocks run at about the right pace.
+
+Every node tells every other node its wall clock once an interval (`Vitals`). A reading is kept as the distance
+between the other's wall clock and this node's *monotonic* clock, so no leap of this node's wall clock changes it.
+
+The agreed time is the reading that a majority of the voters has reached: the m-th largest of those known, m being a
+majority. At least one of the m largest is right, so the agreed time is never ahead of all right clocks, whichever
+minority is wrong and whoever is not heard. With all readings of an odd number of voters it is their median. The clocks
+are *sure* when a majority of readings lies within `max_skew_ms` of it.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from raft.clock import Clock
+from raft.messages import Vitals
+
+READING_INTERVALS: Final = 5
+"""A reading counts for this number of intervals."""
+
+STAMP_MS: Final = 1
+"""Stamps are whole milliseconds."""
+
+
+class Reading(NamedTuple):
+    ahead_ms: float
+    """The other's wall clock when it said it, minus this node's monotonic clock when that arrived: the truth is more by
+    the time that it was on its way, so that a slow network never makes time pass faster."""
+    taken_at_ms: float
+    """By this node's monotonic clock: when the other said it, at the earliest."""
+
+
+class Echo(NamedTuple):
+    """The last monotonic stamp of another node, which goes back to it, and when it arrived here."""
+
+    steady_ms: int
+    heard_at_ms: float
+
+
+class Agreement(NamedTuple):
+    """What the readings of one moment come to."""
+
+    agreed_ms: float | None
+    """The agreed time minus this node's monotonic clock; None while fewer than a majority are heard."""
+    is_sure: bool
+    offsets_ms: dict[int, float]
+    """How far the wall clocks of this node and of those heard are ahead of the agreed time; empty without one."""
+
+
+class ClockAgreement:
+    """Readings of the other nodes' wall clocks, and the time that they agree on. Loop-only.
+
+    A lone voter has nobody to ask: its own wall clock counts from its start, and follows no leap of more than
+    `max_skew_ms` while the process runs. A restart is how an operator confirms such a leap.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        voters: Callable[[], Collection[int]],
+        *,
+        max_skew_ms: int,
+        interval_ms: int,
+    ) -> None:
+        self.node_id = node_id
+        self.max_skew_ms = max_skew_ms
+        self._clock = clock
+        self._voters = voters
+        self._interval_ms = interval_ms
+        self._readings: dict[int, Reading] = {}
+        self._echoes: dict[int, Echo] = {}
+        self._followed_ms: float | None = None
+        self._now = Agreement(None, False, {})
+        self._due_ms = self._vitals_due_ms = float("-inf")
+
+    # --- what nodes tell each other ------------------------------------------------------------------------------
+
+    def vitals_are_due(self) -> bool:
+        """Whether it is time to tell all nodes; once an interval."""
+        now_ms = self.steady_ms()
+        if now_ms < self._vitals_due_ms:
+            return False
+        self._vitals_due_ms = now_ms + self._interval_ms
+        return True
+
+    def vitals_for(self, peer: int) -> Vitals:
+        now_ms = self.steady_ms()
+        echo = self._echoes.get(peer)
+        return Vitals(
+            wall_ms=max(0, self._clock.wall_ms()),
+            steady_ms=max(0, int(now_ms)),
+            echo_ms=None if echo is None else echo.steady_ms,
+            held_ms=0 if echo is None else max(0, int(now_ms - echo.heard_at_ms)),
+        )
+
+    def hear(self, peer: int, vitals: Vitals) -> None:
+        """A reading whose round trip took more than half of `max_skew_ms` says too little, and is left out."""
+        now_ms = self.steady_ms()
+        self._echoes[peer] = Echo(vitals.steady_ms, now_ms)
+        # Its first word comes without an echo; the next one is more precise.
+        round_trip_ms = 0.0 if vitals.echo_ms is None else now_ms - vitals.echo_ms - vitals.held_ms
+        if -STAMP_MS <= round_trip_ms <= self.max_skew_ms / 2:
+            self._readings[peer] = Reading(vitals.wall_ms - now_ms, now_ms - max(0.0, round_trip_ms))
+        self._look()
+
+    # --- what comes of it ----------------------------------------------------------------------------------------
+
+    def steady_ms(self) -> float:
+        """This node's monotonic clock."""
+        return self._clock.steady_s() * 1000
+
+    def wall_ms(self) -> int:
+        """This node's own wall clock."""
+        return self._clock.wall_ms()
+
+    @property
+    def now(self) -> Agreement:
+        """As of this moment, to a quarter of an interval."""
+        if self.steady_ms() >= self._due_ms:
+            self._look()
+        return self._now
+
+    def time_ms(self) -> float | None:
+        """Milliseconds since 1970 that a majority of clocks has reached; None while that is not known."""
+        agreed_ms = self.now.agreed_ms
+        return None if agreed_ms is None else agreed_ms + self.steady_ms()
+
+    def is_sure(self) -> bool:
+        """Whether a majority of the voters' clocks agree on the time."""
+        return self.now.is_sure
+
+    def is_wrong(self, node_id: int) -> bool:
+        """Whether a majority agrees, and that node's wall clock is known and does not."""
+        offset_ms = self.now.offsets_ms.get(node_id)
+        return self._now.is_sure and offset_ms is not None and abs(offset_ms) > self.max_skew_ms
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether this node's own wall clock is wrong by the word of a majority."""
+        return self.is_wrong(self.node_id)
+
+    def _look(self) -> None:
+        now_ms = self.steady_ms()
+        self._due_ms = now_ms + self._interval_ms / 4
+        voters = set(self._voters())
+        own_ms = self._clock.wall_ms() - now_ms
+        if voters == {self.node_id}:
+            self._now = self._alone(own_ms)
+            return
+        oldest_ms = now_ms - READING_INTERVALS * self._interval_ms
+        self._readings = {peer: each for peer, each in self._readings.items() if each.taken_at_ms >= oldest_ms}
+        known = {self.node_id: own_ms, **{peer: each.ahead_ms for peer, each in self._readings.items()}}
+        self._now = agreement(known, voters, self.max_skew_ms)
+        if self._now.is_sure:
+            self._followed_ms = self._now.agreed_ms
+
+    def _alone(self, own_ms: float) -> Agreement:
+        if self._followed_ms is None or abs(own_ms - self._followed_ms) <= self.max_skew_ms:
+            self._followed_ms = own_ms
+            return Agreement(own_ms, True, {self.node_id: 0.0})
+        return Agreement(None, False, {self.node_id: own_ms - self._followed_ms})
+
+
+def agreement(known: dict[int, float], voters: Collection[int], max_skew_ms: int) -> Agreement:
+    """Of readings on one scale. Nodes that do not vote are compared and do not count."""
+    counted = sorted((ahead_ms for node_id, ahead_ms in known.items() if node_id in voters), reverse=True)
+    majority = len(voters) // 2 + 1
+    if len(counted) < majority:
+        return Agreement(None, False, {})
+    agreed_ms = counted[majority - 1]
+    agreeing = sum(abs(ahead_ms - agreed_ms) <= max_skew_ms for ahead_ms in counted)
+    offsets_ms = {node_id: ahead_ms - agreed_ms for node_id, ahead_ms in known.items()}
+    return Agreement(agreed_ms, agreeing >= majority, offsets_ms)

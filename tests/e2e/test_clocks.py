@@ -1,0 +1,166 @@
+"""Wall clocks that are a year wrong on one of three real nodes: nothing goes early or waits, and the node says so."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+
+pytestmark = pytest.mark.process
+
+DAY_MS: Final = 86_400_000
+YEAR_MS: Final = 365 * DAY_MS
+TOLERANCE_MS: Final = 60_000
+SHORT_MS: Final = 1_000
+MESSAGES: Final = 50
+OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--retention-check-ms", "100")
+
+
+class Clocks:
+    """A running cluster of three whose wall clocks can be set."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self.cluster = cluster
+        for node in cluster.nodes.values():
+            node.module = "tests.chaos.skewed_node"
+            node.environment[CLOCK_VARIABLE] = str(cluster.directory / f"clock{node.node_id}")
+            self.shift(node, 0)
+
+    def shift(self, node: NodeProcess, ahead_ms: int) -> None:
+        """That node's wall clock is `ahead_ms` ahead of the true time from now on."""
+        set_offset_ns(self.cluster.directory / f"clock{node.node_id}", ahead_ms * 1_000_000)
+
+    def has_alarm(self, node: NodeProcess, code: str, subject: str = "") -> bool:
+        status = node.status()
+        alarms = [] if status is None else status["alarms"]
+        return any((alarm["code"], alarm["subject"]) == (code, subject) for alarm in alarms)
+
+    def wait_alarm(self, node: NodeProcess, code: str, subject: str = "") -> None:
+        try:
+            wait_for(lambda: self.has_alarm(node, code, subject), f"alarm {code} at node {node.node_id}")
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{self.cluster.tails()}") from None
+
+
+@pytest.fixture
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocks]:
+    cluster = ClusterProcess(tmp_path_factory.mktemp("clocks"), nodes=3, options=OPTIONS)
+    clocks = Clocks(cluster)
+    with cluster:
+        yield clocks
+
+
+def true_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def write(cluster: ClusterProcess, method: str, path: str, payload: Any) -> Any:
+    """Whoever leads carries it out."""
+
+    def answer() -> Any:
+        leader = cluster.leader()
+        reply = leader.request(method, path, payload=payload) if leader is not None else None
+        return reply.json() if reply is not None and reply.status in (200, 201) else None
+
+    return wait_for(answer, f"{method} {path}")
+
+
+def send(cluster: ClusterProcess, topic: str, message: dict[str, Any], count: int = 1) -> Any:
+    """The receipt."""
+    return write(cluster, "POST", f"/v1/topics/{topic}/messages", {"messages": [{**message, "queue": 0}] * count})
+
+
+def offsets(cluster: ClusterProcess, topic: str) -> tuple[int, int]:
+    """The first offset that is kept, and the next one."""
+    node = cluster.leader() or cluster.alive()[0]
+    (queue,) = node.request("GET", f"/v1/topics/{topic}").json()["queue_offsets"]
+    return int(queue["min_offset"]), int(queue["max_offset"])
+
+
+def prepare(cluster: ClusterProcess) -> str:
+    """Messages to keep for a day, one to deliver in an hour, and a transaction that was committed; its id."""
+    for topic, retention_ms in (("kept", DAY_MS), ("short", SHORT_MS), ("later", DAY_MS)):
+        write(cluster, "PUT", f"/v1/topics/{topic}", {"queues": 1, "retention_ms": retention_ms})
+    write(cluster, "PUT", "/v1/topics/paid", {"queues": 1, "type": "transaction"})
+    send(cluster, "kept", {"body": "k"}, MESSAGES)
+    send(cluster, "later", {"body": "l", "deliver_at_ms": true_ms() + 3_600_000})
+    half = {"producer_group": "shop", "messages": [{"topic": "paid", "queue": 0, "body": "t"}]}
+    transaction_id = str(write(cluster, "POST", "/v1/transactions", half)["transaction_id"])
+    write(cluster, "POST", f"/v1/transactions/{transaction_id}/commit", {"producer_group": "shop"})
+    return transaction_id
+
+
+def expire_short(cluster: ClusterProcess) -> None:
+    """Messages that were stored now are removed when their second is over: retention is at work."""
+    end = send(cluster, "short", {"body": "s"})["results"][0]["offset"] + 1
+    wait_for(lambda: offsets(cluster, "short") == (end, end), "messages of a second to expire")
+
+
+def check_nothing_went(cluster: ClusterProcess, transaction_id: str) -> None:
+    assert offsets(cluster, "kept") == (0, MESSAGES)
+    assert offsets(cluster, "later") == (0, 0)
+    assert cluster.wait_leader().request("GET", f"/v1/transactions/{transaction_id}").status == 200
+    stamped_ms = send(cluster, "short", {"body": "now"})["receipt"]["timestamp_ms"]
+    assert abs(stamped_ms - true_ms()) < TOLERANCE_MS
+
+
+@pytest.mark.parametrize("ahead_ms", [YEAR_MS, -YEAR_MS], ids=["ahead", "behind"])
+def test_the_clock_of_the_leader_is_a_year_wrong(clocks: Clocks, ahead_ms: int) -> None:
+    cluster = clocks.cluster
+    transaction_id = prepare(cluster)
+    wrong = cluster.wait_leader()
+    clocks.shift(wrong, ahead_ms)
+    expire_short(cluster)
+    check_nothing_went(cluster, transaction_id)
+    clocks.wait_alarm(wrong, "clock_skew")
+    wait_for(lambda: cluster.leader() not in (wrong, None), "another node to lead")
+    leader = cluster.wait_leader()
+    clocks.wait_alarm(leader, "clock_skew", str(wrong.node_id))
+    expire_short(cluster)
+    check_nothing_went(cluster, transaction_id)
+    clocks.shift(wrong, 0)
+    wait_for(lambda: not clocks.has_alarm(wrong, "clock_skew"), "the alarm to be over")
+    send(cluster, "later", {"body": "soon", "delay_ms": 200})
+    wait_for(lambda: offsets(cluster, "later") == (0, 1), "a delayed message to be delivered")
+    cluster.wait_same_state()
+
+
+def test_a_follower_whose_clock_is_a_year_ahead_leads(clocks: Clocks) -> None:
+    """Two nodes are left, whose clocks disagree: nothing goes until the third one says which of them is right."""
+    cluster = clocks.cluster
+    transaction_id = prepare(cluster)
+    leader = cluster.wait_leader()
+    wrong, other = (node for node in cluster.alive() if node is not leader)
+    other.terminate()
+    other.start(extra=("--election-timeout-ms", "8000"))
+    cluster.wait_ready()
+    if cluster.wait_leader() is not leader:
+        pytest.fail("the leader was to stay")
+    clocks.shift(wrong, YEAR_MS)
+    leader.kill()
+    wait_for(lambda: cluster.leader() is wrong and wrong.ready(), "the wrong one to lead")
+    clocks.wait_alarm(wrong, "clock_in_doubt")
+    end = send(cluster, "short", {"body": "s"})["results"][0]["offset"] + 1
+    check_nothing_went(cluster, transaction_id)
+    leader.start()
+    wait_for(lambda: cluster.leader() not in (wrong, None), "another node to lead")
+    wait_for(lambda: offsets(cluster, "short")[0] >= end, "messages of a second to expire")
+    check_nothing_went(cluster, transaction_id)
+
+
+def test_the_time_that_a_cluster_was_off_has_passed(clocks: Clocks) -> None:
+    """All clocks agree that it is a day later: the replicated clock follows at once."""
+    cluster = clocks.cluster
+    prepare(cluster)
+    cluster.stop()
+    for node in cluster.nodes.values():
+        clocks.shift(node, 2 * DAY_MS)
+    cluster.start()
+    cluster.wait_ready()
+    stamped_ms = send(cluster, "short", {"body": "now"})["receipt"]["timestamp_ms"]
+    assert abs(stamped_ms - true_ms() - 2 * DAY_MS) < TOLERANCE_MS
+    wait_for(lambda: offsets(cluster, "kept") == (MESSAGES, MESSAGES), "what is older than a day to expire")
+    wait_for(lambda: offsets(cluster, "later") == (0, 1), "the delayed message to be delivered")

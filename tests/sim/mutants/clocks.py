@@ -1,0 +1,49 @@
+"""Which time it is, and what is done in doubt of it, broken."""
+
+import raft.clock_agreement
+import store.state_machine
+from cluster.core import Core
+from raft.clock_agreement import Agreement, ClockAgreement, agreement
+from tests.sim.variant import Swap, mutant
+
+
+def stamps_its_own_wall_clock(clocks: ClockAgreement) -> float | None:
+    """A leader stamps what its own wall clock says, as far as the replicated clock does not fall."""
+    return float(clocks.wall_ms())
+
+
+def takes_the_latest_clock(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
+    """The time is that of the wall clock that is ahead of all others."""
+    found = agreement(known, voters, max_skew_ms)
+    return found if found.agreed_ms is None else found._replace(agreed_ms=max(known.values()))
+
+
+def takes_the_median_of_those_heard(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
+    """With two of three clocks known, the later one is believed."""
+    heard = sorted(ahead_ms for node_id, ahead_ms in known.items() if node_id in voters)
+    found = agreement(known, voters, max_skew_ms)
+    return found if found.agreed_ms is None else found._replace(agreed_ms=heard[len(heard) // 2])
+
+
+def asks_one_clock(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
+    """One reading is enough, whoever is not heard: that of a node that sees only itself is its own."""
+    first = next(iter(known))
+    return agreement({first: known[first]}, {first}, max_skew_ms)
+
+
+def does_in_doubt_what_cannot_be_undone(core: Core) -> bool:
+    """Messages expire, timers fire and transactions are discarded while the clocks do not agree."""
+    return True
+
+
+MUTANTS = (
+    mutant(20, Swap(ClockAgreement, "time_ms", stamps_its_own_wall_clock)),
+    mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_latest_clock)),
+    mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_median_of_those_heard)),
+    mutant(20, Swap(raft.clock_agreement, "agreement", asks_one_clock)),
+    mutant(
+        20,
+        Swap(Core, "clock_is_sure", does_in_doubt_what_cannot_be_undone),
+        Swap(store.state_machine, "IRREVERSIBLE", ()),
+    ),
+)
