@@ -344,6 +344,7 @@ class SafeSyncObj(FollowerHandlers):
             self._go_on_sending()
         super()._onTick(timeToWait)
         if self.role == LEADER:
+            self.knowledge.told_committed(self._commit_term, self.commit_index)
             self.snapshots.tick()
         if self.membership.settle(self.commit_index):
             self.on_membership()

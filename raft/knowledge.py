@@ -18,6 +18,8 @@ from raft.library import now
 from raft.messages import Recall
 from store.watermarks import PeerMark, Watermarks
 
+MARKS_INTERVAL_S = 0.1
+"""The marks of the other nodes change with every acknowledgement, and are written this often at most."""
 SYNC_INTERVAL_S = 1.0
 """What a power loss may take of the watermarks is not older than this while the node runs."""
 
@@ -32,11 +34,12 @@ class Knowledge:
         self._marks = watermarks.marks
         self._marks_changed = False
         self._synced_at_s = now()
+        self._marked_at_s = float("-inf")
 
     # --- what is committed -------------------------------------------------------------------------------------
 
     def told_committed(self, term: int, index: int) -> None:
-        """By a leader, of the last entry that it knows to be committed."""
+        """By a leader, this node or another, of the last entry that it knows to be committed."""
         if (term, index) > self.committed:
             self.committed = term, index
 
@@ -101,8 +104,8 @@ class Knowledge:
         whether the sync thread has to be asked to sync that as well, once a second. Raises DiskError.
         """
         self._file.note_commit(committed_index, *self.committed)
-        if self._marks_changed:
-            self._marks_changed = False
+        if self._marks_changed and now() - self._marked_at_s >= MARKS_INTERVAL_S:
+            self._marks_changed, self._marked_at_s = False, now()
             self._file.note_marks(self._marks)
         is_due = self._file.is_dirty and now() - self._synced_at_s >= SYNC_INTERVAL_S
         if is_due:
