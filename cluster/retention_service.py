@@ -115,7 +115,7 @@ class RetentionService:
     async def _release_all(self) -> None:
         """Portion by portion until nothing is left that nobody needs."""
         core, state = self._core, self._core.state
-        while core.is_leader():
+        while core.is_leader() and core.clock_is_sure():
             topics = state.releasable(core.now_ms(), EXPIRED_QUEUES_MAX)
             if not topics and not state.has_dropped_timers:
                 return

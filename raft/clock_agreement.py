@@ -13,9 +13,11 @@ are *sure* when a majority of readings lies within `max_skew_ms` of it.
 """
 
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from raft.clock import Clock
+from raft.config import RaftConfig
+from raft.membership import Membership
 from raft.messages import Vitals
 
 READING_INTERVALS: Final = 5
@@ -76,6 +78,17 @@ class ClockAgreement:
         self._followed_ms: float | None = None
         self._now = Agreement(None, False, {})
         self._due_ms = self._vitals_due_ms = float("-inf")
+
+    @classmethod
+    def of(cls, config: RaftConfig, clock: Clock, membership: Membership) -> Self:
+        """For the node of `config`, among the voters that are in force at each moment."""
+        return cls(
+            config.node_id,
+            clock,
+            lambda: membership.current.voters,
+            max_skew_ms=config.max_clock_skew_ms,
+            interval_ms=config.election_timeout_ms,
+        )
 
     # --- what nodes tell each other ------------------------------------------------------------------------------
 

@@ -78,13 +78,7 @@ class ElectionHandlers(PinnedSyncObj):
         self._leader_contact = float("-inf")
         self._awake_at = now()
         self._running_since = now()
-        self.clocks = ClockAgreement(
-            config.node_id,
-            SYSTEM_CLOCK,
-            lambda: membership.current.voters,
-            max_skew_ms=config.max_clock_skew_ms,
-            interval_ms=config.election_timeout_ms,
-        )
+        self.clocks = ClockAgreement.of(config, SYSTEM_CLOCK, membership)
         """Replaced by the owner when the node's time does not come from the system."""
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,

@@ -90,13 +90,7 @@ class RaftNode:
         self._transport = TcpTransport(config)
         membership = recover_membership(config, commit_log, state_machine)
         self._transport.set_membership(membership)
-        self.clocks = ClockAgreement(
-            config.node_id,
-            clock,
-            lambda: membership.current.voters,
-            max_skew_ms=config.max_clock_skew_ms,
-            interval_ms=config.election_timeout_ms,
-        )
+        self.clocks = ClockAgreement.of(config, clock, membership)
         self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
         """What an entry proposed now would be stamped with."""
         self._raft = SafeSyncObj(

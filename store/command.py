@@ -368,7 +368,7 @@ class Proposal(NamedTuple):
     blocks: tuple[bytes, ...] = ()
 
 
-IRREVERSIBLE: Final = (ExpireMessages, SweepIndex, FireTimers, Discard)
+IRREVERSIBLE: Final = (ExpireMessages, ReleaseMessages, SweepIndex, FireTimers, Discard)
 """Done because time has passed, and never undone: refused in an entry that was stamped in doubt."""
 
 
