@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pysyncobj import syncobj as library
 
+from raft.config import PeerAddress, RaftConfig
+from raft.handlers import SafeSyncObj
+from raft.journal import Journal
 from raft.knowledge import Knowledge
-from raft.messages import Recall
+from raft.membership import founded
+from raft.messages import PreVote, PreVoteReply, Recall, RequestVote, VoteReply, make_append
+from store.commit_log import CommitLog
+from store.hard_state import HardState
+from store.record import KIND_ENTRY
 from store.watermarks import Watermarks
 from tests.unit.raft.test_node import (
     Member,
@@ -20,6 +28,7 @@ from tests.unit.raft.test_node import (
 from tests.unit.raft.test_node import (
     message as message_of,
 )
+from tests.unit.raft.test_second_vote import RecordingTransport
 from tests.unit.raft.test_transport import until
 from tests.unit.store.logs import sim_disk
 
@@ -157,3 +166,76 @@ def test_what_a_later_leader_cut_was_not_forgotten() -> None:
     assert known.forgotten(told, 6, 4, 20), "cut before it was acknowledged"
     known.note_cut(6)
     assert not known.forgotten(told, 6, 4, 20)
+
+
+# Who decides
+
+
+class Lagging:
+    """Node 1 of three: its log ends at entry 3 of term 5, and it was told that entry 9 of term 5 is committed."""
+
+    def __init__(self) -> None:
+        disk = sim_disk()
+        log = CommitLog.open(disk, "/data/log", segment_bytes=1 << 16, cache_bytes=1 << 16)
+        for index in (2, 3):
+            log.append(index, 5, KIND_ENTRY, b"x")
+        log.sync()
+        hard_state = HardState(disk, "/data/hard_state")
+        hard_state.set(5, None)
+        hard_state.become_voter()
+        peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
+        config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
+        self.transport = RecordingTransport()
+        self.node = SafeSyncObj(
+            config,
+            Journal(log, hard_state, 0, Watermarks.open(disk, "/data")),
+            self.transport,
+            lambda entries, _: [[] for _ in entries],
+            0,
+            founded(config),
+        )
+        for peer in self.node._nodes.values():
+            self.transport._onNodeConnected(peer)
+        self.hear(2, make_append(5, 8, 5, 9, (), commit_term=5))
+
+    def hear(self, peer: int, message: object) -> object:
+        """What it sends last in the same step."""
+        self.transport._onMessageReceived(self.node._node(peer), message)
+        return self.transport.sent[-1][1]
+
+
+@pytest.mark.parametrize(("last_index", "granted"), [(3, False), (8, False), (9, True)])
+def test_only_who_has_what_is_committed_gets_a_vote(
+    monkeypatch: pytest.MonkeyPatch, last_index: int, granted: bool
+) -> None:
+    time = {"s": 100.0}
+    monkeypatch.setattr(library, "monotonicTime", lambda: time["s"])
+    lagging = Lagging()
+    time["s"] += 60
+    lagging.node._awake_at = time["s"]
+    answer = lagging.hear(3, PreVote(5, last_index, 5, False))
+    assert isinstance(answer, PreVoteReply)
+    assert answer.granted == granted
+    answer = lagging.hear(3, RequestVote(6, last_index, 5, False))
+    assert isinstance(answer, VoteReply)
+    assert answer.granted == granted
+
+
+def test_who_lacks_what_is_committed_does_not_stand(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = {"s": 100.0}
+    monkeypatch.setattr(library, "monotonicTime", lambda: time["s"])
+    lagging = Lagging()
+    lagging.transport.sent.clear()
+    for _ in range(400):
+        time["s"] += 0.1
+        lagging.node.doTick(0)
+    assert not any(isinstance(sent, PreVote | RequestVote) for _, sent in lagging.transport.sent)
+    assert lagging.node.waits_for == (5, 9)
+    assert caplog.text.count("waiting for a node that has it") == 1, "said once"
+    monkeypatch.setattr(Knowledge, "is_complete", lambda *_: True)
+    for _ in range(400):
+        time["s"] += 0.1
+        lagging.node.doTick(0)
+    assert any(isinstance(sent, PreVote) for _, sent in lagging.transport.sent), "without the guard it would"
