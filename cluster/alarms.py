@@ -77,8 +77,15 @@ class Alarms:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        failing = False
         while True:
-            self.look()
+            try:
+                self.look()
+                failing = False
+            except Exception:  # a bug of one source must not hide what the others see for ever
+                if not failing:
+                    logger.exception("cannot look for alarms")
+                failing = True
             await asyncio.sleep(INTERVAL_S)
 
     def look(self) -> None:
@@ -89,13 +96,14 @@ class Alarms:
                 self._note(condition, before)
         for key, alarm in before.items():
             if key not in self._active:
-                logger.log(LEVELS[alarm.severity], "alarm %s is over: %s", alarm.code, alarm.detail)
+                lasted_s = (self._core.wall_ms() - alarm.since_ms) / 1000
+                logger.info("alarm %s%s is over, after %.0f s", *key, lasted_s)
 
     def _note(self, condition: Condition, before: dict[tuple[str, str], AlarmView]) -> None:
-        key = condition.code, condition.subject
+        key = condition.code, f" ({condition.subject})" if condition.subject else ""
         known = before.get(key)
         if known is None:
-            logger.log(LEVELS[condition.severity], "alarm %s: %s", condition.code, condition.detail)
+            logger.log(LEVELS[condition.severity], "alarm %s%s: %s", *key, condition.detail)
         self._active[key] = AlarmView(
             code=condition.code,
             severity=condition.severity,

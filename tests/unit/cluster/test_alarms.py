@@ -37,9 +37,9 @@ async def test_an_alarm_is_told_once_and_keeps_its_beginning(node: Node, caplog:
     lines = [record.getMessage() for record in caplog.records if "alarm" in record.getMessage()]
     assert [line.split(":")[0] for line in lines] == [
         "alarm disk_low",
-        "alarm disk_low",
-        "alarm disk_low is over",
-        "alarm disk_low is over",
+        "alarm disk_low (other)",
+        "alarm disk_low is over, after 5 s",
+        "alarm disk_low (other) is over, after 5 s",
     ]
     assert (await node.call("GET", "/v1/cluster")).body["alarms"] == []
 
