@@ -175,7 +175,9 @@ class Index:
                     found = next(stored, None)
 
     def commit(self) -> None:
-        """Write everything staged as one atomic write; not durable on return."""
+        """Write everything staged as one atomic write; not durable on return. DiskFull or DiskError when RocksDB takes
+        nothing more, because what it was to bring to disk before did not fit or failed.
+        """
         if not self._writes:
             return
         batch = WriteBatch(raw_mode=True)
@@ -187,7 +189,10 @@ class Index:
                 batch.delete(key)
             else:
                 put(key, value)
-        self._database.write(batch, self._write_options)
+        try:
+            self._database.write(batch, self._write_options)
+        except Exception as error:  # rocksdict raises nothing narrower: an earlier flush has failed
+            raise self._failure("write", error) from error
         self._writes.clear()
 
     def flush(self, wait: bool = True) -> None:
@@ -197,8 +202,11 @@ class Index:
         try:
             self._database.flush(wait)
         except Exception as error:  # rocksdict raises nothing narrower
-            path = self._database.path()
-            raise (_full("flush", path) if _says_full(error) else DiskError("flush", path, 0, str(error))) from error
+            raise self._failure("flush", error) from error
+
+    def _failure(self, operation: str, error: Exception) -> DiskError:
+        path = self._database.path()
+        return _full(operation, path) if _says_full(error) else DiskError(operation, path, 0, str(error))
 
     def begin_flush(self) -> bool:
         """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""

@@ -226,6 +226,7 @@ TESTED_ELSEWHERE = {
     "not_ready": "test_faults_cluster.py",
     "unknown_outcome": "test_faults_cluster.py",
     "disk_full": "test_faults_disk.py",
+    "clock_in_doubt": "../unit/store/test_doubt.py",
     "too_many_held": "test_pop.py",
     "log_range_removed": "test_log_events.py",
     "node_exists": "test_membership.py",

@@ -1,5 +1,6 @@
 """Disks that are full or fail while the node runs."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster.exit_codes import ExitCode
+from store.index import Index
+from store.log_errors import DiskError, DiskFull
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.small_disk import DISK_BYTES, MIB, fill
 from tests.e2e.test_retention import log_bytes
@@ -101,6 +104,23 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
         node.start()
         cluster.wait_leader()
         assert count(node) == 1
+
+
+def test_an_index_that_has_no_room_says_that_the_disk_is_full(small_disk: Path) -> None:
+    """Not only when it is told to flush: RocksDB flushes by itself, and takes nothing more once that has failed."""
+    index = Index.open(str(small_disk / "index"))
+    fill(small_disk / "ballast")
+
+    def fill_index() -> None:
+        for number in range(2 * DISK_BYTES // MIB):
+            index.put(number.to_bytes(4, "big"), os.urandom(MIB))
+            index.commit()
+
+    with pytest.raises(DiskFull):
+        fill_index()
+    (small_disk / "ballast").unlink()
+    with contextlib.suppress(DiskError):  # it may not have noticed yet that there is room
+        index.close()
 
 
 def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_join
 
 
 def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """One that has just been started again does not know what of its log is committed."""
+    """One that has lost its watermarks, as by a power loss, does not know what of its log is committed."""
     node = empty_node(cluster, 4, tmp_path)
     founders = [cluster.nodes[number] for number in (1, 2, 3)]
     body = dict(zip(("node_id", "peer_address", "http_address"), addresses(node), strict=True))
@@ -298,6 +298,7 @@ def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: C
     wait_for(lambda: all(knows(each, 4) for each in founders), "all to know it")
     for each in founders:
         each.kill()
+    (cluster.nodes[1].data_dir / "watermarks").unlink()
     cluster.nodes[1].start()
     node.start()
     wait_for(lambda: "not known to be committed" in node.output(), "the node to ask")

@@ -46,6 +46,8 @@ ODD_NAMES: Final = (
 BLOCK: Final = msgspec.msgpack.encode([[b"body"], [b"other", "tag"]])
 WAIT_MS_MAX: Final = 3
 """Longer waits are the long poll doing its work."""
+LONGEST_WAIT_MS: Final = 30_000
+"""What the broker takes at most."""
 _NOT_IN_A_SEGMENT: Final = frozenset("/{}")
 
 
@@ -176,10 +178,12 @@ def calls(draw: st.DrawFn, root: Schema) -> Call:
 
 def _bodies(described: st.SearchStrategy[Any], media: str, *, odd: bool) -> st.SearchStrategy[bytes | None]:
     encode = msgspec.msgpack.encode if media == MSGPACK else _json
-    right = described.map(encode)
+    right = described.map(_impatient).map(encode)
     if not odd:
         return right
-    return st.one_of(spoiled(described).map(encode), right.flatmap(damaged), st.binary(max_size=30), st.none())
+    return st.one_of(
+        spoiled(described).map(_impatient).map(encode), right.flatmap(damaged), st.binary(max_size=30), st.none()
+    )
 
 
 def _json(value: Any) -> bytes:
@@ -190,6 +194,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _impatient(body: Any) -> Any:
+    """Long polls of a body are answered as soon as those of a query; what is too long is refused as it is."""
+    if isinstance(body, dict) and type(wait_ms := body.get("wait_ms")) is int and wait_ms <= LONGEST_WAIT_MS:
+        return {**body, "wait_ms": min(wait_ms, WAIT_MS_MAX)}
+    return body
 
 
 def _short(value: str) -> str:

@@ -103,6 +103,7 @@ def test_identity_is_ours_or_the_directory_is_refused(tmp_path_factory: pytest.T
     directory = tmp_path_factory.getbasetemp() / "identity"
     directory.mkdir(exist_ok=True)
     (directory / "identity").write_bytes(data)
+    (directory / "log").mkdir(exist_ok=True)  # without a log it takes a new incarnation
     try:
         DataDirectory.open(directory, Identity("fuzz", 1)).close()
     except StartupError as error:

@@ -9,7 +9,8 @@ from tests.chaos.violations import Kind, Violations
 
 _LEADER: Final = re.compile(r"-> leader in term (\d+)")
 _TRACE: Final = "Traceback (most recent call last)"
-TRACE_LINES: Final = 30
+TRACE_LINES: Final = 120
+"""What a fault explains stands in the last line of a trace, behind two lines for each frame."""
 
 
 def leaders_in(node_id: int, path: Path, leaders: dict[int, int], violations: Violations) -> None:

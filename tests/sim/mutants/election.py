@@ -4,6 +4,7 @@ from typing import Any
 
 import raft.node
 from raft.handlers import SafeSyncObj
+from raft.knowledge import Knowledge
 from raft.library import CANDIDATE, LEADER
 from raft.messages import PreVote, RequestVote, VoteReply
 from raft.rejoin import Rejoin
@@ -32,10 +33,14 @@ class AsksForVotesBeforeTheTermIsDurable(SafeSyncObj):
 
 
 class VotesForAnyLog(SafeSyncObj):
-    """A candidate's log is not compared with the voter's."""
+    """A candidate's log is compared neither with the voter's nor with what the voter was told is committed."""
 
     def _at_least_as_complete(self, last_index: int, last_term: int) -> bool:
         return True
+
+
+def _needs_nothing(self: Knowledge, last_term: int, last_index: int) -> bool:
+    return True
 
 
 class VotesTwice(SafeSyncObj):
@@ -129,7 +134,7 @@ class LeadsOnAfterItStood(SafeSyncObj):
 MUTANTS = (
     _handlers(2, ForgetsVotes),
     _handlers(2, AsksForVotesBeforeTheTermIsDurable),
-    _handlers(1, VotesForAnyLog),
+    _handlers(1, VotesForAnyLog, Swap(Knowledge, "is_complete", _needs_nothing)),
     _handlers(2, VotesTwice),
     _handlers(3, VotesTwiceUnguarded, Swap(HardState, "_check", _check_nothing)),
     _handlers(3, CountsVotesPerMessage, rare=True),

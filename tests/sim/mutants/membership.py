@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import cluster.core
+import raft.membership
 import raft.node
 from cluster.core import Core
 from raft.handlers import OnOutcome, SafeSyncObj
@@ -135,8 +136,8 @@ MUTANTS = (
     _handlers(LearnersStand),
     _handlers(CountsTheRemoved, Swap(Configuration, "has_majority", _count_everybody)),
     mutant(18, Swap(Membership, "truncate_from", keeps_what_was_cut_off), rare=True),
-    mutant(18, Swap(raft.node, "recovered", forgets_configurations)),
-    mutant(18, Swap(raft.node, "recovered", overlooks_the_log), rare=True),
+    mutant(18, Swap(raft.membership, "recovered", forgets_configurations)),
+    mutant(18, Swap(raft.membership, "recovered", overlooks_the_log), rare=True),
     _handlers(PromotesWhoHasNothing),
     _handlers(CountsUnheardLearners, rare=True),
 )
