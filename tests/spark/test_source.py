@@ -161,15 +161,15 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
 
 
 def remove_what_is_there(cluster: ClusterProcess) -> int:
-    """Fills a topic that keeps nothing, until everything up to here is gone; where the log begins then."""
+    """Fills a topic that keeps nothing, until all that was there before is gone; returns where the log begins then."""
     node = cluster.wait_leader()
     for topic in ("orders", "filler"):
         settings = {"queues": 2, "retention_ms": 1}
         assert node.request("PUT", f"/v1/topics/{topic}", payload=settings).status in (200, 201)
-    send(cluster, "filler", [[os.urandom(250_000)] for _ in range(40)])
-    status = node.status()
+    status = node.status()  # before: what expires the last filler may be the last entry that there is
     assert status is not None
     last_index = status["applied_index"]
+    send(cluster, "filler", [[os.urandom(250_000)] for _ in range(40)])
 
     def first_index() -> int | None:
         reply = node.request("GET", "/v1/log/events?from_index=1")
