@@ -15,9 +15,12 @@ So the term of the last cut is kept, durable before anything is cut.
 """
 
 from raft.library import now
+from raft.membership import MEMBERS_MAX
 from raft.messages import Recall
 from store.watermarks import PeerMark, Watermarks
 
+MARKS_MAX = 2 * MEMBERS_MAX
+"""Nodes that were removed are remembered as long as there is room."""
 MARKS_INTERVAL_S = 0.1
 """The marks of the other nodes change with every acknowledgement, and are written this often at most."""
 SYNC_INTERVAL_S = 1.0
@@ -55,6 +58,9 @@ class Knowledge:
         """The peer is connected; what was known of another disk of its does not concern this one."""
         mark = self._marks.get(peer)
         if mark is None or mark.incarnation != incarnation:
+            self._marks.pop(peer, None)
+            while len(self._marks) >= MARKS_MAX:  # of nodes that were removed, the oldest first
+                del self._marks[next(iter(self._marks))]
             self._marks[peer] = PeerMark(incarnation)
             self._marks_changed = True
 
@@ -105,8 +111,8 @@ class Knowledge:
         """
         self._file.note_commit(committed_index, *self.committed)
         if self._marks_changed and now() - self._marked_at_s >= MARKS_INTERVAL_S:
-            self._marks_changed, self._marked_at_s = False, now()
             self._file.note_marks(self._marks)
+            self._marks_changed, self._marked_at_s = False, now()
         is_due = self._file.is_dirty and now() - self._synced_at_s >= SYNC_INTERVAL_S
         if is_due:
             self._synced_at_s = now()

@@ -93,9 +93,9 @@ class Watermarks:
             return
         if len(body) > MARKS_BYTES_MAX:
             raise ValueError(f"{len(marks)} marks take {len(body)} bytes, at most {MARKS_BYTES_MAX} have room")
-        self._marks_written = body
         head = _MARKS.pack(MAGIC, VERSION, len(body))
         self._file.pwrite(head + body + crc32c(head + body).to_bytes(4, "little"), _MARKS_OFFSET)
+        self._marks_written = body
         self._is_dirty = True
 
     @property

@@ -10,7 +10,7 @@ from pysyncobj import syncobj as library
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
-from raft.knowledge import Knowledge
+from raft.knowledge import MARKS_MAX, Knowledge
 from raft.membership import founded
 from raft.messages import PreVote, PreVoteReply, Recall, RequestVote, VoteReply, make_append
 from store.commit_log import CommitLog
@@ -143,6 +143,17 @@ def test_a_peer_is_reminded_of_its_present_disk_only() -> None:
     assert known.recall(2, 6) == Recall(6, "a", 5, 5, 30)
     known.met(2, "b")
     assert known.recall(2, 6) is None
+
+
+def test_nodes_that_were_removed_are_forgotten_when_others_need_the_room() -> None:
+    known = knowledge()
+    for peer in range(500):
+        known.met(peer, "x" * 64)
+        known.heard(peer, 1 << 60)
+        known.acknowledged(peer, 1 << 60, 1 << 60)
+    assert known.recall(499 - MARKS_MAX, 1) is None
+    assert known.recall(500 - MARKS_MAX, 1) is not None
+    known.write(committed_index=1)
 
 
 @pytest.mark.parametrize(
