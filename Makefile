@@ -8,9 +8,12 @@ MAKEFLAGS += --no-print-directory
 export PATH := $(PATH):/usr/sbin:/sbin
 
 VENV := .venv
-STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
-PROJECTS := pyproject.toml client/pyproject.toml spark/pyproject.toml
+# What is installed, each from the projects' own files: a target asks for what it uses. Spark and its Java are large.
+BROKER := $(VENV)/.installed-broker
+TOOLS := $(VENV)/.installed-tools
+SPARK := $(VENV)/.installed-spark
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517
 # mypy takes packages, ruff the whole tree.
 TYPED := cluster raft store client/keelmq spark/keelmq_spark deploy examples tests
 
@@ -35,73 +38,85 @@ POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup check test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the broker, the SDK, the Spark package and the tools
+setup: $(TOOLS) $(SPARK) ## make .venv with the broker, the SDK, the Spark package and the tools
 	@echo 'ready: $(BIN)/keelmqd (broker), $(BIN)/keelmq (command line)'
 
-$(STAMP): $(PROJECTS)
+$(BROKER): pyproject.toml client/pyproject.toml
 	@if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
 	    python=$$(deploy/find_python.sh); echo "setup: making $(VENV) with $$($$python --version)"; \
 	    rm -rf $(VENV); $$python -m venv $(VENV); \
 	fi
-	@echo 'setup: installing broker, SDK and tools into $(VENV) (half a minute when nothing is cached)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e 'client[sql]' -e spark
+	@echo 'setup: installing the broker and the SDK into $(VENV) (a few seconds)'
+	@$(INSTALL) -e . -e 'client[sql]'
 	@touch $@
 
-check: $(STAMP) ## format, lint, types, import contract and the unit tests
+$(TOOLS): $(BROKER)
+	@echo 'setup: installing what tests and tools need (half a minute when nothing is cached)'
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(SPARK): $(BROKER) spark/pyproject.toml
+	@echo 'setup: installing Spark and a Java for it (a minute or two when nothing is cached)'
+	@$(INSTALL) -e spark
+	@touch $@
+
+check: lint ## format, lint, types, import contract and the unit tests
+	@echo 'check: unit tests'; $(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
+
+lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 	@echo 'check: ruff format'; $(BIN)/ruff format --quiet --check .
 	@echo 'check: ruff'; $(BIN)/ruff check --quiet .
 	@echo 'check: mypy'; $(BIN)/mypy --no-error-summary $(TYPED)
 	@echo 'check: import contract'; $(BIN)/lint-imports > $(VENV)/lint-imports.log 2>&1 \
 	    || { cat $(VENV)/lint-imports.log; exit 1; }
-	@echo 'check: unit tests'; $(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test: $(STAMP) ## the whole test suite, with real broker processes
+test: $(TOOLS) $(SPARK) ## the whole test suite, with real broker processes
 	@tests/prepare.sh
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-demo: $(STAMP) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
+demo: $(BROKER) ## the shop: two services, three nodes, kill -9 in every bad moment, nothing lost (a minute)
 	@$(BIN)/python -m examples.shop.demo $(DEMO_ARGS)
 
-lineage: $(STAMP) ## a workload tailed by the lineage job while both are killed, then compared with the truth (three minutes)
+lineage: $(SPARK) ## a workload tailed by the lineage job while both are killed, then compared with the truth (three minutes)
 	@$(BIN)/python -m examples.lineage.demo $(LINEAGE_ARGS)
 
-sim: $(STAMP) ## deterministic simulation of 1, 3 and 5 nodes: SEEDS=200 fresh ones, FIRST_SEED=n to repeat them, or SEED=17
+sim: $(TOOLS) ## deterministic simulation of 1, 3 and 5 nodes: SEEDS=200 fresh ones, FIRST_SEED=n to repeat them, or SEED=17
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(SEED),--seed $(SEED)) $(SIM_ARGS)
 
-mutants: $(STAMP) ## broken nodes that the simulation must catch: SEEDS=500 each at most, MUTANT=votes-twice for one
+mutants: $(TOOLS) ## broken nodes that the simulation must catch: SEEDS=500 each at most, MUTANT=votes-twice for one
 	@$(BIN)/python -m tests.sim.mutants $(if $(filter command environment,$(origin SEEDS)),--seeds $(SEEDS)) $(if $(MUTANT),--mutant $(MUTANT)) $(SIM_ARGS)
 
-powerloss: $(STAMP) ## real power loss on ext4 and xfs, as root: CYCLES=20, SEED=7 to repeat, FILESYSTEM=ext4|xfs|both
+powerloss: $(TOOLS) ## real power loss on ext4 and xfs, as root: CYCLES=20, SEED=7 to repeat, FILESYSTEM=ext4|xfs|both
 	@$(BIN)/python -m tests.powerloss --cycles $(CYCLES) --filesystem $(FILESYSTEM) $(if $(SEED),--seed $(SEED)) $(POWERLOSS_ARGS)
 
-chaos: $(STAMP) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,disk SEED=7 CHAOS_ARGS='--nodes 5'
+chaos: $(TOOLS) ## faults on real nodes under load: MINUTES=60 NEMESIS=network,disk SEED=7 CHAOS_ARGS='--nodes 5'
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --nemesis '$(NEMESIS)' $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-fuzz: $(STAMP) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
+fuzz: $(TOOLS) ## bytes nobody should send, to everything that parses: MINUTES=10, or SEED=7 to repeat a round
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(FUZZ_ARGS)
 
-soak: $(STAMP) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
+soak: $(TOOLS) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(if $(filter command environment,$(origin MINUTES)),$(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
 
-bench: $(STAMP) ## throughput, latency and memory beside the floor of this machine
+bench: $(TOOLS) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-cluster: $(STAMP) ## start three nodes on 127.0.0.1:7081-7083 and return when they are ready
+cluster: $(BROKER) ## start three nodes on 127.0.0.1:7081-7083 and return when they are ready
 	@$(BIN)/python -m deploy.local_cluster start
 
-cluster-add: $(STAMP) ## add one more node to the running `make cluster`, and make it a voter
+cluster-add: $(BROKER) ## add one more node to the running `make cluster`, and make it a voter
 	@$(BIN)/python -m deploy.local_cluster add
 
-cluster-stop: $(STAMP) ## stop the nodes of `make cluster`; their data stays
+cluster-stop: $(BROKER) ## stop the nodes of `make cluster`; their data stays
 	@$(BIN)/python -m deploy.local_cluster stop
 
-format: $(STAMP) ## rewrite the code in the project's format
+format: $(TOOLS) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -1,6 +1,3 @@
 """One KeelMQ broker node: HTTP API, services and wiring."""
 
-from importlib.metadata import version
-from typing import Final
-
-VERSION: Final = version("keelmq-broker")
+from store.version import VERSION as VERSION

@@ -1,10 +1,9 @@
-"""The HTTP side of the node: one middleware, body reading within its limits, and the application.
+"""The HTTP side of the node: one middleware, and the application.
 
 Everything a handler raises becomes a problem document, a redirect to the leader, or, for a bug, a 500 with a trace in
 the log. A client that is slow to send its body is told 408 and disconnected; nobody else waits for it.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
@@ -12,12 +11,18 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from cluster import request_deadline, time_shares
+from cluster.connections import connection_address
 from cluster.core import Core
+from cluster.json_bodies import parse_json
+from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
-from cluster.requests import parse_json
+from cluster.request_body import hold_of
+from cluster.request_body import read_body as read_body
+from cluster.request_guard import RequestGuard, require_media_type
 from cluster.response_writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.responses import Response, json_body, msgpack_body
-from cluster.routes import JSON, MSGPACK, Route
+from cluster.routes import CLUSTER_PATH, JSON, MSGPACK, Route
 from raft.errors import NoLeader, NotLeader
 from store.log_errors import DiskFull
 
@@ -33,8 +38,13 @@ CLIENT_GONE: Final = 499
 LINGER_S: Final = 2.0
 """What a client goes on sending after its request was refused is read for so long, so that it sees the answer."""
 
-CLUSTER_PATH: Final = "/v1/cluster"
-"""Below it nothing needs the log; reads of everything else in the API may."""
+READ_BUFFER_BYTES: Final = 64 * 1024
+"""Of a body that nobody reads yet a connection buffers about twice as much, and what comes in one piece."""
+
+NOSNIFF: Final = "X-Content-Type-Options"
+
+ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Also on a connection that found room in the reserve only, and so is what is below CLUSTER_PATH."""
 
 UNKNOWN_HERE: Final = frozenset(
     {
@@ -64,69 +74,54 @@ def msgpack_response(response: Response, status: int = 200) -> web.Response:
     return web.Response(body=msgpack_body(response), status=status, headers=_MSGPACK_HEADERS)
 
 
-def media_type(request: web.Request, allowed: Sequence[str]) -> str:
-    """The body's media type; Problem invalid_request when it is none of `allowed`."""
-    given = request.headers.get("Content-Type", JSON)
-    if given not in allowed:
-        given = given.partition(";")[0].strip().lower()
-        if given not in allowed:
-            raise Problem("invalid_request", f"Content-Type: {' or '.join(allowed)}, not {given[:80]!r}")
-    return given
+def media_type(request: web.Request, allowed: tuple[str, ...]) -> str:
+    """The body's media type; Problem unsupported_media_type when it is none of `allowed`."""
+    given = request.headers.get("Content-Type")
+    return given if given in allowed else require_media_type(given, allowed)
 
 
 def wants_msgpack(request: web.Request) -> bool:
     return MSGPACK in request.headers.get("Accept", "")
 
 
-async def read_body(request: web.Request, core: Core) -> bytes:
-    """The whole body; Problem request_too_large before or while reading, request_timeout when it comes too slowly."""
-    limit = core.config.max_request_bytes
-    if (request.content_length or 0) > limit:
-        raise Problem("request_too_large", f"{request.content_length} bytes, the limit is {limit}")
-    try:
-        if request.content.is_eof():
-            return await request.read()
-        async with asyncio.timeout(core.config.request_timeout_ms / 1000):
-            return await request.read()
-    except TimeoutError:
-        raise Problem(
-            "request_timeout", f"the body did not arrive within {core.config.request_timeout_ms} ms"
-        ) from None
-    except web.HTTPRequestEntityTooLarge:
-        raise Problem("request_too_large", f"more than {limit} bytes") from None
-    except (web.RequestPayloadError, ConnectionError):
-        raise
-    except web.HTTPException as error:
-        raise Problem("invalid_request", error.reason) from None
-
-
 async def read_json(
     request: web.Request, core: Core, decoder: "msgspec.json.Decoder[_Struct]", *, optional: bool = False
 ) -> _Struct:
-    """The JSON body; where it is `optional`, no body stands for an empty object, whatever its media type."""
+    """The JSON body; where it is `optional`, no body stands for an empty object."""
     if optional and not request.can_read_body:
         return decoder.decode(b"{}")
     media_type(request, (JSON,))
-    return parse_json(decoder, await read_body(request, core))
+    return parse_json(decoder, await read_body(request, core, JSON_BYTES_MAX))
 
 
 def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     """The application that serves `routes`, every error mapped by the one table."""
 
+    guard = RequestGuard(core)
+    connections = core.connections
+
     @web.middleware
     async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
+        connection = connections.begin(request.protocol)
+        address = connection_address(request, connection)
         try:
-            if request.method == "GET" and core.raft.is_catching_up and _needs_the_log(request.path):
-                core.require_bodies()
-            response = await handler(request)
-            if request.method == "GET" and not response.prepared:
-                response.headers[APPLIED_INDEX_HEADER] = str(core.raft.applied_index)
-            if isinstance(response, web.Response) and not response.prepared:
-                response = await _deliver(core, request, response)
+            if connection is not None and connection.in_reserve:
+                _require_reserve_for(request)
+            request_deadline.begin(request)
+            time_shares.begin(core.time_shares, address)
+            guard.check(request)
+            with hold_of(request, core, address):
+                response = await _handled(core, request, handler, address)
         except Exception as error:
             if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
                 return web.Response(status=CLIENT_GONE)  # reaches nobody; raised, it would be logged as a bug
             response = _answer_error(core, request, error)
+        finally:
+            connections.end(connection)
+        if not response.prepared:
+            response.headers[NOSNIFF] = "nosniff"
+            if connection is not None and connection.in_reserve:
+                response.force_close()
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         core.metrics.count_request(request.method, route, response.status)
@@ -139,6 +134,25 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     return application
 
 
+async def _handled(core: Core, request: web.Request, handler: Inner, address: str) -> web.StreamResponse:
+    if request.method == "GET" and core.raft.is_catching_up and _needs_the_log(request.path):
+        core.require_bodies()
+    if core.raft.replicas.is_suspect and _needs_the_log(request.path):
+        core.require_replica()
+    response = await handler(request)
+    if request.method == "GET" and not response.prepared:
+        response.headers[APPLIED_INDEX_HEADER] = str(core.raft.applied_index)
+    if isinstance(response, web.Response) and not response.prepared:
+        return await _deliver(core, request, response, address)
+    return response
+
+
+def _require_reserve_for(request: web.Request) -> None:
+    """Problem overloaded unless the request is one of those that the reserve of connections is for."""
+    if request.path not in ALWAYS_SERVED and not request.path.startswith(CLUSTER_PATH):
+        raise Problem("overloaded", "too many connections, in all or of your address; send again on another one")
+
+
 def _needs_the_log(path: str) -> bool:
     return path.startswith("/v1/") and not path.startswith(CLUSTER_PATH)
 
@@ -148,14 +162,15 @@ def response_timeout_s(core: Core) -> float:
     return core.config.request_timeout_ms / 1000
 
 
-async def _deliver(core: Core, request: web.Request, response: web.Response) -> web.StreamResponse:
+async def _deliver(core: Core, request: web.Request, response: web.Response, address: str) -> web.StreamResponse:
     """A small response is left to the server; a large one is written here, within the budget and the time."""
     body = response.body
     if not isinstance(body, bytes) or len(body) <= SMALL_RESPONSE_BYTES:
         return response
     if request.method == "GET":  # a write is done: its outcome is told whatever the budget
-        core.response_budget.require_room(len(body))
-    with core.response_budget.held(len(body)):
+        core.response_budget.require_room(address, len(body))
+    response.headers[NOSNIFF] = "nosniff"
+    with core.response_budget.holding(address, len(body)):
         return await write_large(request, response, body, response_timeout_s(core))
 
 
@@ -175,7 +190,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
     if problem is None:
         problem = _bug(error, request)
     response = problem.response()
-    if problem.code in ("request_too_large", "request_timeout"):
+    if problem.code in ("request_too_large", "request_timeout") or not request.content.is_eof():
         # What is still on its way is not a request: this connection cannot go on.
         response.force_close()
     if isinstance(error, web.HTTPMethodNotAllowed):

@@ -1,48 +1,104 @@
 """Messages of a queue's rows: their blocks from the log, their offsets, and how JSON shows them."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from msgspec import UNSET, UnsetType
 
-from cluster.blocks import BlockMessage, body_text, read_block
+from cluster.blocks import BlockMessage, body_text, read_block, read_pieces
 from cluster.core import Core
+from cluster.log_reads import READ_BYTES_MAX, READ_STEP_BYTES
+from cluster.pace import Pace
 from cluster.problems import Problem
 from cluster.responses import AttemptView, MessageView, as_view, origin_view
 from store.log_errors import LogTruncated
+from store.log_extents import BlockPlan
 from store.results import HalfBatchView, Redelivery, Row
 from store.topics import DLQ_PREFIX
 
+LOADED_PLACES_MAX: Final = 256
+"""Blocks that are brought into memory at a time; few or many, together they take a step's bytes."""
+
+Place = Row | HalfBatchView
+
 
 class BlockReader:
-    """Reads message blocks from the log; blocks of the same log record share one read."""
+    """Brings message blocks of the log into memory, and has those it has brought last.
 
-    def __init__(self, core: Core) -> None:
+    For one request: `read_bytes` is what was read of the disk for it, `take_waited_s` how long it waited for that. A
+    `patient` one is not refused when many read old messages: what it reads for was done already.
+    """
+
+    def __init__(self, core: Core, *, patient: bool = False) -> None:
         self._core = core
-        self._position = -1
-        self._payload = b""
+        self._reads = core.reads
+        self._blocks: dict[tuple[int, int], bytes] = {}
         self._unpacked_at: tuple[int, int] | None = None
-        self._unpacked: list[BlockMessage] = []
+        self._unpacked: Sequence[BlockMessage] = []
+        self.read_bytes = 0
+        self._waited_s = 0.0
+        self._patient = patient
 
-    def block(self, place: Row | HalfBatchView) -> bytes:
-        """The block as it was produced, its checksum verified."""
+    @property
+    def is_spent(self) -> bool:
+        """Whether as much was read for the request as may be."""
+        return self.read_bytes >= READ_BYTES_MAX
+
+    async def load(self, places: Sequence[Place], at: int = 0) -> None:
+        """Sees to it that the block of `places[at]` is in memory; of those that follow, it brings with it what one step
+        reads. Problem overloaded when the block was removed since it was looked up, or the disk is read by too many;
+        Problem message_damaged when it is not what was produced.
+        """
+        if self._has(places[at]):
+            return
+        held, self._blocks = self._blocks, {}
+        plan, wanted, taken_bytes = BlockPlan(), list[Place](), 0
+        for place in islice(places, at, at + LOADED_PLACES_MAX):
+            key = place.position, place.block_offset
+            if (isinstance(place, Row) and place.inline is not None) or key in self._blocks:
+                continue
+            taken_bytes += place.block_length
+            if taken_bytes > READ_STEP_BYTES and (self._blocks or wanted):
+                break
+            try:
+                block = held.get(key) or self._cached(place)
+                if block is None:
+                    stored = self._reads.stored_block(*key, place.block_length, place.crc32c)
+            except LogTruncated:
+                if not self._blocks and not wanted:
+                    raise _removed() from None
+                break
+            if block is not None:
+                self._blocks[key] = block
+            elif wanted and plan.bytes_with(stored) > READ_STEP_BYTES:
+                break
+            else:
+                plan.add(stored)
+                wanted.append(place)
+        if wanted:
+            await self._read(plan, wanted, needed=places[at])
+
+    def block(self, place: Place) -> bytes:
+        """A block in memory, as it was produced, its checksum verified."""
         if isinstance(place, Row) and place.inline is not None:
             return place.inline
-        if place.position != self._position:
-            try:
-                self._payload = self._core.read_payload(place.position)
-            except LogTruncated:
-                raise Problem("overloaded", "what was found is just being removed; try again") from None
-            self._position = place.position
-        block = self._payload[place.block_offset : place.block_offset + place.block_length]
-        if crc32c(block) != place.crc32c:
-            # The record's own CRC holds, so the disk is innocent and every replica would answer the same.
-            raise RuntimeError(f"batch {place.batch_id} in the log record at {place.position} has another crc32c")
-        return block
+        return self._blocks[place.position, place.block_offset]
 
-    def messages(self, place: Row | HalfBatchView) -> list[BlockMessage]:
-        """All messages of the block; asked for one after the other, those of one block are unpacked once."""
+    async def unpack(self, place: Place, pace: Pace) -> None:
+        """Unpack a block in memory piece by piece, so that `messages` has it at hand."""
+        if (isinstance(place, Row) and place.inline is not None) or not self.reads_anew(place):
+            return
+        unpacked: list[BlockMessage] = []
+        for piece in read_pieces(self.block(place), place.uncompressed_bytes):
+            unpacked.extend(piece)
+            await pace.step()
+        self._unpacked, self._unpacked_at = unpacked, (place.position, place.block_offset)
+
+    def messages(self, place: Place) -> Sequence[BlockMessage]:
+        """All messages of a block in memory; asked for one after the other, those of one block are unpacked once."""
         if isinstance(place, Row) and place.inline is not None:
             return read_block(place.inline, None)
         at = (place.position, place.block_offset)
@@ -51,9 +107,52 @@ class BlockReader:
             self._unpacked_at = at
         return self._unpacked
 
-    def reads_anew(self, place: Row | HalfBatchView) -> bool:
+    def reads_anew(self, place: Place) -> bool:
         """Whether `messages` has to unpack a block for this."""
         return (place.position, place.block_offset) != self._unpacked_at
+
+    def _has(self, place: Place) -> bool:
+        key = place.position, place.block_offset
+        return (isinstance(place, Row) and place.inline is not None) or key in self._blocks
+
+    def _cached(self, place: Place) -> bytes | None:
+        """The block of a record that is in memory; None when it is not, or not what was produced."""
+        payload = self._reads.cached(place.position)
+        if payload is None:
+            return None
+        block = payload[place.block_offset : place.block_offset + place.block_length]
+        return block if crc32c(block) == place.crc32c else None
+
+    async def _read(self, plan: BlockPlan, wanted: Sequence[Place], needed: Place) -> None:
+        self.read_bytes += plan.read_bytes
+        try:
+            found = await self._timed(plan, min(place.position for place in wanted))
+            for place, block in zip(wanted, found, strict=True):
+                if block is not None:
+                    self._blocks[place.position, place.block_offset] = block
+                elif place is needed:
+                    await self._reads.check(place.position)
+                    # The record is what was written, so the disk is innocent, and every replica would say the same.
+                    raise self._reads.damages.note(place.position, place.block_offset, place.batch_id)
+        except LogTruncated:
+            raise _removed() from None
+
+    async def _timed(self, plan: BlockPlan, oldest: int) -> list[bytes | None]:
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        try:
+            return await self._reads.blocks(plan, oldest, patient=self._patient)
+        finally:
+            self._waited_s += now_s() - begun_s
+
+    def take_waited_s(self) -> float:
+        """What was waited since this was asked last; for `Pace.exclude`."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+
+def _removed() -> Problem:
+    return Problem("overloaded", "what was found is just being removed; try again")
 
 
 class FoundMessage(NamedTuple):
@@ -64,7 +163,7 @@ class FoundMessage(NamedTuple):
     message: BlockMessage
 
 
-def delivered(row: Row, messages: list[BlockMessage]) -> Iterator[FoundMessage]:
+def delivered(row: Row, messages: Sequence[BlockMessage]) -> Iterator[FoundMessage]:
     """The row's messages with their offsets; the ordinals it skips take none."""
     for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
         message = messages[ordinal]

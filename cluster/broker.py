@@ -5,39 +5,46 @@ data directory -> index, commit log, hard state -> Raft node -> services -> HTTP
 
 import asyncio
 import contextlib
+import errno
 import logging
 import secrets
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from cluster.config import Address, NodeConfig
-from cluster.connections import ConnectionLimit
 from cluster.core import Core
 from cluster.data_directory import DataDirectory, Identity
 from cluster.disk_guard import DiskGuard
 from cluster.exit_codes import ExitCode, StartupError
+from cluster.log_reads import LogReads
 from cluster.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.loop_watch import LoopWatch
 from cluster.metrics import MeasuredDisk, Metrics
-from cluster.response_writer import connections_max
+from cluster.reader_threads import ReaderThreads
+from cluster.rebuild import decide, finish_rebuild, joins_since_rebuild
+from cluster.scrubber import Scrubber
 from cluster.services import Services
 from cluster.webhooks import HttpWebhooks
 from raft.clock import SYSTEM_CLOCK, Clock
-from raft.config import PeerAddress, RaftConfig, TlsConfig
+from raft.config import AddressOverride, PeerAddress, RaftConfig, TlsConfig
 from raft.node import RaftNode
+from raft.peer_secret import SecretError, read_peer_secrets
 from store.commit_log import CommitLog
+from store.differs import DiffersMark
 from store.disk import Disk
 from store.errors import IndexDamaged, IndexOutdated
+from store.features import LevelOf, UnknownFeatureLevel
 from store.hard_state import HardState
 from store.index import Index
 from store.install import IndexDirectories, SnapshotStore, finish_install
 from store.log_base import BEGINNING, read_base
-from store.log_errors import REPAIR_ADVICE, DiskError, LogError
+from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
 from store.watermarks import Watermarks
 
 logger = logging.getLogger(__name__)
@@ -62,6 +69,7 @@ class Broker:
         config: NodeConfig,
         data_directory: DataDirectory,
         on_fatal: Callable[[str], None],
+        on_outdated: Callable[[str], None],
         clock: Clock,
     ) -> None:
         """Use `Broker.open`."""
@@ -69,8 +77,10 @@ class Broker:
         self._data_directory = data_directory
         self._on_fatal = on_fatal
         path = data_directory.path
+        finish_rebuild(data_directory)
         self._metrics = Metrics()
         self._opens_again = asyncio.Event()
+        self._is_named = False
         disk = MeasuredDisk(self._metrics)
         waiters = AppliedWaiters()
         places = IndexDirectories(str(path))
@@ -89,7 +99,7 @@ class Broker:
             raise
         logger.info("commit log opened: %s", self._log.recovery)
         self._raft = RaftNode(
-            raft_config(config, data_directory.incarnation),
+            raft_config(config, data_directory),
             self._log,
             hard_state,
             self._state,
@@ -98,8 +108,13 @@ class Broker:
             snapshot_store=SnapshotStore(disk, str(path), self._index, places),
             on_installed=self._opens_again.set,
             on_forgotten=self._begin_anew,
+            differs=DiffersMark(disk, str(path)),
+            on_outdated=on_outdated,
+            on_feature_level=self._note_feature_level,
             clock=clock,
         )
+        data_directory.belong_to(self._state.cluster_uid)
+        self._raft.on_applied(self._note_cluster)
         self.core = Core(
             config,
             self._raft,
@@ -107,23 +122,40 @@ class Broker:
             self._log,
             waiters,
             self._metrics,
+            LogReads(
+                self._log,
+                disk,
+                ReaderThreads(),
+                self._metrics,
+                bytes_per_s=config.cold_read_bytes_per_s,
+                on_fatal=on_fatal,
+            ),
             on_fatal=on_fatal,
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
         )
-        self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms))
+        self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms), self._rebuild)
         self._disk_guard = DiskGuard(self.core, disk, str(path))
         self._loop_watch = LoopWatch(self.core)
-        for source in (self._disk_guard.conditions, self._loop_watch.conditions):
+        self._scrubber = Scrubber(self.core, disk, ReaderThreads("scrubber", threads=1))
+        for source in (self._disk_guard.conditions, self._loop_watch.conditions, self._scrubber.conditions):
             self.services.alarms.add(source)
 
     @classmethod
-    def open(cls, config: NodeConfig, on_fatal: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> "Broker":
-        """Claim the data directory and recover what is in it. StartupError says what to do when that is impossible."""
+    def open(
+        cls,
+        config: NodeConfig,
+        on_fatal: Callable[[str], None],
+        clock: Clock = SYSTEM_CLOCK,
+        on_outdated: Callable[[str], None] | None = None,
+    ) -> "Broker":
+        """Claim the data directory and recover what is in it. StartupError says what to do when that is impossible.
+        `on_outdated` is called instead of `on_fatal` when another version has to be started.
+        """
         directory = DataDirectory.open(Path(config.data_dir), Identity(config.cluster_id, config.node_id))
         try:
             with _startup_errors(config):
-                return cls(config, directory, on_fatal, clock)
+                return cls(config, directory, on_fatal, on_outdated or on_fatal, clock)
         except BaseException:
             directory.close()
             raise
@@ -146,9 +178,10 @@ class Broker:
         self.services.start()
         self._disk_guard.start()
         self._loop_watch.start()
+        self._scrubber.start()
         assert runner.server is not None
-        limit = ConnectionLimit(runner.server, connections_max())
-        server = await asyncio.get_running_loop().create_server(limit, sock=listener, backlog=HTTP_BACKLOG)
+        make_protocol = partial(self.core.connections.protocol_of, runner.server)
+        server = await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=HTTP_BACKLOG)
         on_ready()
         await _first_of(stop, self._opens_again)
         await self._leave(runner, server)
@@ -170,6 +203,27 @@ class Broker:
         except DiskError as error:
             logger.warning("the index was not brought to disk: %s; what it lacks is applied again from the log", error)
 
+    def _note_feature_level(self, found: LevelOf) -> None:
+        """Before the record that says so is written. DiskFull: it is not, and comes again."""
+        try:
+            self._data_directory.note_feature_level(found)
+        except StartupError as error:
+            if _is_for_want_of_room(error):
+                raise DiskFull("write", str(self._data_directory.path), errno.ENOSPC, str(error)) from error
+            self._on_fatal(str(error))
+
+    def _note_cluster(self) -> None:
+        """Once: a cluster is named by its first entry."""
+        if self._is_named or not self._state.cluster_uid:
+            return
+        try:
+            self._data_directory.belong_to(self._state.cluster_uid)
+            self._is_named = True
+        except StartupError as error:
+            if not _is_for_want_of_room(error):
+                self._on_fatal(str(error))
+            logger.debug("cannot note the cluster: %s", error)  # the next entry that is applied tries again
+
     def _begin_anew(self) -> None:
         """This disk was put back to an earlier state: the others must take it for a new one."""
         try:
@@ -177,6 +231,11 @@ class Broker:
         except StartupError as error:
             self._on_fatal(str(error))
         self._opens_again.set()
+
+    def _rebuild(self, joins: bool) -> None:
+        """Decided: from here on nothing of this node's copy is used or promised."""
+        decide(self._data_directory.path, joins=joins)
+        self._raft.fall_silent(self._opens_again.set)
 
     async def _start_raft(self) -> None:
         try:
@@ -186,22 +245,32 @@ class Broker:
 
     async def _leave(self, runner: web.AppRunner, server: asyncio.Server) -> None:
         logger.info("stopping: handing over")
+        await self._scrubber.stop()
         await self._disk_guard.stop()
         await self.services.leave()
         server.close()
         await runner.cleanup()
+        self.core.reads.stop()
         self._loop_watch.stop()
 
 
-def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
-    """What the Raft node is told."""
+def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig:
+    """What the Raft node is told. StartupError when the peer secret cannot be read."""
     listen = config.peer_address()
     tls = None
     if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
         tls = TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
     nodes = config.nodes()
     advertised = nodes[config.node_id].address
-    if config.join:
+    override = None
+    if config.override_addresses:
+        override = AddressOverride(
+            config.override_addresses,
+            {node_id: PeerAddress(peer.address.host, peer.address.port) for node_id, peer in nodes.items()},
+            {node_id: peer.url for node_id, peer in nodes.items()},
+        )
+    joins = joins_since_rebuild(data_directory.path)
+    if config.join or joins:
         nodes = {}  # what it is told about them is in the log
     return RaftConfig(
         cluster_id=config.cluster_id,
@@ -214,16 +283,33 @@ def raft_config(config: NodeConfig, incarnation: str) -> RaftConfig:
         },
         urls={node_id: peer.url for node_id, peer in nodes.items()},
         advertised=PeerAddress(advertised.host, advertised.port),
-        joins=config.join is not None,
-        serves_peers=bool(config.peers or config.peer_listen or config.join),
+        joins=joins or config.join is not None,
+        serves_peers=config.serves_peers(),
         election_timeout_ms=config.election_timeout_ms,
         heartbeat_ms=config.heartbeat_ms,
         max_clock_skew_ms=config.max_clock_skew_ms,
         max_in_flight_bytes=config.max_in_flight_bytes,
         retain_behind_bytes=config.retain_behind_bytes,
-        incarnation=incarnation,
+        incarnation=data_directory.incarnation,
+        cluster_uid=data_directory.cluster_uid,
+        peer_secrets=_read_secrets(config),
         tls=tls,
+        override=override,
     )
+
+
+def _is_for_want_of_room(error: StartupError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _read_secrets(config: NodeConfig) -> tuple[bytes, ...]:
+    if config.peer_secret_file is None:
+        return ()
+    try:
+        return read_peer_secrets(Path(config.peer_secret_file))
+    except SecretError as error:
+        raise StartupError(ExitCode.BAD_CONFIG, f"peer_secret_file {error}") from None
 
 
 def _open_index(path: Path, disk: Disk) -> Index:
@@ -277,6 +363,8 @@ def _startup_errors(config: NodeConfig) -> Iterator[None]:
         yield
     except DiskError as error:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
+    except UnknownFeatureLevel as error:
+        raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {config.data_dir}: {error}") from error
     except (LogError, IndexDamaged) as error:
         raise StartupError(ExitCode.LOG_CORRUPT, str(error)) from error
 

@@ -16,6 +16,7 @@ from cluster.problems import Problem
 from cluster.requests import ChecksQuery, CheckUrl, WebhookAnswer, check_group, parse_query
 from cluster.responses import ChecksView, CheckView, ProducerGroupView, json_body
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.webhook_slots import WebhookSlots
 from cluster.webhooks import WebhookFailed, Webhooks
 from store.command import Decide, SetCheckUrl
 from store.results import CheckUrlSet, DueCheck
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 CHECK_BYTES_MAX: Final = 8 * 1024 * 1024
 """Message bodies of the checks in one answer, as characters; the first check is always whole."""
 
-WEBHOOKS_AT_ONCE_MAX: Final = 32
+WEBHOOKS_AT_ONCE_MAX: Final = 256
+"""Checks that are on their way to webhooks; how many of one producer group is in cluster/webhook_slots.py."""
 WEBHOOK_RETRY_MS: Final = 5_000
 """A check that could not be delivered to its URL is tried again after this; it does not count."""
 
@@ -40,8 +42,7 @@ class CheckApi:
         self._core = core
         self._webhooks = webhooks
         self._tasks: set[asyncio.Task[None]] = set()
-        self._at_webhooks: set[str] = set()
-        """Transactions whose check is on its way to a webhook."""
+        self._slots = WebhookSlots()
         self.service = CheckService(core, self._send_webhook)
 
     def routes(self) -> list[Route]:
@@ -87,7 +88,7 @@ class CheckApi:
         checks = await self.service.poll(group, query.client_id, query.max, query.wait_ms / 1000)
         leased = [check.transaction_id for check in checks]
         try:
-            views = self._views(checks)
+            views = await self._views(checks)
             response = json_response(ChecksView(checks=views))
             # Written here, not by the server after this returns: only then is a check known to be delivered.
             await response.prepare(request)
@@ -111,12 +112,16 @@ class CheckApi:
         put: CheckUrlSet = applied.result
         return json_response(ProducerGroupView(producer_group=put.producer_group, check_url=put.check_url))
 
-    def _views(self, checks: list[DueCheck]) -> list[CheckView]:
+    async def _views(self, checks: list[DueCheck]) -> list[CheckView]:
         reader = BlockReader(self._core)
         views: list[CheckView] = []
         size = 0
         for check in checks:
-            view = self.service.view(check, reader)
+            try:
+                view = await self.service.view(check, reader)
+            except Problem as problem:  # of this one; the others are asked all the same
+                logger.warning("the check of %s cannot be handed out: %s", check.transaction_id, problem)
+                continue
             if view is None:
                 continue
             size += sum(len(message.body) for message in view.messages)
@@ -127,27 +132,31 @@ class CheckApi:
 
     @property
     def checks_at_webhooks(self) -> int:
-        return len(self._at_webhooks)
+        return len(self._slots)
 
     def _send_webhook(self, check: DueCheck, url: str) -> bool:
-        """Begin to POST the check; False when it is out already or WEBHOOKS_AT_ONCE_MAX others are.
+        """Begin to POST the check; False when it is out already, or as many others are as may be.
 
         Then nothing of it is kept: it stays due, and the scan that follows the next answer comes back to it.
         """
-        if check.transaction_id in self._at_webhooks or len(self._at_webhooks) >= WEBHOOKS_AT_ONCE_MAX:
+        now_ms = self._core.now_ms()
+        if not self._slots.take(check.transaction_id, check.producer_group, now_ms, WEBHOOKS_AT_ONCE_MAX):
             return False
-        self._at_webhooks.add(check.transaction_id)
         self._in_background(self._deliver_and_forget(check, url))
         return True
 
     async def _deliver_and_forget(self, check: DueCheck, url: str) -> None:
+        answered = False
         try:
-            await self._deliver(check, url)
+            answered = await self._deliver(check, url)
         except Exception:
             logger.exception("the check of %s failed", check.transaction_id)
-            self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
         finally:
-            self._at_webhooks.discard(check.transaction_id)
+            again_at_ms = None
+            if not answered:
+                self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
+                again_at_ms = self._core.now_ms() + WEBHOOK_RETRY_MS
+            self._slots.free(check.transaction_id, check.producer_group, again_at_ms)
             self.service.nudge()
 
     def _in_background(self, work: "asyncio._CoroutineLike[None]") -> None:
@@ -155,33 +164,37 @@ class CheckApi:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver(self, check: DueCheck, url: str) -> None:
-        """POST one check and carry out the answer. Not counted unless the webhook answered with a 2xx."""
-        view = self.service.view(check, BlockReader(self._core))
+    async def _deliver(self, check: DueCheck, url: str) -> bool:
+        """POST one check and carry out the answer. Not counted unless the webhook answered with a 2xx: False."""
+        try:
+            view = await self.service.view(check, BlockReader(self._core, patient=True))
+        except Problem as problem:  # nothing is wrong with the webhook
+            logger.warning("the check of %s cannot be POSTed: %s", check.transaction_id, problem)
+            self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
+            return True
         if view is None:
-            return
+            return True
         try:
             status, answer = await self._webhooks.post(url, json_body(view))
         except WebhookFailed as error:
             logger.warning("check of %s could not be POSTed to %s: %s", check.transaction_id, url, error)
-            self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
-            return
+            return False
         if not 200 <= status < 300:
             logger.warning("check of %s: %s answered %d", check.transaction_id, url, status)
-            self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
-            return
+            return False
         await self.service.delivered((check.transaction_id,), check.client_id, "webhook")
         try:
             decision = _answer_decoder.decode(answer).decision
         except (ValueError, RecursionError) as error:
             logger.warning("check of %s: %s answered with %s", check.transaction_id, url, error)
-            return
+            return True
         try:
             await self._core.propose(
                 Decide(check.transaction_id, decision, "check", check.client_id, check.producer_group)
             )
         except COMMAND_ERRORS as error:
             logger.warning("answer %s to the check of %s: %s", decision, check.transaction_id, error)
+        return True
 
 
 def _require_url(url: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from cluster.block_reader import BlockReader, message_view
 from cluster.check_pace import SCAN_SHARE, CheckPace
 from cluster.core import Core
+from cluster.pace import Pace
 from cluster.problems import Problem
 from cluster.responses import CheckView, MessageView
 from raft.errors import RaftError
@@ -80,12 +81,16 @@ class CheckService:
         self._core = core
         self._send_webhook = send_webhook
         self._pollers: dict[str, list[Poller]] = {}
+        self._served: dict[Poller, None] = {}
+        """Those that have got checks in this scan."""
         self._polled_at_ms: dict[_Seen, int] = {}
+        """The one that polled longest ago first."""
         self._leased_until_ms: dict[str, int] = {}
         self._nudge = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._discarding = False
         self._scanned_to: tuple[int, str] | None = None
+        self._passed_by = False
         self._pace = CheckPace(core.config.checks_per_second, core.steady_ms)
 
     @property
@@ -113,7 +118,7 @@ class CheckService:
         waiting = self._pollers.setdefault(group, [])
         waiting.append(poller)
         seen = _Seen(group, client_id)
-        self._polled_at_ms[seen] = self._core.steady_ms()
+        self._note_poll(seen)
         try:
             if timeout_s <= 0:
                 self._scan()
@@ -130,16 +135,23 @@ class CheckService:
             waiting.remove(poller)
             if not waiting and self._pollers.get(group) is waiting:
                 del self._pollers[group]
-            self._polled_at_ms[seen] = self._core.steady_ms()
+            self._note_poll(seen)
         return poller.checks
 
-    def view(self, check: DueCheck, reader: BlockReader) -> CheckView | None:
+    def _note_poll(self, seen: _Seen) -> None:
+        self._polled_at_ms.pop(seen, None)
+        self._polled_at_ms[seen] = self._core.steady_ms()
+
+    async def view(self, check: DueCheck, reader: BlockReader) -> CheckView | None:
         """The check with its messages, or None when the transaction was decided meanwhile."""
         transaction = self._core.state.transaction(check.transaction_id)
         if transaction is None or transaction.state != "prepared":
             return None
         messages: list[MessageView] = []
-        for batch in transaction.batches:
+        pace = Pace()
+        for at, batch in enumerate(transaction.batches):
+            await reader.load(transaction.batches, at)
+            await reader.unpack(batch, pace)
             block = reader.messages(batch)
             for ordinal, message in enumerate(block):
                 message_id = message.message_id or f"{batch.batch_id}-{ordinal}"
@@ -190,8 +202,11 @@ class CheckService:
                     self._forget()
             except Exception:
                 logger.exception("the scan for due checks failed")
+            passed_by, self._passed_by = self._passed_by, False
             pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
             await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
+            if passed_by and self._scanned_to is not None:
+                continue  # behind what waits for a webhook may be checks of those who do not
             try:
                 async with asyncio.timeout(SCAN_INTERVAL_S):
                     await self._nudge.wait()
@@ -217,10 +232,9 @@ class CheckService:
             polled = any(self._pollers.values())
             if not more or (polled and not self._has_room()):
                 break
-        for pollers in self._pollers.values():
-            for poller in pollers:
-                if poller.checks:
-                    _wake(poller)
+        for poller in self._served:
+            _wake(poller)
+        self._served.clear()
         if given_up and not self._discarding and self._core.clock_is_sure():
             self._discarding = True
             first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
@@ -251,12 +265,15 @@ class CheckService:
         if url is not None:
             if self._send_webhook(check, url):
                 self._pace.take()
+            else:
+                self._passed_by = True
             return
         poller = self._choose(check, now_ms)
         if poller is not None:
             self._pace.take()
             self._leased_until_ms[check.transaction_id] = now_ms + LEASE_MS
             poller.checks.append(check)
+            self._served[poller] = None
 
     def _choose(self, check: DueCheck, now_ms: int) -> Poller | None:
         """The originating client's poll; else any of the group, once the origin had its time to come back."""
@@ -292,7 +309,10 @@ class CheckService:
         for transaction_id in [key for key, until_ms in self._leased_until_ms.items() if until_ms <= now_ms]:
             del self._leased_until_ms[transaction_id]
         steady_ms = self._core.steady_ms()
-        for seen in [key for key, at_ms in self._polled_at_ms.items() if steady_ms - at_ms > ORIGIN_SEEN_MS]:
+        while self._polled_at_ms:
+            seen = next(iter(self._polled_at_ms))
+            if steady_ms - self._polled_at_ms[seen] <= ORIGIN_SEEN_MS:
+                break
             del self._polled_at_ms[seen]
 
 

@@ -1,14 +1,10 @@
-"""Says which clocks are wrong, and hands leadership over while this node's own is.
+"""Says which clocks are wrong.
 
-What a leader stamps does not depend on its own wall clock (raft/clock.py), so a hand-over is a precaution: it is tried
-only when a voter is there whose clock is right, and not again soon when nobody took over.
+What a leader stamps does not depend on its own wall clock (raft/clock.py); that one whose clock is wrong hands over
+(cluster/leadership_guard.py) is a precaution.
 """
 
-import asyncio
-import logging
-import math
 from collections.abc import Iterator
-from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -17,52 +13,13 @@ from cluster.alarms import Condition
 from cluster.core import Core
 from raft.clock_agreement import Agreement
 
-logger = logging.getLogger(__name__)
-
-INTERVAL_S: Final = 1.0
-LOOKS_BEFORE_HAND_OVER: Final = 2
-"""A machine that was suspended finds its clock wrong until it hears the others again."""
-RETRY_INTERVAL_S: Final = 60.0
-"""While a hand-over is tried nothing is written, for up to three seconds."""
-
 
 class ClockGuard:
-    """Loop-only. `start` once the Raft node runs."""
+    """Loop-only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._task: asyncio.Task[None] | None = None
-        self._looks_in_doubt = 0
-        self._next_try_s = -math.inf
         core.metrics.add_gauges(self._gauges)
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="clock-guard")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            try:
-                await self.look()
-            except Exception:
-                logger.exception("the comparison of clocks failed")
-
-    async def look(self) -> None:
-        """Hand over if this node leads and its clock has been wrong for two looks."""
-        raft, now_s = self._core.raft, self._core.steady_ms() / 1000
-        self._looks_in_doubt = self._looks_in_doubt + 1 if raft.clocks.is_in_doubt else 0
-        if self._looks_in_doubt < LOOKS_BEFORE_HAND_OVER or not raft.is_leader or now_s < self._next_try_s:
-            return
-        if all(raft.clocks.is_wrong(peer) for peer in raft.answering_voters()):
-            return
-        self._next_try_s = now_s + RETRY_INTERVAL_S
-        logger.warning("handing leadership over: this node's wall clock is wrong")
-        await raft.hand_over()
 
     def conditions(self) -> Iterator[Condition]:
         """For the alarms of the node."""

@@ -1,7 +1,7 @@
 """The node itself: state of the cluster, probes and metrics."""
 
 from collections.abc import Iterator
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
@@ -12,21 +12,25 @@ from cluster.alarms import Alarms, AlarmView, Condition
 from cluster.api import json_response
 from cluster.config import Address
 from cluster.core import Core
+from cluster.edge_metrics import edge_metrics
+from cluster.feature_api import build_view
+from cluster.index_rebuild import IndexRebuild, IndexRebuildView
 from cluster.log_front import LogFront
-from cluster.loop_watch import STALL_S
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.problems import Problem
+from cluster.readiness import Readiness
+from cluster.replica_api import ReplicaView, replica_view
+from cluster.requests import ReadyQuery, parse_query
 from cluster.responses import HealthView, LogHolderView, Response, Role
 from cluster.routes import TEXT, Route, json_of
 from cluster.snapshot_metrics import snapshot_metrics
 from cluster.state_gauges import state_gauges
 
-BEHIND_ENTRIES_MAX: Final = 10_000
-"""A node that has more committed entries than this to apply shows a past that is too long ago."""
-
 
 class NodeView(Response, kw_only=True, frozen=True):
-    """A node of the cluster; a `learner` is replicated to and does not vote."""
+    """A node of the cluster; a `learner` is replicated to and does not vote. `connected`: it has said something within
+    two election timeouts. The fields of its disk are by its own word, and null while that is not known.
+    """
 
     node_id: int
     url: str
@@ -35,13 +39,21 @@ class NodeView(Response, kw_only=True, frozen=True):
     snapshot_percent: int | None
     peer_address: str
     membership: Literal["voter", "learner"]
+    disk_free_bytes: int | None
+    disk_is_low: bool | None
+    sync_ms: int | None
+    version: str | None
+    """What runs there; null while it is not connected, as are the feature levels that it knows."""
+    feature_level_min: int | None
+    feature_level_max: int | None
 
 
 class ClusterView(Response, kw_only=True, frozen=True):
     """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
     `known_committed_index`: the last entry that a leader called committed, also where this node does not have it yet.
     `removed`: others say that this node is not in the cluster any more. `log_holders` are what this node's log is kept
-    for, the one that holds most first.
+    for, the one that holds most first. `waits_for`: whom an election needs and has not heard, and by which rule, while
+    that is so. `index_rebuild` is there while the index is being made from the log.
     """
 
     cluster_id: str
@@ -58,20 +70,28 @@ class ClusterView(Response, kw_only=True, frozen=True):
     hash_index: int
     configuration_index: int
     removed: bool
+    waits_for: str | None
+    index_rebuild: IndexRebuildView | None
+    replica: ReplicaView
     nodes: list[NodeView]
     log_holders: tuple[LogHolderView, ...]
     alarms: list[AlarmView]
     version: str
+    feature_level: int
+    """In force."""
 
 
 class ClusterApi:
     """/v1/cluster, /healthz, /readyz, /metrics"""
 
-    def __init__(self, core: Core, alarms: Alarms, log_front: LogFront) -> None:
+    def __init__(
+        self, core: Core, alarms: Alarms, log_front: LogFront, readiness: Readiness, index_rebuild: IndexRebuild
+    ) -> None:
         self._core = core
         self._alarms = alarms
         self._log_front = log_front
-        self._caught_up = False
+        self._readiness = readiness
+        self._index_rebuild = index_rebuild
         core.metrics.add_gauges(self._gauges)
         alarms.add(self._conditions)
 
@@ -83,8 +103,9 @@ class ClusterApi:
                 "GET",
                 "/readyz",
                 self.readyz,
-                "Whether a leader is known and this node has applied what was committed at its start",
+                "Whether this node should be sent requests; with `for=writes`, whether it would take a write now",
                 {200: json_of(HealthView)},
+                query=ReadyQuery,
                 errors=("not_ready",),
             ),
             Route("GET", "/metrics", self.metrics, "Metrics for Prometheus", {200: {TEXT: None}}),
@@ -92,20 +113,29 @@ class ClusterApi:
 
     async def cluster(self, request: web.Request) -> web.Response:
         core, raft = self._core, self._core.raft
-        peers = raft.peers
+        peers, disks = raft.peers, raft.disks.known()
         nodes = []
+        addresses = raft.membership.addresses
         for member in raft.configuration.members:
             node_id = member.node_id
-            mine = node_id == raft.node_id
+            at = addresses[node_id]
+            mine, disk = node_id == raft.node_id, disks.get(node_id)
+            build = build_view(core, node_id)
             nodes.append(
                 NodeView(
                     node_id=node_id,
                     url=core.url_of(node_id) or "",
-                    peer_address=str(Address(member.host, member.port)),
+                    peer_address=str(Address(at.host, at.port)),
                     membership="voter" if member.voter else "learner",
                     connected=mine or peers[node_id].connected,
                     match_index=raft.durable_index if mine else peers[node_id].match_index,
                     snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
+                    disk_free_bytes=None if disk is None else disk.free_bytes,
+                    disk_is_low=None if disk is None else disk.is_low,
+                    sync_ms=None if disk is None else disk.sync_ms,
+                    version=build.version,
+                    feature_level_min=build.feature_level_min,
+                    feature_level_max=build.feature_level_max,
                 )
             )
         return json_response(
@@ -124,10 +154,14 @@ class ClusterApi:
                 hash_index=core.state.applied_index,
                 configuration_index=raft.configuration_index,
                 removed=raft.removed_by is not None,
+                waits_for=raft.leadership.waits_for(),
+                index_rebuild=self._index_rebuild.view,
+                replica=replica_view(core),
                 nodes=nodes,
                 log_holders=self._log_front.holders,
                 alarms=self._alarms.active,
                 version=VERSION,
+                feature_level=raft.feature_levels.in_force,
             )
         )
 
@@ -135,41 +169,17 @@ class ClusterApi:
         return json_response(HealthView(status="ok"))
 
     async def readyz(self, request: web.Request) -> web.Response:
-        reason = self.not_ready_reason()
+        query = parse_query(ReadyQuery, request.query)
+        readiness = self._readiness
+        reason = readiness.reason_for_writes() if query.purpose == "writes" else readiness.reason()
         if reason is not None:
             raise Problem("not_ready", reason)
         return json_response(HealthView(status="ok"))
 
-    def not_ready_reason(self) -> str | None:
-        """Why this node should not be sent requests, or None."""
-        core, raft = self._core, self._core.raft
-        if raft.removed_by is not None:
-            return f"node {raft.removed_by} says that this node was removed from the cluster; stop it"
-        if raft.receiving_percent is not None:
-            return f"this node is being sent a snapshot: {raft.receiving_percent} %"
-        if raft.is_catching_up:
-            return f"the log ends at entry {raft.durable_index}, the snapshot at {raft.applied_index}"
-        if raft.leader_id is None:
-            if not raft.configuration.members:
-                return "waiting to be added to the cluster: keelmq cluster add-node"
-            return "no leader is known"
-        # An applied entry of this term was committed by this term's leader, and everything older with it.
-        if core.state.applied_term != raft.term and (raft.role == "leader" or not self._caught_up):
-            return f"nothing of term {raft.term} is applied yet"
-        if not self._caught_up:
-            if raft.applied_index < raft.commit_index:
-                return f"applied {raft.applied_index} of {raft.commit_index} entries"
-            self._caught_up = True
-        if raft.commit_index - raft.applied_index > BEHIND_ENTRIES_MAX:
-            return f"applied {raft.applied_index} of {raft.commit_index} committed entries"
-        if core.loop_delay_s >= STALL_S:
-            return f"the event loop is late: it stood for {core.loop_delay_s:.1f} s until a moment ago"
-        return None
-
     def _conditions(self) -> Iterator[Condition]:
         """For the alarms of the node."""
         raft = self._core.raft
-        if raft.lacks_vote:
+        if raft.lacks_vote and not raft.replicas.differs:
             yield Condition(
                 "disk_is_new",
                 "critical",
@@ -187,9 +197,9 @@ class ClusterApi:
             )
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._core.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await self._core.metrics.scrape(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _gauges(self) -> Iterator[Metric]:
+    def _gauges(self) -> Iterator[Metric | None]:
         core, raft = self._core, self._core.raft
         yield gauge("keelmq_raft_term", "Current term", raft.term)
         yield gauge("keelmq_raft_is_leader", "1 while this node leads", raft.role == "leader")
@@ -199,11 +209,14 @@ class ClusterApi:
         yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
         yield gauge("keelmq_in_flight_bytes", "Bytes of writes waiting for their commit", raft.in_flight_bytes)
         yield gauge("keelmq_waiting_pulls", "Long polls that wait for messages", len(core.waiters))
-        yield gauge("keelmq_disk_free_bytes", "Free space where the log is, up to a second ago", core.disk_free_bytes)
-        yield gauge("keelmq_disk_is_low", "1 while writes are refused for want of space", core.disk_is_low)
-        connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is connected", labels=["node_id"])
+        yield gauge(
+            "keelmq_disk_free_bytes", "Free space where the log is, up to a second ago", raft.disks.report().free_bytes
+        )
+        yield gauge("keelmq_disk_is_low", "1 while there is no room on this node's disk", core.disk_is_low)
+        connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is heard", labels=["node_id"])
         for node_id, peer in raft.peers.items():
             connected.add_metric([str(node_id)], peer.connected)
         yield connected
         yield from snapshot_metrics(raft)
+        yield from edge_metrics(core)
         yield from state_gauges(core)

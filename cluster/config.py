@@ -6,10 +6,9 @@ Every option is a field of `NodeConfig`; its description is what `keelmqd --help
 are the last word of a name: `*_ms`, `*_bytes`.
 """
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
@@ -17,7 +16,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from raft.membership import NODE_ID_MAX
+from cluster.addresses import Address as Address
+from cluster.addresses import ConfigError as ConfigError
+from cluster.addresses import Peer as Peer
+from cluster.addresses import is_unspecified as is_unspecified
+from cluster.addresses import parse_address as parse_address
+from cluster.addresses import parse_peer as parse_peer
+from cluster.addresses import parse_url as parse_url
+from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
+from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
+from raft.peer_secret import HOW_TO_MAKE
 from store.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
@@ -28,38 +36,10 @@ DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
 HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
 """It takes more than that many; PySyncObj asserts the same."""
-DIGITS_MAX: Final = 10
-HOST_LENGTH_MAX: Final = 253
-
-_NOT_IN_URL: Final = re.compile(r"[^!-~]|[?#@\\]")
-"""Also what urlsplit takes out in silence: white space and control characters."""
-_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names the option and its source."""
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class Peer(NamedTuple):
-    """One node of the cluster: where it speaks Raft and where clients reach its HTTP API."""
-
-    node_id: int
-    address: Address
-    url: str
-
-
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
-PositiveMs = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1)]
+Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +73,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "instead of peers. It waits until `keelmq cluster add-node` adds it."
         ),
     ] = None
+    override_addresses: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=OVERRIDE_NUMBER_MAX,
+            description="0, or for a cluster that was moved while it was stopped, a number larger than the last "
+            "one: the addresses and URLs of peers count instead of those in the log, until they are written there. "
+            "Who is in the cluster stays as it is, and a node with an empty directory founds none.",
+        ),
+    ] = 0
     http_listen: Annotated[
         str | None,
         Meta(
@@ -114,6 +104,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             f"or 127.0.0.1:{DEFAULT_PEER_PORT}."
         ),
     ] = None
+    peer_secret_file: Annotated[
+        str | None,
+        Meta(
+            description="File with the secret that all nodes of the cluster share, for its owner only; one per line: "
+            "the first is proven and any accepted. Required unless peer_listen is loopback or there is tls_cert."
+        ),
+    ] = None
     tls_cert: Annotated[str | None, Meta(description="PEM certificate of this node for peer connections.")] = None
     tls_key: Annotated[str | None, Meta(description="PEM key of tls_cert.")] = None
     tls_ca: Annotated[
@@ -121,13 +118,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Meta(description="PEM authority that peers' certificates must be signed by; with it peers use mutual TLS."),
     ] = None
     election_timeout_ms: Annotated[
-        PositiveMs,
+        Positive,
         Meta(
             description="A follower that hears no leader for this long (up to twice, at random) stands; "
             f"more than {HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats."
         ),
     ] = 1000
-    heartbeat_ms: Annotated[PositiveMs, Meta(description="Interval of the leader's heartbeats.")] = 100
+    heartbeat_ms: Annotated[Positive, Meta(description="Interval of the leader's heartbeats.")] = 100
     max_clock_skew_ms: Annotated[
         int,
         Meta(
@@ -146,7 +143,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = 128 << 20
     retention_check_ms: Annotated[
-        PositiveMs, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
+        Positive, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
     ] = 10_000
     retain_behind_bytes: Annotated[
         int,
@@ -164,35 +161,97 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "than this, alone.",
         ),
     ] = 1 << 30
+    scrub_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How fast old segments are read in the background to see whether they are still sound; 0: "
+            "they are not.",
+        ),
+    ] = 4 << 20
+    scrub_interval_ms: Annotated[
+        Positive, Meta(description="Time between the end of one such pass over all old segments and the next one.")
+    ] = 3_600_000
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
+    ] = 32 << 20
+    cold_read_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="What all readers of entries that are no longer in memory get together while producers are at "
+            "work; twice what these write if that is more. 0: as much as the disk gives.",
+        ),
     ] = 32 << 20
     min_free_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="With less free disk space than this, writes are refused and reads go on. Leave room for a "
-            "segment and 32 MiB, which a node keeps for itself.",
+            description="With less free disk space than this another node leads, and writes are refused while no "
+            "majority has more; reads go on. Leave room for a segment and 32 MiB, which a node keeps for itself.",
         ),
     ] = 256 << 20
     max_request_bytes: Annotated[
-        int, Meta(ge=1024, le=64 << 20, description="Largest HTTP request body; larger ones get 413.")
+        int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
     ] = 16 << 20
     max_in_flight_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Bytes of writes waiting for their commit; beyond it writes get 429.")
     ] = 64 << 20
-    request_timeout_ms: Annotated[
-        PositiveMs,
+    max_topics: Annotated[
+        Positive, Meta(description="Topics that clients may create in all; a further one gets 409.")
+    ] = 20_000
+    max_groups: Annotated[Positive, Meta(description="Consumer groups that there may be; a further one gets 409.")] = (
+        20_000
+    )
+    max_group_members: Annotated[
+        Positive, Meta(description="Members that one group may have; who joins beyond gets 409.")
+    ] = 2_000
+    max_undecided_transactions: Annotated[
+        Positive,
+        Meta(description="Transactions that may be undecided at a time; beyond it a half transaction gets 429."),
+    ] = 1_000_000
+    max_timers: Annotated[
+        Positive, Meta(description="Batches that may wait for their time at a time; beyond it a delayed one gets 429.")
+    ] = 10_000_000
+    max_connections: Annotated[
+        int,
         Meta(
-            description="A client must send its request within this time (408), and a write must be committed within "
-            "it (503 unknown_outcome)."
+            ge=1,
+            le=1_000_000,
+            description="HTTP connections at a time, fewer if the limit of open files is lower. When they run out, "
+            "idle ones are closed for new ones.",
+        ),
+    ] = HTTP_CONNECTIONS_MAX
+    address_share_percent: Annotated[
+        Percent,
+        Meta(
+            description="One client address may hold this share of what other addresses leave of connections, of bytes "
+            "of requests and of unread responses. 100 where all clients come through one proxy."
+        ),
+    ] = ADDRESS_SHARE_PERCENT
+    address_time_percent: Annotated[
+        Percent, Meta(description="Share of time of an address's costly requests while others ask; 100: all.")
+    ] = 15
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further names under which clients reach this node: a Host header that is neither one of them, "
+            "nor an IP address, a loopback name, or the host of http_listen or the node's URL, is refused (421). * "
+            "allows all, also to web pages whose name is pointed at this node."
+        ),
+    ] = ()
+    request_timeout_ms: Annotated[
+        Positive,
+        Meta(
+            description="A client must send its request within this time (408) and take its response, and a write must "
+            "be committed within it (503 unknown_outcome)."
         ),
     ] = 10_000
     check_immunity_ms: Annotated[
         int, Meta(ge=0, description="A half transaction is not checked before this age; a transaction may override it.")
     ] = 6_000
     check_interval_ms: Annotated[
-        PositiveMs, Meta(description="Time between two checks of one transaction, and for a check's answer.")
+        Positive, Meta(description="Time between two checks of one transaction, and for a check's answer.")
     ] = 30_000
     check_max: Annotated[
         int, Meta(ge=1, le=1000, description="A transaction is discarded after this many delivered checks.")
@@ -206,8 +265,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = 100
     check_webhook_timeout_ms: Annotated[
-        PositiveMs, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
+        Positive, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
     ] = 5_000
+    loop_step_ms_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="For tests: the event loop measures its steps, is several times slower for it, and logs each "
+            "that takes more processor time than this. 0: it does not.",
+        ),
+    ] = 0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="Least severity that is logged: debug, info, warning or error."),
@@ -234,6 +302,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return parse_address(self.peer_listen, "peer_listen")
         return self.nodes()[self.node_id].address
 
+    def serves_peers(self) -> bool:
+        """False on a node that can never be more than a cluster of one."""
+        return bool(self.peers or self.peer_listen or self.join)
+
     def advertised_url(self) -> str:
         return self.http_url or self.nodes()[self.node_id].url
 
@@ -253,7 +325,13 @@ class Option(NamedTuple):
     @property
     def flag(self) -> str:
         # One --peer per node reads better than one long list.
-        return "--peer" if self.name == "peers" else "--" + self.name.replace("_", "-")
+        name = self.name.removesuffix("s") if self.is_list else self.name
+        return "--" + name.replace("_", "-")
+
+    @property
+    def is_list(self) -> bool:
+        """Given once for each item on the command line, with commas in the environment."""
+        return isinstance(self.default, tuple)
 
 
 def options() -> list[Option]:
@@ -265,69 +343,6 @@ def options() -> list[Option]:
         description = next(meta.description for meta in reversed(metas) if meta.description)
         found.append(Option(field.name, hints[field.name], field.default, description))
     return found
-
-
-def parse_address(text: str, option: str) -> Address:
-    host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    number = _number(port)
-    if not separator or not _is_host(host) or number is None or not 1 <= number <= 65535:
-        raise ConfigError(f"{option}: {text!r} is not HOST:PORT")
-    return Address(host, number)
-
-
-def _number(text: str) -> int | None:
-    """Of plain digits; int() would take signs and other alphabets too, and raise for thousands of digits."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
-
-
-def parse_url(text: str, option: str) -> str:
-    """The URL without a trailing slash; it must be http(s)://host[:port]."""
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
-    except ValueError:
-        valid = False
-    else:
-        valid = valid and parts.path in ("", "/") and not _NOT_IN_URL.search(text)
-    if not valid:
-        raise ConfigError(f"{option}: {text!r} is not a URL of the form http://host:port")
-    return text.rstrip("/")
-
-
-def is_unspecified(host: str) -> bool:
-    """Whether it stands for all addresses of whoever uses it: one can listen there, and not be reached."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_unspecified
-
-
-def _is_host(text: str) -> bool:
-    """An IP address, or a name that a resolver takes; what ends in a number it may take for an address."""
-    if _NOT_IN_URL.search(text):
-        return False
-    try:
-        ip_address(text)
-    except ValueError:
-        labels = text.removesuffix(".").split(".")
-        named = len(text) <= HOST_LENGTH_MAX and all(_LABEL.fullmatch(label) for label in labels)
-        return named and not _NUMBER.fullmatch(labels[-1])
-    return True
-
-
-def parse_peer(text: str) -> Peer:
-    """`ID=HOST:PORT=URL`; ConfigError says what is wrong with it."""
-    parts = text.split("=", 2)
-    node_id = _number(parts[0])
-    if len(parts) != 3 or not node_id or node_id > NODE_ID_MAX:
-        raise ConfigError(
-            f"peers: {text!r} is not ID=HOST:PORT=URL with an ID from 1 to {NODE_ID_MAX}, "
-            "as in 1=10.0.0.1:7091=http://10.0.0.1:7081"
-        )
-    return Peer(node_id, parse_address(parts[1], "peers"), parse_url(parts[2], "peers"))
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:
@@ -345,7 +360,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if key not in known or variable != variable.upper():
             raise ConfigError(f"environment: unknown option {variable!r}; keelmqd --help lists them")
-        raw = [part.strip() for part in text.split(",") if part.strip()] if key == "peers" else text
+        raw = [part.strip() for part in text.split(",") if part.strip()] if known[key].is_list else text
         values[key] = _convert(raw, known[key], variable, strict=False)
     for key, flag in flags.items():
         values[key] = _convert(flag, known[key], known[key].flag, strict=False)
@@ -365,10 +380,7 @@ def validate(config: NodeConfig) -> NodeConfig:
             raise ConfigError(f"peers: {what} {twice} appears twice")
     if peers and config.node_id not in {peer.node_id for peer in peers}:
         raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
-    if config.join is not None:
-        parse_url(config.join, "join")
-        if peers:
-            raise ConfigError("join: given together with peers; a node begins a new cluster or joins a running one")
+    _check_origin(config)
     if config.http_url is not None:
         parse_url(config.http_url, "http_url")
     config.http_address()
@@ -380,6 +392,12 @@ def validate(config: NodeConfig) -> NodeConfig:
         )
     if config.max_in_flight_bytes < config.max_request_bytes:
         raise ConfigError("max_in_flight_bytes: less than max_request_bytes, so the largest request could never pass")
+    _validate_trust(config)
+    return config
+
+
+def _validate_trust(config: NodeConfig) -> None:
+    """What makes a peer believe another one."""
     tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
     missing = [name for name, path in tls.items() if path is None]
     if missing and len(missing) < len(tls):
@@ -387,7 +405,31 @@ def validate(config: NodeConfig) -> NodeConfig:
     for name, path in tls.items():
         if path is not None and not Path(path).is_file():
             raise ConfigError(f"{name}: {path} is not a file")
-    return config
+    if _serves_others(config) and config.peer_secret_file is None and config.tls_cert is None:
+        raise ConfigError(
+            f"peer_secret_file: required, because others than this machine reach {config.peer_address()}; {HOW_TO_MAKE}"
+        )
+
+
+def _serves_others(config: NodeConfig) -> bool:
+    """Whether the Raft transport listens beyond this machine."""
+    host = config.peer_address().host
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return config.serves_peers() and not is_local
+
+
+def _check_origin(config: NodeConfig) -> None:
+    """Of the addresses: a node begins a new cluster, joins one that runs, or is of one that was moved."""
+    if config.override_addresses and not config.peers:
+        raise ConfigError("override_addresses: needs peers, which say where the nodes are now")
+    if config.join is None:
+        return
+    parse_url(config.join, "join")
+    if config.peers and not config.override_addresses:
+        raise ConfigError("join: given together with peers; a node begins a new cluster or joins a running one")
 
 
 def _read_file(file: str) -> dict[str, Any]:

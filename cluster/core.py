@@ -3,20 +3,28 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, NoReturn, cast
 
+from cluster import time_shares
+from cluster.capacity import require_capacity
+from cluster.client_budget import ByteBudget
 from cluster.config import NodeConfig
+from cluster.connections import Connections, connections_max
+from cluster.log_reads import LogReads
 from cluster.long_poll import AppliedWaiters
 from cluster.metrics import Metrics
 from cluster.problems import Problem
-from cluster.response_writer import ResponseBudget
+from cluster.request_deadline import remaining_s
+from cluster.response_writer import RESPONSE_BYTES_MAX
 from cluster.responses import Receipt
+from cluster.time_shares import Client, TimeShares
+from cluster.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
 from raft.clock import Clock
-from raft.errors import NoLeader, NotLeader, UnknownOutcome
+from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
 from raft.membership import Configuration
 from raft.node import RaftNode
-from raft.proposals import Applied
+from raft.proposals import Applied, Proposed
 from store.command import (
     Command,
     Decide,
@@ -28,8 +36,16 @@ from store.command import (
     ReleaseMessages,
 )
 from store.commit_log import CommitLog
-from store.log_errors import DiskFull, LogError
 from store.state_machine import StateMachine
+
+ADMINISTRATION_BYTES: Final = 1024 * 1024
+"""Of requests' bodies, beside what other requests may hold."""
+
+
+def request_bytes_max(config: NodeConfig) -> int:
+    """Bytes of requests' bodies that a node holds at a time: a request of the largest size fits one address' share."""
+    fits_largest = -(-config.max_request_bytes * 100 // config.address_share_percent)
+    return max(config.max_in_flight_bytes, fits_largest) + ADMINISTRATION_BYTES
 
 
 class Core:
@@ -43,6 +59,7 @@ class Core:
         log: CommitLog,
         waiters: AppliedWaiters,
         metrics: Metrics,
+        reads: LogReads,
         *,
         on_fatal: Callable[[str], None],
         clock: Clock,
@@ -55,69 +72,130 @@ class Core:
         self.log = log
         self.waiters = waiters
         self.metrics = metrics
+        self.reads = reads
         self._clock = clock
-        self.response_budget = ResponseBudget()
-        self.disk_is_low = False
-        """Set by the disk guard: writes are refused, reads go on."""
-        self.disk_free_bytes = 0
-        """Set by the disk guard."""
+        share_percent = config.address_share_percent
+        self.connections = Connections(
+            connections_max(config.max_connections), share_percent, config.request_timeout_ms / 1000
+        )
+        self.request_budget = ByteBudget(
+            request_bytes_max(config), share_percent, "requests are in memory", ADMINISTRATION_BYTES
+        )
+        self.time_shares = TimeShares(config.address_time_percent)
+        metrics.add_gauges(self.time_shares.counters)
+        self.body_turns = Turns(BODY_TURN_BYTES)
+        self.queue_page_turns = Turns(PAGE_TURN_BYTES)
+        self.log_page_turns = Turns(PAGE_TURN_BYTES)
+        """Beside those of queues: a reader of the log does not keep its host's consumers waiting."""
+        self.rebalance_turns = Turns(REBALANCED_AT_ONCE)
+        self.response_budget = ByteBudget(
+            RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by their clients"
+        )
         self.loop_delay_s = 0.0
         """Set by the loop watch: how late the event loop came to its last beat."""
         self._on_fatal = on_fatal
         self._id_prefix = id_prefix
         self._ids = 0
 
+    @contextlib.asynccontextmanager
+    async def turn(self, turns: Turns, key: str, size: int) -> AsyncIterator[None]:
+        """Raises as `take_turn` does. The turn lasts until the block is left."""
+        await self.take_turn(turns, key, size)
+        try:
+            yield
+        finally:
+            turns.give_back(key, size)
+
+    async def take_turn(self, turns: Turns, key: str, size: int) -> None:
+        """Overloaded when the turn does not come within request_timeout_ms, or before the client gives up."""
+        await self._in_time(lambda: turns.take(key, size))
+
+    @contextlib.asynccontextmanager
+    async def costly(self) -> AsyncIterator[None]:
+        """Raises as `begin_costly` does."""
+        client = await self.begin_costly()
+        try:
+            yield
+        finally:
+            if client is not None:
+                client.end()
+
+    async def begin_costly(self) -> Client | None:
+        """Wait until the client whose request is handled has come to its share of the time. `end` has to follow on it,
+        if there is one. Overloaded as in `take_turn`.
+        """
+        client = time_shares.current()
+        if client is not None:
+            await self._in_time(client.begin)
+        return client
+
+    async def _in_time(self, turn: Callable[[], Awaitable[None]]) -> None:
+        timeout_s = self._timeout_s()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn()
+        except TimeoutError:
+            raise Overloaded(f"it was not this request's turn within {timeout_s:g} s; nothing was stored") from None
+
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
         """The command's outcome, once it is fsynced on a majority and applied here.
 
-        Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full. UnknownOutcome also when it
-        takes longer than request_timeout_ms; it may still be committed then.
+        Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full, or that of require_capacity.
+        When it takes longer than request_timeout_ms, or than the client waits (request_deadline.py): Overloaded if it
+        was still waiting for a place in the log, otherwise UnknownOutcome; it may still be committed then.
         """
+        timeout_s = self._timeout_s()
         if not self._makes_room(command):
             self._require_disk()
+            require_capacity(self.config, self.state, command)
         begun_s = time.perf_counter()
+        proposed = self.raft.propose(Proposal(command, tuple(blocks)))
         try:
-            async with asyncio.timeout(self.config.request_timeout_ms / 1000):
-                applied = await self.raft.propose(Proposal(command, tuple(blocks)))
+            async with asyncio.timeout(timeout_s):
+                applied = await proposed
         except TimeoutError:
-            raise self._late() from None
+            raise _late(proposed, timeout_s) from None
+        finally:
+            _count_wait(begun_s)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         return applied
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
         """The outcome of each, in order: what `propose` returns or raises for it. None of them waits for another one.
 
-        Raises what concerns all of them, with nothing changed: NotLeader, NoLeader, Problem disk_full.
+        Raises what concerns all of them, with nothing changed: NotLeader, NoLeader, Problem disk_full, Overloaded when
+        the client has given up.
         """
+        timeout_s = self._timeout_s()
         self._require_disk()
         self.require_leader()
         begun_s = time.perf_counter()
-        futures: list[asyncio.Future[Applied]] = []
+        futures: list[Proposed] = []
         refused: dict[int, Exception] = {}
         for ordinal, proposal in enumerate(proposals):
             try:
+                require_capacity(self.config, self.state, proposal.command)
                 futures.append(self.raft.propose(proposal))
             except Exception as error:
                 refused[ordinal] = error
         try:
             if futures:
-                await asyncio.wait(futures, timeout=self.config.request_timeout_ms / 1000)
+                await asyncio.wait(futures, timeout=timeout_s)
         finally:
+            _count_wait(begun_s)
             for future in futures:  # of what is not in the log yet, nobody waits any more
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # looked at: the caller may be gone
-        outcomes = map(self._outcome, futures)
+        outcomes = (_outcome(future, timeout_s) for future in futures)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         return [refused.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
 
-    def _outcome(self, future: "asyncio.Future[Applied]") -> Applied | Exception:
-        if future.cancelled():
-            return self._late()
-        error = future.exception()
-        return future.result() if error is None else cast("Exception", error)
-
-    def _late(self) -> UnknownOutcome:
-        return UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms")
+    def _timeout_s(self) -> float:
+        """For how long the outcome of a proposal is waited for; Overloaded when its client has given up already."""
+        timeout_s = remaining_s(self.config.request_timeout_ms / 1000)
+        if not timeout_s:
+            raise Overloaded("the client's time was over before its request could be proposed; nothing was stored")
+        return timeout_s
 
     def _makes_room(self, command: Command) -> bool:
         """What has to be possible on a disk that is low: it is small, and frees more than it takes."""
@@ -127,14 +205,27 @@ class Core:
             return command.decision == "rollback"
         return isinstance(command, ExpireMessages | ReleaseMessages | DeleteTopic | DeleteGroup)
 
+    @property
+    def disk_is_low(self) -> bool:
+        """Whether there is no room on this node's disk. It may lead all the same, if nobody is fitter."""
+        return self.raft.disks.is_low(self.raft.node_id)
+
+    def why_no_room(self) -> str | None:
+        """Whose disks a write would have no room on, so that no majority could take it; None while one can."""
+        full = self.raft.leadership.full_disks()
+        if not full:
+            return None
+        named = " and ".join(f"node {node_id}" for node_id in full)
+        return (
+            f"there is no room on the disk of {named}, and no majority without; make room there, delete topics, keep "
+            "messages for less time, or see in `keelmq cluster status` what holds the log"
+        )
+
     def _require_disk(self) -> None:
-        if self.disk_is_low:
+        reason = self.why_no_room()
+        if reason is not None:
             self.require_leader()
-            raise Problem(
-                "disk_full",
-                f"less than {self.config.min_free_bytes} bytes are free on the leader's disk; make room there, delete "
-                "topics, keep messages for less time, or see in `keelmq cluster status` what holds the log",
-            )
+            raise Problem("disk_full", reason, {"full_nodes": self.raft.leadership.full_disks()})
 
     def is_leader(self) -> bool:
         """Leads, and has applied everything that was committed before its term: what it reads here is current."""
@@ -146,7 +237,7 @@ class Core:
             return
         leader_id = self.raft.leader_id
         if leader_id is None or leader_id == self.raft.node_id:
-            raise NoLeader("no leader is ready")
+            raise NoLeader(self.raft.leadership.why_nobody_leads() if leader_id is None else "no leader is ready")
         raise NotLeader(leader_id)
 
     def require_bodies(self) -> None:
@@ -159,15 +250,27 @@ class Core:
                 raise NoLeader("this node's log is still behind its state, and no leader is known")
             raise NotLeader(leader_id)
 
+    def require_replica(self) -> None:
+        """NotLeader or NoLeader on a node that differs from the others, or from the leader while nobody knows which of
+        them is right: the same question must not have two answers.
+        """
+        if self.raft.replicas.is_suspect and (self.raft.replicas.differs or self.raft.role != "leader"):
+            leader_id = self.raft.leader_id
+            if leader_id is None or leader_id == self.raft.node_id:
+                raise NoLeader("this replica differs from others, and no leader is known")
+            raise NotLeader(leader_id)
+
     def leader_url(self) -> str | None:
         leader_id = self.raft.leader_id
         return None if leader_id is None else self.url_of(leader_id)
 
     def url_of(self, node_id: int) -> str | None:
-        """Where clients reach that node; None if this one does not know it."""
-        if node_id == self.raft.node_id:
+        """Where clients reach that node; None if this one does not know it. Once the log has the nodes, also this one
+        goes by what the log says of it: so do the others.
+        """
+        member = self.raft.membership.find(node_id)
+        if node_id == self.raft.node_id and (not self.raft.configuration_index or member is None or not member.url):
             return self.config.advertised_url()
-        member = self.raft.configuration.find(node_id)
         return None if member is None else member.url or None
 
     async def change_members(self, change: Callable[[Configuration], Configuration]) -> None:
@@ -176,7 +279,7 @@ class Core:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
                 await self.raft.propose_configuration(change)
         except TimeoutError:
-            raise self._late() from None
+            raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
     def new_id(self) -> str:
         """Unique for ever: the process' prefix, then counted. An allowed batch, transaction and member id."""
@@ -205,35 +308,28 @@ class Core:
         """For spans of time: goes on at its own pace when the wall clock leaps."""
         return int(self._clock.steady_s() * 1000)
 
-    def read_payload(self, position: int) -> bytes:
-        """The payload of the record at a log position. A log that cannot be read ends the process: other nodes have the
-        data. LogTruncated when it was removed since it was looked up; DiskFull when there is no file descriptor left.
-        """
-        with self._reading():
-            return self.log.entry(self.log.index_at(position)).payload
-
-    def term_at(self, index: int) -> int:
-        """Of an entry that is applied."""
-        with self._reading():
-            return self.log.term_at(index)
-
-    def read_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Records as they are on disk, and the index that follows them; for errors see `read_payload`."""
-        with self._reading():
-            return self.log.raw_records(first, last, max_bytes)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except DiskFull:
-            raise
-        except LogError as error:
-            self.fatal(str(error))
-
     def fatal(self, reason: str) -> NoReturn:
         self._on_fatal(reason)
         raise RuntimeError(reason)
+
+
+def _count_wait(begun_s: float) -> None:
+    client = time_shares.current()
+    if client is not None:
+        client.waited(time.perf_counter() - begun_s)
+
+
+def _outcome(future: Proposed, timeout_s: float) -> Applied | Exception:
+    if future.cancelled():
+        return _late(future, timeout_s)
+    error = future.exception()
+    return future.result() if error is None else cast("Exception", error)
+
+
+def _late(proposed: Proposed, timeout_s: float) -> UnknownOutcome | Overloaded:
+    if proposed.is_in_log:
+        return UnknownOutcome(f"not committed within {timeout_s * 1000:.0f} ms")
+    return Overloaded(f"waited {timeout_s * 1000:.0f} ms for a place in the log; nothing was stored")
 
 
 def receipt_of(applied: Applied) -> Receipt:

@@ -1,4 +1,8 @@
-"""Refuses writes before the disk is full, and takes them again once there is space."""
+"""Looks at the free space where the log is, and says whose disk has no room or is slow.
+
+What comes of it is decided elsewhere: who leads (cluster/leadership_guard.py), and whether a write can be taken
+(raft/leadership.py).
+"""
 
 import asyncio
 import logging
@@ -7,22 +11,29 @@ from typing import Final
 
 from cluster.alarms import Condition
 from cluster.core import Core
+from raft.errors import NoRoom
 from store.disk import Disk
 from store.log_errors import DiskError
+from store.segment_files import DISK_RESERVE_BYTES
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
+HYSTERESIS: Final = 16
+"""A disk that was low has room again once this part of `min_free_bytes` is free beyond it."""
+MAKE_ROOM: Final = "delete topics, shorten their retention_ms, or enlarge the file system"
 
 
 class DiskGuard:
-    """Looks at the free space every second and sets `core.disk_free_bytes` and `core.disk_is_low`."""
+    """Looks every second, and at once when the log could not grow."""
 
     def __init__(self, core: Core, disk: Disk, path: str) -> None:
         self._core = core
         self._disk = disk
         self._path = path
+        self._log_is_full = False
         self._task: asyncio.Task[None] | None = None
+        core.raft.disks.on_log_full = self._on_log_full
 
     def start(self) -> None:
         self.look()
@@ -34,30 +45,65 @@ class DiskGuard:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def look(self) -> None:
-        """Compare the free space with min_free_bytes now."""
+        """Compare the free space with what is needed now."""
         try:
             free_bytes = self._disk.free_bytes(self._path)
         except DiskError as error:
             logger.warning("free space unknown: %s", error)
             return
-        self._core.disk_free_bytes = free_bytes
-        low = free_bytes < self._core.config.min_free_bytes
-        if low != self._core.disk_is_low:
-            self._core.disk_is_low = low
-            message = "writes are refused" if low else "writes are taken again"
+        core = self._core
+        was_low, is_low = core.disk_is_low, self._is_low(free_bytes)
+        core.raft.disks.note_space(free_bytes, is_low=is_low)
+        if is_low != was_low:
+            message = "this node takes writes only while no other can" if is_low else "there is room again"
             logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
+
+        reason = core.why_no_room()
+        if reason is not None and core.raft.role == "leader":
+            core.raft.refuse_waiting(NoRoom(reason))  # behind entries that no majority has room for
+
+    def _is_low(self, free_bytes: int) -> bool:
+        config = self._core.config
+        if free_bytes >= config.segment_bytes + DISK_RESERVE_BYTES:
+            self._log_is_full = False
+        margin_bytes = config.min_free_bytes // HYSTERESIS if self._core.disk_is_low else 0
+        return self._log_is_full or free_bytes < config.min_free_bytes + margin_bytes
+
+    def _on_log_full(self) -> None:
+        if not self._log_is_full:
+            self._log_is_full = True
+            self.look()
 
     def conditions(self) -> Iterator[Condition]:
         """For the alarms of the node."""
-        core = self._core
-        if core.disk_is_low:
-            yield Condition(
-                "disk_low",
-                "critical",
-                f"{core.disk_free_bytes} bytes are free in {self._path}, less than min_free_bytes "
-                f"({core.config.min_free_bytes}): writes are refused. Make room: delete topics, shorten their "
-                "retention_ms, or enlarge the file system",
-            )
+        disks, own = self._core.raft.disks, self._core.raft.node_id
+        slow = disks.slow()
+        for node_id, disk in sorted(disks.known().items()):
+            whose, subject = ("this node", "") if node_id == own else (f"node {node_id}", str(node_id))
+            if disk.is_low and not subject:
+                yield Condition(
+                    "disk_low",
+                    "critical",
+                    f"{disk.free_bytes} bytes are free in {self._path}, less than min_free_bytes "
+                    f"({self._core.config.min_free_bytes}) or than the log needs to grow: another node leads if one "
+                    f"has room, otherwise writes are refused. Make room: {MAKE_ROOM}",
+                )
+            elif disk.is_low:
+                yield Condition(
+                    "disk_low",
+                    "warning",
+                    f"the disk of node {node_id} has no room ({disk.free_bytes} bytes are free): with one more like it "
+                    f"writes may stop. Make room there: {MAKE_ROOM}",
+                    subject,
+                )
+            if node_id in slow:
+                yield Condition(
+                    "disk_slow",
+                    "warning",
+                    f"a sync on the disk of {whose} takes {disk.sync_ms} ms, many times what a majority needs: it lets "
+                    "others lead. Look at the drive, and at what else uses it",
+                    subject,
+                )
 
     async def _run(self) -> None:
         while True:

@@ -15,6 +15,9 @@ class ExitCode(enum.IntEnum):
     LOG_CORRUPT = 5
     FATAL = 6
     """While running: going on could have lost data. Starting again is safe; read the reason first."""
+    WRONG_VERSION = 7
+    """At the start or while running: the cluster is at a feature level that this build does not know. Nothing was
+    changed; the message names the version to start."""
 
 
 class StartupError(Exception):

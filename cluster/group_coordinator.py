@@ -1,56 +1,41 @@
-"""Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not.
-
-The leader expires members that fall silent. A new leader knows no heartbeats, so it gives every member a whole session
-timeout before it may expire it: a failover is not a rebalance, nor is a hand-over that nobody took.
-"""
+"""Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not."""
 
 import asyncio
-import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from cluster.api import json_response, read_json
+from cluster.commit_rules import check_commit
 from cluster.core import Core
+from cluster.group_lists import GroupLists, no_group, queue_views
 from cluster.limits import ID_REGEX
 from cluster.problems import Problem
 from cluster.requests import (
     CloneRequest,
-    GroupOffsetsQuery,
     HeartbeatRequest,
     JoinRequest,
     OffsetsRequest,
     ResetRequest,
     check_group,
     check_topic,
-    parse_query,
 )
 from cluster.responses import (
-    AssignedQueueView,
     CommittedOffsetsView,
-    GroupDetail,
-    GroupMemberView,
-    GroupOffsetsView,
-    GroupOffsetView,
-    GroupsView,
     MembershipView,
     ResetView,
-    as_view,
     committed_offsets,
 )
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.sessions import Session, Sessions
+from cluster.session_expiry import SessionExpiry
 from cluster.subscriptions import topic_filters
-from raft.errors import RaftError
+from cluster.turns import ALL_GROUPS, REBALANCED_AT_ONCE
 from store.command import CloneOffsets, CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
-from store.errors import GROUP_NOT_FOUND, MEMBER_NOT_FOUND, Refused
-from store.log_errors import LogError
-from store.results import AssignedQueue, GroupOffset, GroupView, Joined, MemberView, OffsetsCommitted, OffsetsReset
-
-logger = logging.getLogger(__name__)
-
-EXPIRY_INTERVAL_S: Final = 0.5
+from store.errors import MEMBER_NOT_FOUND, Refused
+from store.results import AssignedQueue, Joined, Membership, OffsetsCommitted, OffsetsReset
 
 _join_decoder: Final = msgspec.json.Decoder(JoinRequest)
 _heartbeat_decoder: Final = msgspec.json.Decoder(HeartbeatRequest)
@@ -64,14 +49,15 @@ class GroupCoordinator:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._sessions: Sessions | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._lists = GroupLists(core)
+        self._expiry = SessionExpiry(core)
+        self._sessions = self._expiry.sessions
 
     def routes(self) -> list[Route]:
-        return [*self._member_routes(), *self._offset_routes()]
+        return [*self._member_routes(), *self._lists.routes(), *self._offset_routes()]
 
     def _member_routes(self) -> list[Route]:
-        group, members = "/v1/groups/{group}", "/v1/groups/{group}/members"
+        members = "/v1/groups/{group}/members"
         member_errors = ("invalid_group", "group_not_found", "member_not_found")
         return [
             Route(
@@ -88,6 +74,8 @@ class GroupCoordinator:
                     "topic_not_found",
                     "subscription_mismatch",
                     "group_is_popped",
+                    "too_many_groups",
+                    "too_many_members",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -112,16 +100,6 @@ class GroupCoordinator:
                 errors=(*member_errors, *WRITE_ERRORS),
                 redirects=True,
             ),
-            Route("GET", "/v1/groups", self.list_all, "All groups", {200: json_of(GroupsView)}),
-            Route(
-                "GET",
-                group,
-                self.show,
-                "Members, generation and offsets of a group",
-                {200: json_of(GroupDetail)},
-                errors=("invalid_group", "group_not_found", "no_leader"),
-                redirects=True,
-            ),
         ]
 
     def _offset_routes(self) -> list[Route]:
@@ -142,20 +120,12 @@ class GroupCoordinator:
                     "stale_generation",
                     "not_assigned",
                     "offset_moves_back",
+                    "already_begun",
                     "group_has_members",
                     "group_is_popped",
+                    "too_many_groups",
                     *WRITE_ERRORS,
                 ),
-                redirects=True,
-            ),
-            Route(
-                "GET",
-                f"{group}/offsets",
-                self.offsets,
-                "Committed offsets and lag",
-                {200: json_of(GroupOffsetsView)},
-                query=GroupOffsetsQuery,
-                errors=("invalid_group", "invalid_topic", "group_not_found", "no_leader"),
                 redirects=True,
             ),
             Route(
@@ -182,6 +152,7 @@ class GroupCoordinator:
                     "group_not_found",
                     "group_has_members",
                     "group_is_popped",
+                    "too_many_groups",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -189,13 +160,10 @@ class GroupCoordinator:
         ]
 
     def start(self) -> None:
-        self._sessions = Sessions(lambda: self._core.steady_ms() / 1000)
-        self._task = asyncio.create_task(self._expire_for_ever(), name="group-expiry")
+        self._expiry.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._expiry.stop()
 
     async def join(self, request: web.Request) -> web.Response:
         core = self._core
@@ -206,11 +174,13 @@ class GroupCoordinator:
             check_topic(topic)
         filters = topic_filters(body)
         member_id = core.new_id() if body.member_id is None else body.member_id
-        applied = await core.propose(
-            JoinGroup(group, member_id, body.client_id, body.topics, body.session_timeout_ms, filters)
-        )
+        if member_id in (core.state.member_ids(group) or ()):
+            self._sessions.heard(group, member_id)  # it is here: its expiry must not follow its join
+        command = JoinGroup(group, member_id, body.client_id, body.topics, body.session_timeout_ms, filters)
+        async with self._rebalance(core.state.rebalance_size(group, body.topics)):
+            applied = await core.propose(command)
         joined: Joined = applied.result
-        self._heard(group, member_id)
+        self._sessions.heard(group, member_id, joined=True)
         view = _membership(member_id, joined.generation, joined.assignment, joined.session_timeout_ms)
         return json_response(view, 201)
 
@@ -220,41 +190,49 @@ class GroupCoordinator:
         group = check_group(request.match_info["group"])
         member_id = _path_member(request)
         body = await read_json(request, core, _heartbeat_decoder, optional=True)
-        view, member = self._member(group, member_id)
-        self._heard(group, member_id)  # when it arrived: a member that is gone must not live on in a request that waits
+        member = self._member(group, member_id)
+        # When it arrived: a member that is gone must not live on in a request that waits.
+        heartbeat = self._sessions.heard(group, member_id)
         ends_s = loop.time() + body.wait_ms / 1000
-        while view.generation == body.generation and (left_s := ends_s - loop.time()) > 0:
-            if not await core.waiters.wait_groups(left_s):
-                break
-            core.require_leader()
-            view, member = self._member(group, member_id)
-        return json_response(_membership(member_id, view.generation, member.assignment, member.session_timeout_ms))
+        is_behind = member.generation != body.generation and core.waiters.rests(group)
+        try:
+            while (is_behind or member.generation == body.generation) and (left_s := ends_s - loop.time()) > 0:
+                if not await core.waiters.wait_group(group, left_s, is_behind=is_behind):
+                    break
+                is_behind = False
+                core.require_leader()
+                member = self._member(group, member_id)
+        except asyncio.CancelledError:  # the connection broke
+            self._sessions.broke(group, member_id, heartbeat)
+            raise
+        return json_response(_membership(member_id, member.generation, member.assignment, member.session_timeout_ms))
 
-    def _member(self, group: str, member_id: str) -> tuple[GroupView, MemberView]:
-        view = self._group(group)
-        member = next((member for member in view.members if member.member_id == member_id), None)
+    def _member(self, group: str, member_id: str) -> Membership:
+        try:
+            member = self._core.state.membership(group, member_id)
+        except Refused:
+            raise no_group(group) from None
         if member is None:
             detail = f"member {member_id} is not in group {group}: join again"
-            raise Refused(MEMBER_NOT_FOUND, detail, {"generation": view.generation})
-        return view, member
+            raise Refused(MEMBER_NOT_FOUND, detail, {"generation": self._core.state.generation(group)})
+        return member
 
     async def leave(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         member_id = _path_member(request)
-        await self._core.propose(LeaveGroup(group, member_id))
-        if self._sessions is not None:
-            self._sessions.forget(group, member_id)
+        async with self._rebalance(self._core.state.rebalance_size(group)):
+            await self._core.propose(LeaveGroup(group, member_id))
+        self._sessions.forget(group, member_id)
         return web.Response(status=204)
 
-    async def list_all(self, request: web.Request) -> web.Response:
-        groups = [self._detail(view) for view in self._core.state.groups()]
-        return json_response(GroupsView(groups=groups))
-
-    async def show(self, request: web.Request) -> web.Response:
-        """Only the leader answers, like `offsets`."""
-        self._core.require_leader()
-        return json_response(self._detail(self._group(check_group(request.match_info["group"]))))
+    @asynccontextmanager
+    async def _rebalance(self, size: int) -> AsyncIterator[None]:
+        """Of a group with so many members and queues."""
+        core = self._core
+        charged = core.costly() if size > REBALANCED_AT_ONCE else nullcontext()
+        async with charged, core.turn(core.rebalance_turns, ALL_GROUPS, size):
+            yield
 
     async def commit_offsets(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -263,27 +241,18 @@ class GroupCoordinator:
         if (body.member_id is None) != (body.generation is None):
             raise Problem("invalid_request", "member_id and generation: both or neither")
         offsets = tuple(QueueOffset(check_topic(each.topic), each.queue, each.offset) for each in body.offsets)
-        applied = await self._core.propose(CommitOffsets(group, body.member_id, body.generation, offsets, body.begins))
+        commit = CommitOffsets(group, body.member_id, body.generation, offsets, body.begins)
+        check_commit(commit, self._core.state)
+        applied = await self._core.propose(commit)
         committed: OffsetsCommitted = applied.result
         return json_response(CommittedOffsetsView(offsets=committed_offsets(committed.offsets)))
-
-    async def offsets(self, request: web.Request) -> web.Response:
-        """Only the leader answers: to a consumer, an offset that a replica lacks yet is one that nobody committed, and
-        it would begin at the end of the queue."""
-        self._core.require_leader()
-        group = check_group(request.match_info["group"])
-        query = parse_query(GroupOffsetsQuery, request.query)
-        topic = None if query.topic is None else check_topic(query.topic)
-        found = self._core.state.offsets(group, topic)
-        if found is None:
-            raise _no_group(group)
-        return json_response(GroupOffsetsView(offsets=_offset_views(found)))
 
     async def reset(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _reset_decoder)
-        self._group(group)
+        if self._core.state.group_head(group) is None:
+            raise no_group(group)
         applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
         reset: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(reset.offsets), generation=reset.generation))
@@ -317,61 +286,6 @@ class GroupCoordinator:
             targets.append(QueueOffset(topic, queue_range.queue, offset))
         return tuple(targets)
 
-    def _heard(self, group: str, member_id: str) -> None:
-        if self._sessions is not None:
-            self._sessions.heard(group, member_id)
-
-    def _group(self, name: str) -> GroupView:
-        view = self._core.state.group(name)
-        if view is None:
-            raise _no_group(name)
-        return view
-
-    def _detail(self, view: GroupView) -> GroupDetail:
-        return GroupDetail(
-            group=view.group,
-            generation=view.generation,
-            topics=view.topics,
-            tags={each.topic: each.expression for each in view.filters if each.type == "tags"},
-            filters={each.topic: each.expression for each in view.filters if each.type == "sql"},
-            members=[
-                GroupMemberView(
-                    member_id=member.member_id,
-                    client_id=member.client_id,
-                    session_timeout_ms=member.session_timeout_ms,
-                    joined_at_ms=member.joined_at_ms,
-                    assignment=_queue_views(member.assignment),
-                )
-                for member in view.members
-            ],
-            offsets=_offset_views(self._core.state.offsets(view.group) or []),
-            retry_max_attempts=view.retry_max_attempts,
-            retry_delays_ms=view.retry_delays_ms,
-        )
-
-    async def _expire_for_ever(self) -> None:
-        assert self._sessions is not None
-        while True:
-            await asyncio.sleep(EXPIRY_INTERVAL_S)
-            if not self._core.is_leader():
-                self._sessions.lead_lost()
-                continue
-            silent = self._sessions.expired(self._core.raft.term, self._core.state.groups())
-            # Together: one by one, each with a round through the log, they could come faster than they go.
-            await asyncio.gather(*map(self._expire, silent))
-
-    async def _expire(self, session: Session) -> None:
-        assert self._sessions is not None
-        if not self._sessions.is_silent(self._core.raft.term, session):
-            return
-        try:
-            await self._core.propose(LeaveGroup(session.group, session.member_id, "expired"))
-        except (RaftError, Refused, LogError, Problem) as error:
-            logger.warning("member %s of %s could not be expired: %s", session.member_id, session.group, error)
-        else:
-            self._core.metrics.expired_members.inc()
-            logger.info("member %s of group %s expired", session.member_id, session.group)
-
 
 def _membership(
     member_id: str, generation: int, assignment: tuple[AssignedQueue, ...], session_timeout_ms: int
@@ -379,21 +293,9 @@ def _membership(
     return MembershipView(
         member_id=member_id,
         generation=generation,
-        assignment=_queue_views(assignment),
+        assignment=queue_views(assignment),
         session_timeout_ms=session_timeout_ms,
     )
-
-
-def _queue_views(assignment: tuple[AssignedQueue, ...]) -> tuple[AssignedQueueView, ...]:
-    return tuple(AssignedQueueView(topic=each.topic, queue=each.queue) for each in assignment)
-
-
-def _offset_views(offsets: list[GroupOffset]) -> list[GroupOffsetView]:
-    return [as_view(GroupOffsetView, each) for each in offsets]
-
-
-def _no_group(group: str) -> Refused:
-    return Refused(GROUP_NOT_FOUND, f"group {group} does not exist: a member's first join or commit creates it")
 
 
 def _path_member(request: web.Request) -> str:

@@ -11,13 +11,22 @@ from store.limits import QUEUES_MAX as QUEUES_MAX
 from store.limits import RETRY_DELAYS_MAX as RETRY_DELAYS_MAX
 from store.limits import RETRY_MAX_ATTEMPTS_MAX as RETRY_MAX_ATTEMPTS_MAX
 
+HTTP_CONNECTIONS_MAX: Final = 4_096
+ADDRESS_SHARE_PERCENT: Final = 50
+"""What one client address may hold of what others leave: see cluster/client_budget.py."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 BLOCK_MESSAGES_MAX: Final = 10_000
 REQUEST_MESSAGES_MAX: Final = 10_000
 """Messages of one request, over all its batches: the loop does nothing else while it looks at them."""
 DUPLICATES_SOUGHT_BYTES_MAX: Final = 64 * 1024
-"""Fields that appear twice are sought in JSON bodies up to this size: the only pass over them in Python."""
+"""Fields that appear twice are sought in JSON bodies up to this size."""
+REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The most that `max_request_bytes` of a node may be."""
+JSON_BYTES_MAX: Final = 1024 * 1024
+"""Of a JSON request without messages: several times as long as the longest that is within the other limits."""
+JSON_STRINGS_MAX: Final = 250_000
+"""Of one JSON request, names of fields included: what decoding it costs. 25 for each of 10,000 messages."""
 TAG_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
@@ -25,6 +34,9 @@ REQUEST_KEYS_MAX: Final = 50_000
 """Of one request, over all its messages: each is a write of its own into the index."""
 SHARDING_KEY_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32_767
+PROPERTIES_MAX: Final = 8_192
+REQUEST_PROPERTIES_MAX: Final = 100_000
+"""Of one request, over all its messages: whoever reads a block as messages pays for each."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 CLIENT_ID_LENGTH_MAX: Final = 255
@@ -40,6 +52,8 @@ PULL_BYTES_DEFAULT: Final = 1024 * 1024
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKS_MAX: Final = 256
 LIST_MAX: Final = 1_000
+LIST_ROWS_MAX: Final = 4_096
+"""Queues, members and offsets that a page of topics or groups shows: it ends with the one that brings it there."""
 MESSAGES_OF_ID_MAX: Final = 16
 """An id is looked up in all topics; more messages than these are not shown. `topic` chooses among them."""
 TAGS_LENGTH_MAX: Final = 2_048

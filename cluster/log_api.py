@@ -1,6 +1,5 @@
 """The committed log for readers such as Spark: its records as they are on disk, and what they did to messages."""
 
-import asyncio
 from typing import Final
 
 from aiohttp import web
@@ -10,6 +9,7 @@ from cluster.log_events import EventsPage
 from cluster.problems import Problem
 from cluster.requests import LogEventsQuery, LogQuery, parse_query
 from cluster.routes import OCTET_STREAM, Route
+from store.log_errors import LogTruncated
 
 NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
 NEXT_EVENT_HEADER: Final = "KeelMQ-Next-Event"
@@ -54,10 +54,13 @@ class LogApi:
         committed = core.raft.applied_index
         records, next_index = b"", query.from_index
         if query.from_index < core.log.first_index:
-            extra = {"first_index": core.log.first_index}
-            raise Problem("log_range_removed", self._why_removed(query.from_index), extra)
+            raise self._removed(query.from_index)
         if query.from_index <= committed:
-            records, next_index = core.read_records(query.from_index, committed, query.max_bytes)
+            try:
+                async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+                    records, next_index = await core.reads.records(query.from_index, committed, query.max_bytes)
+            except LogTruncated:  # while it was read
+                raise self._removed(query.from_index) from None
         headers = {
             "Content-Type": OCTET_STREAM,
             NEXT_INDEX_HEADER: str(next_index),
@@ -77,7 +80,8 @@ class LogApi:
         if query.to_index is not None:
             last_index = min(last_index, query.to_index - 1)
         page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, blocks=query.blocks)
-        await page.fill(last_index)
+        async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+            await page.fill(last_index)
         headers = {
             "Content-Type": OCTET_STREAM,
             NEXT_INDEX_HEADER: str(page.next_index),
@@ -85,6 +89,10 @@ class LogApi:
             FIRST_INDEX_HEADER: str(first_index),
         }
         return web.Response(body=b"".join(page.frames), headers=headers)
+
+    def _removed(self, from_index: int) -> Problem:
+        extra = {"first_index": self._core.log.first_index}
+        return Problem("log_range_removed", self._why_removed(from_index), extra)
 
     def _why_removed(self, from_index: int) -> str:
         core = self._core
@@ -95,9 +103,6 @@ class LogApi:
 
     async def _wait(self, from_index: int, wait_ms: int) -> None:
         """Until the entry is applied, or the time is over."""
-        core, now_s = self._core, asyncio.get_running_loop().time
-        deadline_s = now_s() + wait_ms / 1000
-        while from_index > core.raft.applied_index:
-            left_s = deadline_s - now_s()
-            if left_s <= 0 or core.waiters.closed or not await core.waiters.wait_any(left_s):
-                return
+        core = self._core
+        if from_index > core.raft.applied_index and wait_ms:
+            await core.waiters.entries.wait(from_index, wait_ms / 1000)

@@ -6,6 +6,7 @@ before. The frames are described in docs/http-api.md.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ from crc32c import crc32c
 
 from cluster.blocks import BlockMessage, encode_block, read_block
 from cluster.core import Core
-from cluster.pages import Pace
+from cluster.pace import Pace
 from cluster.problems import Problem
 from store.command import BatchHeader, Prepare, Produce, batches_of, decode_entry
 from store.log_errors import LogTruncated
@@ -79,12 +80,12 @@ class _Origins:
         self._records: dict[int, dict[int, _Origin]] = {}
         self._payload_bytes: dict[int, int] = {}
         self._unpacked_at: tuple[int, int] | None = None
-        self._unpacked: list[BlockMessage] = []
+        self._unpacked: Sequence[BlockMessage] = []
 
-    def find(self, messages: MessagesOf) -> _Origin:
+    async def find(self, messages: MessagesOf) -> _Origin:
         blocks = self._records.get(messages.position)
         if blocks is None:
-            blocks = self._read(messages.position)
+            blocks = await self._read(messages.position)
         return blocks[messages.block_offset]
 
     def alone(self, messages: MessagesOf, origin: _Origin, only: int) -> bytes:
@@ -95,8 +96,8 @@ class _Origins:
             self._unpacked_at = at
         return encode_block([self._unpacked[only]], origin.header.batch_id)
 
-    def _read(self, position: int) -> dict[int, _Origin]:
-        payload = self._core.read_payload(position)
+    async def _read(self, position: int) -> dict[int, _Origin]:
+        payload = await self._core.reads.payload(position)
         decoded = decode_entry(payload)
         blocks: dict[int, _Origin] = {}
         for command, offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
@@ -128,6 +129,8 @@ class EventsPage:
         """Take what the entries up to `last_index` did, until the response is full or was worked on for long."""
         pace = Pace()
         while self.next_index <= last_index:
+            if self.frames and self.next_index < self._core.state.first_outcome:
+                return  # removed while this waited; whoever goes on there is told so
             found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ)
             for raft_index, outcome in found:
                 if raft_index != self.next_index:
@@ -146,7 +149,7 @@ class EventsPage:
         for event in outcome.events[self.next_event :]:
             is_first = not taken and not self.frames
             try:
-                encoded = _encode(self._view(event))
+                encoded = _encode(await self._view(event))
             except LogTruncated:
                 if is_first:
                     raise Problem("log_range_removed", _BLOCK_REMOVED, {"first_index": self.next_index + 1}) from None
@@ -167,11 +170,11 @@ class EventsPage:
         self.next_event += len(taken)
         return complete
 
-    def _view(self, event: Event) -> EventView:
+    async def _view(self, event: Event) -> EventView:
         of = event.messages
         if of is None:
             return _view(event, None, None)
-        origin = self._origins.find(of)
+        origin = await self._origins.find(of)
         header = origin.header
         block = None
         if self._blocks:

@@ -4,6 +4,7 @@ Looked at every `--retention-check-ms` and remembered: requests and scrapes cost
 table of holders.
 """
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -13,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from cluster.alarms import Condition
 from cluster.core import Core
 from cluster.responses import LogHolderKind, LogHolderView
+from store.log_holders import LogHolder
 from store.log_references import LOG_RANGE_BYTES, Holder
 
 _OF_STATE: Final[dict[Holder, LogHolderKind]] = {
@@ -45,13 +47,21 @@ class LogFront:
         self.holders: tuple[LogHolderView, ...] = ()
         core.metrics.add_gauges(self._gauges)
 
-    def look(self) -> None:
-        """Find out what holds the log now. A few index seeks."""
-        found = [*self._of_state(), *self._of_peers()]
+    async def look(self) -> None:
+        """Find out what holds the log now: a walk through the queues, which lets the loop go on after each step."""
+        walk = self._core.state.find_log_holders()
+        while True:
+            try:
+                next(walk)
+            except StopIteration as end:
+                of_state: list[LogHolder] = end.value
+                break
+            await asyncio.sleep(0)
+        found = [*self._of_state(of_state), *self._of_peers()]
         self.holders = tuple(sorted(found, key=lambda each: each.raft_index))
 
-    def _of_state(self) -> Iterator[LogHolderView]:
-        for each in self._core.state.log_holders():
+    def _of_state(self, holders: list[LogHolder]) -> Iterator[LogHolderView]:
+        for each in holders:
             kind = _OF_STATE[each.holder]
             yield LogHolderView(
                 kind=kind,

@@ -3,10 +3,15 @@
 import logging
 import sys
 import time
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
+
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+"""How control characters are logged: what clients send must not move the cursor of whoever reads the log."""
+_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Those that JSON does not escape by itself."""
 
 
 class PlainFormatter(logging.Formatter):
@@ -16,6 +21,10 @@ class PlainFormatter(logging.Formatter):
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
 
     converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Lines that continue a message are indented: none of them reads as a line of its own."""
+        return super().format(record).translate(_CONTROLS).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        return msgspec.json.encode(line).decode().translate(_JSON_CONTROLS)
 
 
 def without_trace_of_strangers(record: logging.LogRecord) -> bool:

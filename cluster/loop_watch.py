@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from cluster.alarms import Condition
 from cluster.core import Core
+from cluster.loop_steps import StepMeter, running_meter
+from cluster.metrics import gauge
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,8 @@ class LoopWatch:
             buckets=DELAY_BUCKETS_S,
             registry=registry,
         )
+        core.metrics.add_gauges(self._steps)
+        self._meter: StepMeter | None = None
         self._recent: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)  # when it was over, and how long it was
         self._due_s = 0.0
         self._looked_s = 0.0
@@ -62,6 +68,7 @@ class LoopWatch:
 
     def start(self) -> None:
         self._loop_thread = threading.get_ident()
+        self._meter = running_meter()
         self._due_s = self._looked_s = self._steady_s()
         self.beat()
         self._thread = threading.Thread(target=self._run, name="loop-watch", daemon=True)
@@ -112,6 +119,18 @@ class LoopWatch:
                 f"{max(stood_s for _, stood_s in self._recent):.1f} s, and this node answered nobody. Where it stood "
                 "is in the log; without a stack there the machine is short of processors or memory, or was frozen",
             )
+
+    def _steps(self) -> Iterator[Metric]:
+        meter = self._meter
+        long_steps = CounterMetricFamily(
+            "keelmq_loop_long_steps", "Steps of the event loop that took more than `loop_step_ms_max` of processor time"
+        )
+        long_steps.add_metric([], meter.long_steps if meter is not None else 0)
+        yield long_steps
+        longest_ms = meter.longest_ms if meter is not None else 0.0
+        yield gauge(
+            "keelmq_loop_longest_step_ms", "The longest of all its steps; 0 if they are not measured", longest_ms
+        )
 
     def _next_s(self) -> float:
         """When the stack of the present stall is shown next."""

@@ -20,12 +20,17 @@ from cluster.exit_codes import ExitCode, StartupError
 from cluster.join import joined
 from cluster.log_command import LOG_ACTIONS, log_command
 from cluster.logging_setup import set_up_logging
+from cluster.loop_steps import MeasuredEventLoop
+from store.features import FEATURES
 from store.log_errors import LogFailed
 
 logger = logging.getLogger("keelmqd")
 
 GC_THRESHOLD: Final = 50_000
 """Young objects before a collection. Requests make few cycles, and each collection stops the loop."""
+
+PRIVATE_UMASK: Final = 0o077
+"""What a node writes holds everybody's messages: files for its user only, whoever made them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,18 +57,28 @@ def run_command(given: Sequence[str]) -> int:
     if check_only:
         print(f"keelmqd: the configuration of node {config.node_id} of cluster {config.cluster_id!r} is valid")
         return ExitCode.STOPPED
+    os.umask(PRIVATE_UMASK)
     set_up_logging(config.log_level, config.log_format)
+    logger.info("KeelMQ %s, which knows feature level %s", VERSION, FEATURES.describe())
+    signal.signal(signal.SIGHUP, ignore_hangup)
     config = joined(config)
-    broker = Broker.open(config, end_at_once)
+    broker = Broker.open(config, end_at_once, on_outdated=end_outdated)
     stop = asyncio.Event()
     on_ready: Callable[[], None] = partial(announce, config)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(config)) as runner:
         while runs_again(runner, broker, stop, on_ready):
             logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
-            broker = Broker.open(config, end_at_once)
+            broker = Broker.open(config, end_at_once, on_outdated=end_outdated)
     logger.info("stopped")
     return ExitCode.STOPPED
+
+
+def loop_factory(config: NodeConfig) -> Callable[[], asyncio.AbstractEventLoop]:
+    """The fast loop, or for tests the one that measures its steps."""
+    if config.loop_step_ms_max:
+        return partial(MeasuredEventLoop, config.loop_step_ms_max)
+    return uvloop.new_event_loop
 
 
 def runs_again(runner: asyncio.Runner, broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
@@ -85,6 +100,11 @@ async def serve(broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None
     return await broker.serve(stop, on_ready)
 
 
+def ignore_hangup(*_: object) -> None:
+    """A terminal that is closed is no reason to stop, and there is nothing to read again."""
+    logger.warning("SIGHUP is ignored: this node reads its configuration when it starts; SIGTERM stops it")
+
+
 def announce(config: NodeConfig) -> None:
     """The one line on standard output."""
     print(
@@ -101,11 +121,16 @@ def close(broker: Broker) -> None:
         end_at_once(str(error))
 
 
-def end_at_once(reason: str) -> NoReturn:
+def end_at_once(reason: str, code: ExitCode = ExitCode.FATAL) -> NoReturn:
     """Going on could lose data: say why and end, without anything that might still write."""
     logger.critical("this node stops now: %s", reason)
     print(f"keelmqd: fatal: {reason}", file=sys.stderr, flush=True)
-    os._exit(ExitCode.FATAL)
+    os._exit(code)
+
+
+def end_outdated(reason: str) -> NoReturn:
+    """This build cannot be part of the cluster as that is now."""
+    end_at_once(reason, ExitCode.WRONG_VERSION)
 
 
 def run_parser() -> argparse.ArgumentParser:
@@ -120,16 +145,17 @@ def run_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"keelmqd {VERSION}")
+    version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})"
+    parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options by name")
     parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
     for option in options():
-        repeated = option.name == "peers"
+        repeated = option.is_list
         default = "" if option.default in (None, ()) else f" (default: {option.default})"
         parser.add_argument(
             option.flag,
             dest=option.name,
-            metavar="ID=HOST:PORT=URL" if repeated else option.name.rpartition("_")[2].upper(),
+            metavar="ID=HOST:PORT=URL" if option.name == "peers" else option.flag.rpartition("-")[2].upper(),
             action="append" if repeated else "store",
             help=(option.description + default).replace("%", "%%"),
         )

@@ -1,5 +1,7 @@
-"""Adding and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
+"""Adding, moving and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -9,18 +11,20 @@ from aiohttp import web
 from cluster.api import json_response, read_json
 from cluster.config import Address, ConfigError, is_unspecified, parse_address, parse_url
 from cluster.core import Core
-from cluster.member_requests import MemberRequest, RemoveQuery
+from cluster.member_requests import AddressQuery, AddressRequest, MemberRequest, RemoveQuery
 from cluster.problems import Problem
 from cluster.requests import parse_query
 from cluster.responses import Response
 from cluster.routes import JSON, Route, json_of
-from raft.errors import MembershipRefused, NotLeader
+from raft.config import PeerAddress
+from raft.errors import MembershipRefused, NotLeader, ProtocolError
 from raft.membership import Configuration, Member
 
 CHANGE_ERRORS: Final = ("no_leader", "unknown_outcome", "disk_full", "change_in_progress")
 NODE_ID_DIGITS_MAX: Final = 10
 
 _decoder: Final = msgspec.json.Decoder(MemberRequest)
+_address_decoder: Final = msgspec.json.Decoder(AddressRequest)
 
 
 class MemberView(Response, kw_only=True, frozen=True):
@@ -75,6 +79,17 @@ class MemberApi:
                 view,
                 query=RemoveQuery,
                 errors=("node_not_found", "last_voter", "quorum_at_risk", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "PUT",
+                path + "/{node_id}/address",
+                self.set_address,
+                "Say where a node is now; it answers there already, unless forced",
+                view,
+                body={JSON: AddressRequest},
+                query=AddressQuery,
+                errors=("node_not_found", "node_exists", "address_unreachable", *CHANGE_ERRORS),
                 redirects=True,
             ),
         ]
@@ -132,6 +147,39 @@ class MemberApi:
             raise NotLeader(core.raft.leader_id)
         await core.change_members(change)
         return self._answer()
+
+    async def set_address(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        node_id = _node_id(request)
+        force = parse_query(AddressQuery, request.query).force
+        body = await read_json(request, core, _address_decoder)
+        if body.peer_address is None and body.http_address is None:
+            raise Problem("invalid_request", "give peer_address, http_address or both")
+        address = None if body.peer_address is None else _peer_address(body.peer_address)
+        url = None if body.http_address is None else _http_address(body.http_address)
+
+        def change(configuration: Configuration) -> Configuration:
+            return configuration.with_address(node_id, address, url)
+
+        if change(core.raft.configuration) == core.raft.configuration:
+            self._require_committed()
+            return self._answer()  # nothing is left to be done, or the request has come twice
+        if address is not None and not force:
+            await self._require_answer(node_id, address)
+        await core.change_members(change)
+        return self._answer()
+
+    async def _require_answer(self, node_id: int, address: PeerAddress) -> None:
+        try:
+            await self._core.raft.check_answers(node_id, address)
+        except (OSError, TimeoutError, ProtocolError, UnicodeError) as error:
+            raise Problem(
+                "address_unreachable",
+                f"node {node_id} does not answer at {Address(address.host, address.port)}: "
+                f"{str(error) or type(error).__name__}. Start it there first, or use --force if it is going to be "
+                "there",
+            ) from None
 
     def _what_is_missing(self, node_id: int) -> str:
         peers = self._core.raft.peers
@@ -205,18 +253,32 @@ class MemberApi:
 
 
 def _learner(body: MemberRequest) -> Member:
+    address, url = _peer_address(body.peer_address), _http_address(body.http_address)
+    return Member(body.node_id, address.host, address.port, url, voter=False)
+
+
+def _peer_address(given: str) -> PeerAddress:
+    with _invalid_requests():
+        address = parse_address(given, "peer_address")
+    if is_unspecified(address.host):
+        raise Problem("invalid_request", f"peer_address: {given!r} is no address at which others can reach a node")
+    return PeerAddress(address.host, address.port)
+
+
+def _http_address(given: str) -> str:
+    with _invalid_requests():
+        url = parse_url(given, "http_address")
+    if _has_unspecified_host(url):
+        raise Problem("invalid_request", f"http_address: {url!r} is no address at which others can reach a node")
+    return url
+
+
+@contextlib.contextmanager
+def _invalid_requests() -> Iterator[None]:
     try:
-        address = parse_address(body.peer_address, "peer_address")
-        url = parse_url(body.http_address, "http_address")
+        yield
     except ConfigError as error:
         raise Problem("invalid_request", str(error)) from None
-    for field, given, unspecified in (
-        ("peer_address", body.peer_address, is_unspecified(address.host)),
-        ("http_address", url, _has_unspecified_host(url)),
-    ):
-        if unspecified:
-            raise Problem("invalid_request", f"{field}: {given!r} is no address at which others can reach a node")
-    return Member(body.node_id, address.host, address.port, url, voter=False)
 
 
 def _has_unspecified_host(url: str) -> bool:

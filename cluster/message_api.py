@@ -24,11 +24,11 @@ from cluster.message_views import (
     TraceView,
 )
 from cluster.problems import Problem
-from cluster.pull import SCAN_BYTES_MAX
 from cluster.requests import MessageIdQuery, MessagesQuery, check_topic, parse_query
 from cluster.responses import MessageView, or_unset
 from cluster.routes import Route, json_of
 from store.command import Produce, decode_entry
+from store.log_errors import LogTruncated
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace, TraceEvent
 
@@ -90,7 +90,7 @@ class MessageApi:
             found = finder.by_key(topic, query.key, begin, end_ms)
         async with contextlib.aclosing(found):
             async for stored in found:
-                if messages and (len(messages) == query.limit or finder.scanned_bytes > SCAN_BYTES_MAX):
+                if messages and (len(messages) == query.limit or finder.is_spent):
                     after = "-".join(map(str, stored.place))
                     break
                 messages.append(_message_view(topic, stored, None if added is None else added(stored.row)))
@@ -111,7 +111,7 @@ class MessageApi:
         return json_response(FoundMessagesView(messages=found))
 
     async def trace(self, request: web.Request) -> web.Response:
-        traces = [self._trace(place) async for place, _ in self._find(request)]
+        traces = [await self._trace(place) async for place, _ in self._find(request)]
         if not traces:
             raise _not_found(request)
         return json_response(TracesView(message_id=request.match_info["message_id"], traces=traces))
@@ -133,23 +133,29 @@ class MessageApi:
                 if not left:
                     return
 
-    def _trace(self, place: MessagePlace) -> TraceView:
+    async def _trace(self, place: MessagePlace) -> TraceView:
         events = self._core.state.message_trace(place)
+        views = [self._event_view(event) for event in events]  # now: their entries may be removed while this waits
         if place.block is not None and events and events[0].event in ("produced", "scheduled"):
-            client_id = self._sender(place.block.position, place.batch_id)
-            events[0] = msgspec.structs.replace(events[0], client_id=client_id)
+            client_id = await self._sender(place.block.position, place.batch_id)
+            if client_id is not None:
+                views[0] = msgspec.structs.replace(views[0], client_id=client_id)
         return TraceView(
             topic=place.topic,
             queue=place.queue,
             offset=or_unset(place.offset),
             batch_id=place.batch_id,
             state=place.state,
-            events=[self._event_view(event) for event in events],
+            events=views,
         )
 
-    def _sender(self, position: int, batch_id: str) -> str | None:
+    async def _sender(self, position: int, batch_id: str) -> str | None:
         """Who sent a batch, by the log record that holds it; None if it did not say."""
-        for command in decode_entry(self._core.read_payload(position)).commands:
+        try:
+            payload = await self._core.reads.payload(position)
+        except LogTruncated:  # removed just now
+            return None
+        for command in decode_entry(payload).commands:
             if isinstance(command, Produce) and any(batch.batch_id == batch_id for batch in command.batches):
                 return command.client_id or None
         return None
@@ -157,7 +163,7 @@ class MessageApi:
     def _event_view(self, event: TraceEvent) -> TraceEventView:
         fields = msgspec.structs.asdict(event).items()
         given = {name: value for name, value in fields if value is not None and value is not False}
-        return TraceEventView(**given, term=self._core.term_at(event.raft_index))
+        return TraceEventView(**given, term=self._core.reads.term_at(event.raft_index))
 
 
 def _message_view(topic: str, stored: Stored, added: Mapping[str, str] | None) -> MessageView:

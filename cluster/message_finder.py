@@ -5,13 +5,14 @@ other and lets the loop do everything else that waits in between.
 """
 
 import heapq
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, NamedTuple
 
 from cluster.block_reader import BlockReader, FoundMessage, delivered
 from cluster.blocks import BlockMessage
 from cluster.core import Core
-from cluster.pages import Pace
+from cluster.pace import Pace
+from cluster.pages import SCAN_BYTES_MAX
 from store.message_index import KeyedMessage
 from store.message_search import MessagePlace
 from store.results import Row
@@ -40,8 +41,12 @@ class MessageFinder:
         self._core = core
         self._reader = BlockReader(core)
         self._pace = Pace()
-        self.scanned_bytes = 0
-        """Of blocks that were read for visible messages, unpacked."""
+        self._scanned_bytes = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether as much was read, or unpacked, for the request as may be."""
+        return self._scanned_bytes > SCAN_BYTES_MAX or self._reader.is_spent
 
     async def by_id(
         self, topic: str | None, message_id: str
@@ -52,7 +57,11 @@ class MessageFinder:
             if topic is None and state.topic(name) is None:  # deleted since
                 continue
             for place in state.message_places(name, message_id, ID_PLACES_MAX):
-                message = self._reader.messages(place.block)[place.ordinal] if place.block is not None else None
+                message = None
+                if place.block is not None:
+                    await self._reader.load([place.block])
+                    await self._reader.unpack(place.block, self._pace)
+                    message = self._reader.messages(place.block)[place.ordinal]
                 if message is None or (message.message_id or f"{place.batch_id}-{place.ordinal}") == message_id:
                     yield place, message
             await self._rest()
@@ -64,7 +73,7 @@ class MessageFinder:
             for _, queue, offset in keyed:
                 row = state.row_of(topic, queue, offset)
                 if row is not None:
-                    found = self._message(row, offset)
+                    found = await self._message(row, offset)
                     if key in found.message.keys:
                         yield Stored(row, queue, found)
                 await self._rest()
@@ -91,20 +100,22 @@ class MessageFinder:
                 heapq.heappush(waiting, (following.stored_at_ms, queue, following.base_offset))
             if KeyedMessage(row.stored_at_ms, queue, row.next_offset) <= begin:
                 continue
-            for found in delivered(row, self._messages(row)):
+            for found in delivered(row, await self._messages(row)):
                 stored = Stored(row, queue, found)
                 if stored.place >= begin:
                     yield stored
                 await self._rest()
 
-    def _message(self, row: Row, offset: int) -> FoundMessage:
+    async def _message(self, row: Row, offset: int) -> FoundMessage:
         ordinal = row.ordinals()[offset - row.base_offset]
-        message = self._messages(row)[ordinal]
+        message = (await self._messages(row))[ordinal]
         return FoundMessage(offset, message.message_id or f"{row.batch_id}-{ordinal}", message)
 
-    def _messages(self, row: Row) -> list[BlockMessage]:
+    async def _messages(self, row: Row) -> Sequence[BlockMessage]:
+        await self._reader.load([row])
         if self._reader.reads_anew(row):
-            self.scanned_bytes += row.block_bytes
+            self._scanned_bytes += row.block_bytes
+            await self._reader.unpack(row, self._pace)
         return self._reader.messages(row)
 
     async def _rest(self) -> None:

@@ -4,6 +4,7 @@ Children are labelled once, so the hot path pays an addition under a lock. Gauge
 read when they are scraped.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from store.disk import PosixDisk, PosixFile
 
@@ -18,13 +20,15 @@ LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-GaugeReader = Callable[[], Iterator[Metric]]
+GaugeReader = Callable[[], Iterator[Metric | None]]
+"""Called at every scrape. None is the end of a step: the loop goes on then."""
 
 
 class Metrics:
     """All metrics of one node."""
 
     def __init__(self) -> None:
+        self._gauges: list[GaugeReader] = []
         disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks when a counter began
         self.registry = CollectorRegistry()
         self.produced_messages = self._counter("keelmq_produced_messages", "Messages acknowledged to producers")
@@ -87,11 +91,22 @@ class Metrics:
         self._snapshot_received_seconds.inc(took_s)
 
     def add_gauges(self, reader: GaugeReader) -> None:
-        """`reader` is called at every scrape."""
-        self.registry.register(_Gauges(reader))
+        self._gauges.append(reader)
 
     def text(self) -> bytes:
+        """Counters and histograms."""
         return generate_latest(self.registry)
+
+    async def scrape(self) -> bytes:
+        """Everything. The loop goes on after each gauge, and within those that have many series."""
+        parts = [self.text()]
+        for reader in self._gauges:
+            for gauge in reader():
+                if gauge is not None:
+                    parts.append(generate_latest(_Gauge(gauge)))
+                if gauge is None or len(gauge.samples) > 1:
+                    await asyncio.sleep(0)
+        return b"".join(parts)
 
     def _counter(self, name: str, description: str) -> Counter:
         return Counter(name, description, registry=self.registry)
@@ -100,16 +115,14 @@ class Metrics:
         return Histogram(name, description, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
 
-class _Gauges:
-    def __init__(self, reader: GaugeReader) -> None:
-        self._reader = reader
+class _Gauge(Collector):
+    """A gauge by itself, for its text."""
 
-    def describe(self) -> Iterator[Metric]:
-        # Without it registering would read the gauges, before there is a node to read them from.
-        return iter(())
+    def __init__(self, gauge: Metric) -> None:
+        self._gauge = gauge
 
     def collect(self) -> Iterator[Metric]:
-        return self._reader()
+        return iter((self._gauge,))
 
 
 def gauge(name: str, description: str, value: float) -> GaugeMetricFamily:

@@ -12,11 +12,13 @@ from cluster import VERSION
 from cluster.api import UNKNOWN_HERE
 from cluster.problems import KINDS, PROBLEM_JSON
 from cluster.produce import IDEMPOTENCY_KEY
+from cluster.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
+from cluster.request_guard import METHODS_WITH_BODY
 from cluster.responses import ProblemDocument
-from cluster.routes import JSON, Route
+from cluster.routes import JSON, WRITE_ERRORS, Route
 
 PATH: Final = "/openapi.json"
-ALWAYS_POSSIBLE: Final = ("invalid_request", "internal")
+ALWAYS_POSSIBLE: Final = ("invalid_request", "cross_origin", "unknown_host", "overloaded", "internal")
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _REF_TEMPLATE: Final = "#/components/schemas/{name}"
@@ -103,6 +105,9 @@ def _operation(route: Route, schemas: _Schemas) -> Json:
         parameters.extend(schemas.query_parameters(route.query))
     if route.takes_idempotency_key:
         parameters.append({"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "schema": {"type": "string"}})
+    if set(WRITE_ERRORS) <= set(route.errors):
+        milliseconds = {"type": "integer", "minimum": 1, "maximum": TIMEOUT_MS_MAX}
+        parameters.append({"name": TIMEOUT_HEADER, "in": "header", "required": False, "schema": milliseconds})
     operation: Json = {
         "operationId": f"{route.handler.__self__.__class__.__name__}.{route.handler.__name__}",  # type: ignore[attr-defined]
         "summary": route.summary,
@@ -126,6 +131,8 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
     asks_leader = route.method == "GET" and UNKNOWN_HERE.intersection(errors)
     if asks_leader:
         errors = (*errors, "no_leader")
+    if route.method in METHODS_WITH_BODY:
+        errors = (*errors, "unsupported_media_type")
     if route.redirects or asks_leader:
         responses["307"] = {"description": "Another node leads: send the same request to Location"}
     for status, codes in _codes_by_status(errors).items():

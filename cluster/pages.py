@@ -4,7 +4,6 @@ What is not selected is left out: messages for JSON; for msgpack batches without
 batches it is said which messages to skip.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -12,39 +11,23 @@ from crc32c import crc32c
 from msgspec import UNSET
 
 from cluster.block_reader import BlockReader, FoundMessage, delivered, message_view
-from cluster.blocks import encode_block
-from cluster.filters.selection import Selects
+from cluster.blocks import BlockMessage, encode_block
+from cluster.filters.selection import Expression, Selects
 from cluster.half_topics import AddedProperties
+from cluster.pace import Pace
 from cluster.requests import PullQuery
 from cluster.responses import MessageView, PulledBatch, origin_view
 from store.results import Row
 
-SCAN_S_MAX: Final = 0.25
-"""A pull that looks into blocks answers when it has looked for so long, whatever it found."""
-SCAN_SLICE_S: Final = 0.005
-"""After so long it lets the loop do everything else that waits."""
+SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A pull that looks into blocks answers after reading this much, selected or not."""
 
 
-class Pace:
-    """Keeps a scan from holding up the loop: whoever looks at one message after the other asks after each."""
-
-    def __init__(self) -> None:
-        self._now_s = asyncio.get_running_loop().time
-        self._begun_s = self._rested_s = self._now_s()
-        self.rests = 0
-
-    @property
-    def is_tired(self) -> bool:
-        return self._now_s() - self._rested_s >= SCAN_SLICE_S
-
-    @property
-    def is_over(self) -> bool:
-        return self._now_s() - self._begun_s >= SCAN_S_MAX
-
-    async def rest(self) -> None:
-        await asyncio.sleep(0)
-        self._rested_s = self._now_s()
-        self.rests += 1
+async def selected(selects: Selects, message: BlockMessage, pace: Pace) -> bool:
+    """Whether the message is; step by step where that takes long."""
+    if isinstance(selects, Expression) and selects.is_costly(message):
+        return await pace.through(selects.steps(message)) is True
+    return selects(message)
 
 
 class Page(Protocol):
@@ -54,8 +37,12 @@ class Page(Protocol):
     found: int
     size_bytes: int
 
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        """Whether there is room for the row; its block is not in memory yet."""
+        ...
+
     async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
-        """Look through a row; False when the page was full before its end."""
+        """Look through a row, whose block `reader` has in memory; False when the page was full before its end."""
         ...
 
 
@@ -80,12 +67,16 @@ class MessagePage:
         self._query = query
         self._selects = selects
 
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        return True
+
     async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
         added = None if self._added_properties is None else self._added_properties(row)
+        await reader.unpack(row, pace)
         for found in delivered(row, reader.messages(row)):
             if found.offset < self.next_offset:
                 continue
-            if self._selects is None or self._selects(found.message):
+            if self._selects is None or await selected(self._selects, found.message, pace):
                 size = self.size_bytes + len(found.message.body)
                 if self.messages and size > self._query.max_bytes:
                     return False
@@ -128,15 +119,17 @@ class BlockPage:
         self._query = query
         self._selects = selects
 
-    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+    def wants(self, row: Row, reader: BlockReader) -> bool:
         too_much = self.size_bytes + row.unpacked_bytes > self._query.max_bytes
-        if self.batches and (too_much or self.found >= self._query.max_messages):
-            return False
+        return not self.batches or not (too_much or self.found >= self._query.max_messages)
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        await reader.unpack(row, pace)
         messages = reader.messages(row)
         filtered: list[int] = []
         wanted = 0
         for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
-            if not self._selects(messages[ordinal]):
+            if not await selected(self._selects, messages[ordinal], pace):
                 filtered.append(ordinal)
             elif offset >= self.next_offset:
                 wanted += 1
@@ -150,10 +143,43 @@ class BlockPage:
         return True
 
 
-def pulled_batch(row: Row, reader: BlockReader, filtered: tuple[int, ...] = ()) -> PulledBatch:
-    """A row as the SDK takes it; one of a single message goes out alone, however large the batch was that it came in.
+class WholeBlockPage:
+    """Batches for the SDK, all of them."""
 
-    The checksum of the whole block was verified just before the message is cut out of it.
+    def __init__(self, query: PullQuery) -> None:
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.batches: list[PulledBatch] = []
+        self._query = query
+        self._row_bytes = 0  # what the rows take in the memory of whoever reads them
+        self._unpacked_bytes = 0  # of blocks of which single messages are cut out
+
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        if not self.batches:
+            return True
+        # The block of a single message is unpacked for it, and how long that is nobody knows before.
+        unpacked_bytes = row.block_bytes if row.redelivery is not None and reader.reads_anew(row) else 0
+        if self._unpacked_bytes + unpacked_bytes > SCAN_BYTES_MAX:
+            return False
+        is_full = self.size_bytes >= self._query.max_bytes or self.found >= self._query.max_messages
+        return not is_full and self._row_bytes + row.unpacked_bytes <= self._query.max_bytes
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        if row.redelivery is not None and reader.reads_anew(row):
+            self._unpacked_bytes += row.block_bytes
+            await reader.unpack(row, pace)
+        self.batches.append(pulled_batch(row, reader))
+        self.found += self.batches[-1].count
+        self.size_bytes += len(self.batches[-1].block)
+        self._row_bytes += row.unpacked_bytes
+        self.next_offset = row.next_offset
+        return True
+
+
+def pulled_batch(row: Row, reader: BlockReader, filtered: tuple[int, ...] = ()) -> PulledBatch:
+    """A row, whose block is in memory, as the SDK takes it; one of a single message goes out alone, however large the
+    batch was that it came in. The checksum of the whole block was verified before the message is cut out of it.
     """
     if row.redelivery is not None:
         block = encode_block([reader.messages(row)[row.redelivery.only]], row.batch_id)

@@ -18,7 +18,8 @@ from cluster.block_reader import BlockReader, message_view
 from cluster.core import Core
 from cluster.filters.selection import Selects
 from cluster.limits import POP_HANDLE_REGEX
-from cluster.pages import Pace
+from cluster.pace import Pace
+from cluster.pages import SCAN_BYTES_MAX, selected
 from cluster.pop_views import (
     DeleteGroupQuery,
     PopAckedView,
@@ -31,7 +32,7 @@ from cluster.pop_views import (
     PopView,
 )
 from cluster.problems import Problem
-from cluster.pull import ROWS_PER_READ, SCAN_BYTES_MAX, selection_of
+from cluster.pull import ROWS_PER_READ, selection_of
 from cluster.requests import PullQuery, check_group, check_topic, parse_query
 from cluster.responses import or_unset
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -76,6 +77,7 @@ class PopApi:
                     "topic_not_found",
                     "group_has_members",
                     "subscription_mismatch",
+                    "too_many_groups",
                     "too_many_held",
                     *WRITE_ERRORS,
                 ),
@@ -227,19 +229,22 @@ class PopApi:
         reader, pace, scanned_bytes = BlockReader(self._core), Pace(), 0
         for queue, begin in sorted(offsets.items()):
             end, wanted = begin, []
-            while left and scanned_bytes < SCAN_BYTES_MAX and not pace.is_over:
+            while left and scanned_bytes < SCAN_BYTES_MAX and not pace.is_over and not reader.is_spent:
                 rows = state.rows(command.topic, queue, end, ROWS_PER_READ, SCAN_BYTES_MAX)
                 if not rows:
                     end = max(end, state.max_offset(command.topic, queue))
                     break
                 row = rows[0]
                 scanned_bytes += row.unpacked_bytes
+                await reader.load(rows)
+                pace.exclude(reader.take_waited_s())
+                await reader.unpack(row, pace)
                 messages = reader.messages(row)
                 for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
                     if offset < end:
                         continue
                     end = offset + 1
-                    if selects(messages[ordinal]):
+                    if await selected(selects, messages[ordinal], pace):
                         wanted.append(offset)
                         left -= 1
                         if not left:
@@ -251,8 +256,10 @@ class PopApi:
         return tuple(picks)
 
     async def _view(self, popped: Popped) -> PopView:
-        """The messages themselves, which are in the log."""
-        reader, pace = BlockReader(self._core), Pace()
+        """The messages themselves, which are in the log. They are handed out already: one that cannot be read holds up
+        none of the others, and comes again.
+        """
+        reader, pace = BlockReader(self._core, patient=True), Pace()
         views: list[PoppedMessageView] = []
         for messages in popped.messages:
             row: Row | None = None
@@ -261,6 +268,12 @@ class PopApi:
                     rows = self._core.state.rows(messages.topic, messages.queue, offset, 1, 1)
                     row = rows[0] if rows else None
                 if row is not None and row.base_offset <= offset:
+                    try:
+                        await reader.load([row])
+                    except Problem as problem:
+                        logger.warning("offset %d of %s cannot be popped: %s", offset, messages.topic, problem)
+                        continue
+                    await reader.unpack(row, pace)
                     views.append(self._message(messages, offset, row, reader))
                 if pace.is_tired:
                     await pace.rest()

@@ -40,6 +40,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "system_topic": ProblemKind(403, "System topics cannot be written"),
     "topic_type_mismatch": ProblemKind(403, "The topic is of another type"),
     "transactions_rejected": ProblemKind(403, "The cluster takes no new transactions"),
+    "cross_origin": ProblemKind(403, "A web page of another site sent the request"),
     "not_found": ProblemKind(404, "There is nothing at this path"),
     "topic_not_found": ProblemKind(404, "The topic does not exist"),
     "queue_not_found": ProblemKind(404, "The queue does not exist"),
@@ -56,32 +57,45 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "stale_generation": ProblemKind(409, "The group has moved to another generation"),
     "not_assigned": ProblemKind(409, "The queue is not assigned to this member"),
     "offset_moves_back": ProblemKind(409, "The offset is behind the committed one"),
+    "already_begun": ProblemKind(409, "The group has an offset in the queue already"),
     "group_has_members": ProblemKind(409, "The group has members"),
     "group_is_popped": ProblemKind(409, "Pop consumers of the group hold messages"),
     "handle_expired": ProblemKind(409, "The message is not this consumer's any more"),
     "subscription_mismatch": ProblemKind(409, "The group's members read something else"),
+    "too_many_topics": ProblemKind(409, "The cluster has as many topics as it may have"),
+    "too_many_groups": ProblemKind(409, "The cluster has as many groups as it may have"),
+    "too_many_members": ProblemKind(409, "The group has as many members as it may have"),
     "topic_exists_with_more_queues": ProblemKind(409, "The topic has more queues"),
     "node_not_found": ProblemKind(404, "The node is not in the cluster"),
     "node_exists": ProblemKind(409, "The node, or its address, is in the cluster already"),
     "too_many_nodes": ProblemKind(409, "The cluster has as many nodes as it can have"),
+    "address_unreachable": ProblemKind(409, "The node does not answer at that address"),
     "no_peer_address": ProblemKind(409, "The node serves no peers"),
     "change_in_progress": ProblemKind(409, "The cluster is not done with the last change of its nodes"),
     "not_caught_up": ProblemKind(409, "The learner has not caught up"),
     "last_voter": ProblemKind(409, "The last voter cannot be removed"),
+    "feature_not_enabled": ProblemKind(409, "The cluster's feature level is too low"),
+    "feature_level_not_known": ProblemKind(409, "Not every node knows the feature level"),
+    "feature_level_in_force": ProblemKind(409, "The cluster is past that feature level"),
     "quorum_at_risk": ProblemKind(409, "The nodes that would remain are not a majority"),
     "log_range_removed": ProblemKind(410, "The log does not go back so far"),
     "message_too_large": ProblemKind(413, "A message is too large"),
     "batch_too_large": ProblemKind(413, "A batch is too large"),
     "request_too_large": ProblemKind(413, "The request is too large"),
+    "unsupported_media_type": ProblemKind(415, "The content type is missing or not taken"),
     "offset_out_of_range": ProblemKind(416, "The offset is beyond the end of the queue"),
+    "unknown_host": ProblemKind(421, "The Host is not a name of this node"),
     "overloaded": ProblemKind(429, "Too many bytes are in flight", retry=True),
     "too_many_held": ProblemKind(429, "Too many messages are handed out", retry=True),
+    "too_many_transactions": ProblemKind(429, "Too many transactions are undecided", retry=True),
+    "too_many_timers": ProblemKind(429, "Too many messages wait for their time", retry=True),
+    "message_damaged": ProblemKind(500, "A message was damaged before it was stored"),
     "internal": ProblemKind(500, "The broker has a bug"),
     "no_leader": ProblemKind(503, "The cluster has no leader at the moment", retry=True),
     "unknown_outcome": ProblemKind(503, "The write may or may not have happened", retry=True),
     "clock_in_doubt": ProblemKind(503, "The nodes' clocks do not agree on the time", retry=True),
     "not_ready": ProblemKind(503, "The node does not serve yet", retry=True),
-    "disk_full": ProblemKind(507, "The leader's disk is full", retry=True),
+    "disk_full": ProblemKind(507, "There is no room on the disks of a majority", retry=True),
 }
 
 
@@ -128,8 +142,12 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem("invalid_filter", error.detail, {"position": error.position})
     if isinstance(error, raft_errors.MembershipRefused):
         return Problem(error.code, str(error))
+    if isinstance(error, raft_errors.FeatureNotEnabled):
+        return Problem("feature_not_enabled", str(error))
     if isinstance(error, raft_errors.Overloaded):
         return Problem("overloaded", f"{error}; send again after Retry-After seconds, with the same ids")
+    if isinstance(error, raft_errors.NoRoom):
+        return Problem("disk_full", str(error))
     if isinstance(error, raft_errors.ProposalTooLarge):
         return Problem("request_too_large", f"{error}; send it in parts")
     if isinstance(error, raft_errors.UnknownOutcome):

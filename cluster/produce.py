@@ -14,26 +14,17 @@ from cluster.blocks import (
     BlockMessage,
     announced_messages,
     build_message,
-    decode_block,
+    decode_pieces,
     encode_block,
     explicit_ids,
     unpacked_block,
 )
 from cluster.core import Core, receipt_of
-from cluster.key_hashes import KeyHashes
+from cluster.json_bodies import parse_json_messages, too_many_messages
 from cluster.limits import DELAY_LEVELS_S, ID_REGEX, REQUEST_MESSAGES_MAX
 from cluster.problems import Problem
-from cluster.requests import (
-    BlockBatch,
-    BlockProduce,
-    Delay,
-    JsonMessage,
-    JsonProduce,
-    check_topic,
-    parse_json_messages,
-    parse_msgpack,
-    too_many_messages,
-)
+from cluster.request_attributes import RequestAttributes
+from cluster.requests import BlockBatch, BlockProduce, Delay, JsonMessage, JsonProduce, check_topic, parse_msgpack
 from cluster.responses import BatchView, BlockProduceView, ProducedMessage, ProduceView, or_unset
 from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route
 from raft.proposals import Applied
@@ -133,14 +124,18 @@ def visible(delay: Delay, where: str) -> Visible:
     return Visible(deliver_at_ms, delay_ms if level is None else DELAY_LEVELS_S[level - 1] * 1000)
 
 
-def checked_batch(
-    topic: TopicInfo, batch: BlockBatch, block: bytes, request_number: int, hashes: KeyHashes, where: str
+async def checked_batch(
+    topic: TopicInfo, batch: BlockBatch, block: bytes, request_number: int, attributes: RequestAttributes, where: str
 ) -> Batch:
     """A client's batch, believed only after its checksum (see unpacked_blocks) and its layout were checked.
 
     `block` is what unpacked_blocks made of it; what is stored is what came.
     """
-    messages = decode_block(block, f"{where}.block")
+    messages: list[BlockMessage] = []
+    for piece in decode_pieces(block, f"{where}.block"):
+        attributes.count(piece)
+        messages.extend(piece)
+        await attributes.pace.step()
     queue = request_number % topic.queues if batch.queue is None else require_queue(topic, batch.queue)
     header = BatchHeader(
         topic.topic,
@@ -153,18 +148,18 @@ def checked_batch(
         batch.encoding,
         batch.uncompressed_bytes,
         *visible(batch, where),
-        hashes.of(messages),
+        attributes.hashes_of(messages),
     )
     return Batch(header, batch.block)
 
 
-def json_batches(
+async def json_batches(
     topic: TopicInfo,
     messages: Sequence[tuple[int, JsonMessage]],
     batch_id: str,
     first: int,
     request_number: int,
-    hashes: KeyHashes,
+    attributes: RequestAttributes,
 ) -> list[JsonBatch]:
     """One batch per queue and time of the given (place in the request, message) pairs, which belong to one topic.
 
@@ -182,8 +177,10 @@ def json_batches(
         built, ordinals = together.setdefault((queue, when), ([], []))
         built.append(build_message(message, f"messages[{ordinal}]"))
         ordinals.append(ordinal)
+        await attributes.pace.step()
     batches = []
     for number, ((queue, when), (built, ordinals)) in enumerate(together.items(), start=first):
+        attributes.count(built)
         block = encode_block(built, "messages")
         name = batch_id if number == 0 else f"{batch_id}.{number}"
         header = BatchHeader(
@@ -196,7 +193,7 @@ def json_batches(
             len(block),
             deliver_at_ms=when.deliver_at_ms,
             delay_ms=when.delay_ms,
-            keys=hashes.of(built),
+            keys=attributes.hashes_of(built),
         )
         batches.append(JsonBatch(Batch(header, block), built, ordinals))
     return batches
@@ -231,6 +228,7 @@ class ProduceApi:
                     "message_too_large",
                     "batch_too_large",
                     "idempotency_conflict",
+                    "too_many_timers",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -250,7 +248,7 @@ class ProduceApi:
         )
 
     async def _produce_blocks(self, topic: TopicInfo, request: BlockProduce) -> web.Response:
-        batches = self._checked_batches(topic, request.batches)
+        batches = await self._checked_batches(topic, request.batches)
         applied = await self._propose(batches, request.client_id)
         produced: Produced = applied.result
         results = [
@@ -258,11 +256,11 @@ class ProduceApi:
         ]
         return msgpack_response(BlockProduceView(results=results, receipt=receipt_of(applied)))
 
-    def _checked_batches(self, topic: TopicInfo, batches: Sequence[BlockBatch]) -> list[Batch]:
+    async def _checked_batches(self, topic: TopicInfo, batches: Sequence[BlockBatch]) -> list[Batch]:
         blocks = unpacked_blocks(self._core, batches)
-        number, hashes = self._chooser.next_request(None), KeyHashes()
+        number, attributes = self._chooser.next_request(None), RequestAttributes()
         return [
-            checked_batch(topic, batch, block, number, hashes, f"batches[{ordinal}]")
+            await checked_batch(topic, batch, block, number, attributes, f"batches[{ordinal}]")
             for ordinal, (batch, block) in enumerate(zip(batches, blocks, strict=True))
         ]
 
@@ -271,7 +269,8 @@ class ProduceApi:
             raise Problem("invalid_request", f"{IDEMPOTENCY_KEY}: 1 to 64 characters of A-Z a-z 0-9 _ -")
         batch_id = self._core.new_id() if key is None else key
         number = self._chooser.next_request(key)
-        batches = json_batches(topic, list(enumerate(request.messages)), batch_id, 0, number, KeyHashes())
+        messages = list(enumerate(request.messages))
+        batches = await json_batches(topic, messages, batch_id, 0, number, RequestAttributes())
         applied = await self._propose([each.batch for each in batches])
         produced: Produced = applied.result
         results: dict[int, ProducedMessage] = {}

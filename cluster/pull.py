@@ -4,6 +4,7 @@ Whole batches go to the SDK as they were stored (msgpack), JSON consumers get me
 """
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import msgspec
@@ -15,15 +16,14 @@ from cluster.block_reader import BlockReader
 from cluster.core import Core
 from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
 from cluster.half_topics import added_properties
-from cluster.pages import BlockPage, MessagePage, Pace, Page, pulled_batch
+from cluster.pace import Pace
+from cluster.pages import SCAN_BYTES_MAX, BlockPage, MessagePage, Page, WholeBlockPage
 from cluster.problems import Problem
 from cluster.requests import OffsetQuery, PullQuery, check_queue, check_topic, parse_query
-from cluster.responses import BlockPullView, OffsetView, PulledBatch, PullView
+from cluster.responses import BlockPullView, OffsetView, PullView
 from cluster.routes import JSON, MSGPACK, Route, json_of
 
 ROWS_PER_READ: Final = 256
-SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A pull that looks into blocks answers after reading this much, selected or not."""
 MOVED_WAIT_S: Final = 1.0
 """A pull that has moved on past messages without finding one waits no longer than this: its client has to know of it
 to commit it, and one answer per second is no burden."""
@@ -64,7 +64,7 @@ class PullApi:
                 "Read messages from an offset on; waits up to wait_ms for the first",
                 {200: {JSON: PullView, MSGPACK: BlockPullView}},
                 query=PullQuery,
-                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded"),
+                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
                 redirects=True,
             ),
             Route(
@@ -87,7 +87,7 @@ class PullApi:
         min_offset = self._core.state.min_offset(topic, queue)
         if not wants_msgpack(request):
             messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
-            max_offset = await self._fill(messages, topic, queue, query)
+            max_offset = await self._fill(request, messages, topic, queue, query)
             view = PullView(
                 messages=messages.messages,
                 next_offset=messages.next_offset,
@@ -96,9 +96,9 @@ class PullApi:
             )
             return json_response(view)
         if selects is None:
-            return await self._pull_blocks(topic, queue, query)
+            return await self._pull_blocks(request, topic, queue, query)
         blocks = BlockPage(query, selects)
-        max_offset = await self._fill(blocks, topic, queue, query)
+        max_offset = await self._fill(request, blocks, topic, queue, query)
         return msgpack_response(
             BlockPullView(
                 batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
@@ -117,40 +117,30 @@ class PullApi:
         offset, stored_at_ms = state.offset_at(topic, queue, query.at)
         return json_response(OffsetView(offset=offset, timestamp_ms=UNSET if stored_at_ms is None else stored_at_ms))
 
-    async def _pull_blocks(self, topic: str, queue: int, query: PullQuery) -> web.Response:
+    async def _pull_blocks(self, request: web.Request, topic: str, queue: int, query: PullQuery) -> web.Response:
         await self._wait_beyond(topic, queue, query.offset, query.wait_ms / 1000)
         self._core.response_budget.require_room()
-        reader = BlockReader(self._core)
-        batches: list[PulledBatch] = []
-        next_offset, size, unpacked_bytes = query.offset, 0, 0
-        for row in self._core.state.rows(topic, queue, query.offset, query.max_messages, query.max_bytes):
-            if next_offset - query.offset >= query.max_messages:
-                break
-            if row.redelivery is not None:  # a block is unpacked for it, and what it takes itself is not known before
-                unpacked_bytes += row.block_bytes if reader.reads_anew(row) else 0
-                if batches and (unpacked_bytes > SCAN_BYTES_MAX or size >= query.max_bytes):
-                    break
-            batches.append(pulled_batch(row, reader))
-            next_offset = row.next_offset
-            size += len(batches[-1].block)
-        self._count(sum(batch.count for batch in batches), size)
+        page = WholeBlockPage(query)
+        async with self._turn(request, query):
+            await self._scan(page, topic, queue, query, 0)
+        self._count(page.found, page.size_bytes)
         max_offset = self._core.state.max_offset(topic, queue)
         return msgpack_response(
             BlockPullView(
-                batches=batches,
-                next_offset=next_offset,
+                batches=page.batches,
+                next_offset=page.next_offset,
                 max_offset=max_offset,
                 min_offset=self._core.state.min_offset(topic, queue),
             )
         )
 
     def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
-        """What was before the start of the queue is gone: who asks for it goes on at the start, and is told which it is
-        (`min_offset`)."""
+        """What was before the start of the queue is gone: who asks for it goes on at the start, and is told at once
+        where that is (`min_offset`)."""
         start = self._core.state.min_offset(topic, queue)
-        return msgspec.structs.replace(query, offset=start) if query.offset < start else query
+        return msgspec.structs.replace(query, offset=start, wait_ms=0) if query.offset < start else query
 
-    async def _fill(self, page: Page, topic: str, queue: int, query: PullQuery) -> int:
+    async def _fill(self, request: web.Request, page: Page, topic: str, queue: int, query: PullQuery) -> int:
         """Look for what the page wants, and wait for more while there is nothing; the end of the queue then."""
         deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
         scanned_bytes, moved = 0, False
@@ -158,7 +148,8 @@ class PullApi:
             left_s = deadline_s - asyncio.get_running_loop().time()
             await self._wait_beyond(topic, queue, page.next_offset, left_s)
             self._core.response_budget.require_room()
-            scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
+            async with self._turn(request, query):
+                scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
             if page.next_offset > query.offset and not moved:
                 moved = True
                 deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
@@ -167,15 +158,32 @@ class PullApi:
         self._count(page.found, page.size_bytes)
         return self._core.state.max_offset(topic, queue)
 
+    def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
+        """While a page is put together: it takes memory before it counts as unread."""
+        core = self._core
+        return core.turn(core.queue_page_turns, core.connections.address_of(request), query.max_bytes)
+
     async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
         """How much was read until now, and whether the queue was read to its end."""
         reader, pace = BlockReader(self._core), Pace()
         while rows := self._core.state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes):
             rests = pace.rests
-            for row in rows:
-                scanned_bytes += row.unpacked_bytes
-                if not await page.take(row, reader, pace) or scanned_bytes >= SCAN_BYTES_MAX or pace.is_over:
+            for at, row in enumerate(rows):
+                if not page.wants(row, reader):
                     return scanned_bytes, False
+                try:
+                    await reader.load(rows, at)
+                except Problem:
+                    if page.next_offset == query.offset:
+                        raise
+                    return scanned_bytes, False  # what was found is answered; the next request hears of it
+                pace.exclude(reader.take_waited_s())
+                scanned_bytes += row.unpacked_bytes
+                is_taken = await page.take(row, reader, pace)
+                if not is_taken or scanned_bytes >= SCAN_BYTES_MAX or pace.is_over or reader.is_spent:
+                    return scanned_bytes, False
+                if pace.is_tired:
+                    await pace.rest()
                 if pace.rests > rests:
                     break  # the rows may be old by now
         return scanned_bytes, True

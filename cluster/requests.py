@@ -4,10 +4,8 @@ Unknown fields, wrong types and numbers out of range are `invalid_request` probl
 structs make /openapi.json, so the schema cannot say anything else than what is enforced.
 """
 
-import contextlib
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +16,6 @@ from cluster.limits import (
     CLIENT_ID_LENGTH_MAX,
     DELAY_LEVELS_S,
     DELAY_MAX_MS,
-    DUPLICATES_SOUGHT_BYTES_MAX,
     GIVE_BACK_MESSAGES_MAX,
     GIVE_BACK_REASON_BYTES_MAX,
     GROUP_LENGTH_MAX,
@@ -253,6 +250,8 @@ class ResetRequest(Request, kw_only=True, frozen=True):
 
 class TopicsQuery(Request, kw_only=True, frozen=True):
     system: bool = False
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
+    after: str | None = None
 
 
 class PullQuery(Request, kw_only=True, frozen=True):
@@ -298,8 +297,8 @@ class ChecksQuery(Request, kw_only=True, frozen=True):
     client_id: ClientId = ""
 
 
-class GroupOffsetsQuery(Request, kw_only=True, frozen=True):
-    topic: str | None = None
+class ReadyQuery(Request, kw_only=True, frozen=True):
+    purpose: Literal["reads", "writes"] = msgspec.field(default="reads", name="for")
 
 
 class LogQuery(Request, kw_only=True, frozen=True):
@@ -319,61 +318,11 @@ class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
-def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct:
-    """A JSON body; Problem invalid_request when it is not exactly what the struct describes."""
-    try:
-        decoded = decoder.decode(body)
-        if len(body) <= DUPLICATES_SOUGHT_BYTES_MAX:
-            json.loads(body, object_pairs_hook=_refuse_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise Problem("invalid_request", _reason(error)) from None
-    return decoded
-
-
-class MessageCounter(msgspec.Struct):
-    """An object of which nothing is looked at: decoding stops with the first one too many."""
-
-    seen: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        MessageCounter.seen += 1
-        if MessageCounter.seen > REQUEST_MESSAGES_MAX:
-            raise ValueError
-
-
-class _CountedRequest(msgspec.Struct):
-    messages: list[MessageCounter] = []
-
-
-_counting_decoder: Final = msgspec.json.Decoder(_CountedRequest)
-
-
-def parse_json_messages(
-    decoder: "msgspec.json.Decoder[_Struct]", body: bytes, counting: "msgspec.json.Decoder[Any]" = _counting_decoder
-) -> _Struct:
-    """Like parse_json, of a request with `messages`; Problem batch_too_large before they are decoded in vain.
-
-    msgspec looks at the length of a JSON array only after it has decoded all of it. `counting` finds a MessageCounter
-    where the request has a message.
-    """
-    if body.count(b"{") > REQUEST_MESSAGES_MAX:  # only then are so many messages possible
-        MessageCounter.seen = 0
-        with contextlib.suppress(ValueError, RecursionError):
-            counting.decode(body)
-        if MessageCounter.seen > REQUEST_MESSAGES_MAX:
-            raise too_many_messages()
-    return parse_json(decoder, body)
-
-
-def too_many_messages() -> Problem:
-    return Problem("batch_too_large", f"messages: a request has at most {REQUEST_MESSAGES_MAX}")
-
-
 def parse_msgpack(decoder: "msgspec.msgpack.Decoder[_Struct]", body: bytes) -> _Struct:
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
-        raise Problem("invalid_request", _reason(error)) from None
+        raise Problem("invalid_request", reason_of(error)) from None
 
 
 def parse_query(kind: type[_Struct], query: Mapping[str, str]) -> _Struct:
@@ -384,7 +333,7 @@ def parse_query(kind: type[_Struct], query: Mapping[str, str]) -> _Struct:
     try:
         return msgspec.convert(values, kind, strict=False)
     except ValueError as error:
-        raise Problem("invalid_request", _reason(error)) from None
+        raise Problem("invalid_request", reason_of(error)) from None
 
 
 def check_topic(name: str) -> str:
@@ -419,15 +368,8 @@ def _shown(name: str) -> str:
     return repr(name if len(name) <= 40 else name[:40] + "…")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """A decoder's error, as a problem tells it."""
     if isinstance(error, RecursionError):
         return "the request is nested too deeply"
     return str(error).replace("$.", "").replace(" - at `$`", "")
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    # json and msgspec both let the last one win, which hides a client's mistake.
-    if len({name for name, _ in pairs}) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} appears twice")

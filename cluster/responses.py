@@ -58,6 +58,7 @@ class TopicView(Response, kw_only=True, frozen=True):
 
 class TopicsView(Response, kw_only=True, frozen=True):
     topics: list[TopicView]
+    next: str | None
 
 
 class ProducedMessage(Response, kw_only=True, frozen=True):
@@ -303,43 +304,6 @@ class MembershipView(Response, kw_only=True, frozen=True):
     generation: int
     assignment: tuple[AssignedQueueView, ...]
     session_timeout_ms: int
-
-
-class GroupMemberView(Response, kw_only=True, frozen=True):
-    member_id: str
-    client_id: str
-    session_timeout_ms: int
-    joined_at_ms: int
-    assignment: tuple[AssignedQueueView, ...]
-
-
-class GroupOffsetView(Response, kw_only=True, frozen=True):
-    topic: str
-    queue: int
-    offset: int
-    max_offset: int
-    lag: int
-    held: int
-
-
-class GroupDetail(Response, kw_only=True, frozen=True):
-    group: str
-    generation: int
-    topics: tuple[str, ...]
-    tags: dict[str, str]
-    filters: dict[str, str]
-    members: list[GroupMemberView]
-    offsets: list[GroupOffsetView]
-    retry_max_attempts: int
-    retry_delays_ms: tuple[int, ...]
-
-
-class GroupsView(Response, kw_only=True, frozen=True):
-    groups: list[GroupDetail]
-
-
-class GroupOffsetsView(Response, kw_only=True, frozen=True):
-    offsets: list[GroupOffsetView]
 
 
 class CommittedOffset(Response, kw_only=True, frozen=True):

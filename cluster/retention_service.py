@@ -9,7 +9,9 @@ long as it took: producers and consumers get their share of the loop meanwhile.
 import asyncio
 import logging
 import math
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from cluster.core import Core
 from cluster.log_front import LogFront
@@ -18,7 +20,6 @@ from raft.errors import RaftError
 from raft.proposals import Applied
 from store.command import ExpireMessages, ReleaseMessages, SweepIndex
 from store.errors import Refused
-from store.limits import EXPIRED_QUEUES_MAX
 from store.log_errors import DiskFull, LogError
 from store.retention_results import Expired, Released
 
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 ROWS_PER_COMMAND: Final = 256
 """Removing so many takes two milliseconds, in which the loop does nothing else."""
+
+PER_COMMAND: Final = 256
+"""Queues, or topics, that one command is about: more of them have at least one row each too many for it."""
 
 SWEPT_KEYS_PER_COMMAND: Final = 200
 """Looking at so many takes one to four milliseconds."""
@@ -45,6 +49,15 @@ BEHIND_ENTRIES_MIN: Final = 10_000
 """A node that has to apply more than this says how far it is."""
 
 COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class _Removed:
+    rows: int = 0
+    messages: int = 0
+    transactions: int = 0
 
 
 class RetentionService:
@@ -74,7 +87,7 @@ class RetentionService:
             await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
             try:
                 self._report_progress()
-                self.log_front.look()
+                await self.log_front.look()
                 self._drop_segments()  # first: it makes the room in the log that what comes next may lack
                 await self._expire_all()
                 await self._release_all()
@@ -90,41 +103,74 @@ class RetentionService:
     # --- the leader: what expires ------------------------------------------------------------------------------
 
     async def _expire_all(self) -> None:
-        """Portion by portion until nothing is left that has expired."""
+        """A walk through the queues, which lets the loop go on after each step, and stays with what has expired until
+        that is gone."""
+        removed = _Removed()
+        async for queues in self._portions(lambda now_ms: self._core.state.expired_queues(now_ms)):
+            await self._expire(queues, removed)
+        await self._expire([], removed)
+        if removed.rows or removed.transactions:
+            self._expired_since_sweep = True
+            logger.info(
+                "removed %d messages and %d transactions whose retention is over",
+                removed.messages,
+                removed.transactions,
+            )
+
+    async def _portions(self, walk: Callable[[int], Iterator[Found | None]]) -> AsyncIterator[list[Found]]:
+        """What a walk finds while this node leads and is sure of the time, PER_COMMAND at a time."""
+        core = self._core
+        portion: list[Found] = []
+        for found in walk(core.now_ms()):
+            if not core.is_leader() or not core.clock_is_sure():
+                return
+            if found is None:
+                await asyncio.sleep(0)
+                continue
+            portion.append(found)
+            if len(portion) == PER_COMMAND:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
+
+    async def _expire(self, queues: list[tuple[str, int]], removed: "_Removed") -> None:
+        """Until nothing of these queues has expired; without any, until nothing else has."""
         core, state = self._core, self._core.state
-        rows = messages = transactions = 0
         while core.is_leader() and core.clock_is_sure():
-            now_ms = core.now_ms()
-            queues = state.expired_queues(now_ms, EXPIRED_QUEUES_MAX)
             behind = state.log_needed - state.first_outcome
-            if not queues and not state.has_expired_others(now_ms) and behind < OUTCOMES_BEHIND_MAX:
-                break
+            if not queues and not state.has_expired_others(core.now_ms()) and behind < OUTCOMES_BEHIND_MAX:
+                return
             begun_ms = core.steady_ms()
             applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND))
             expired: Expired = applied.result
-            rows += expired.rows
-            messages += self._note(applied)
-            transactions += expired.transactions
+            removed.rows += expired.rows
+            removed.messages += self._note(applied)
+            removed.transactions += expired.transactions
             if not expired.rows and not expired.transactions:
-                break  # by the clock of the entry nothing was due yet
+                return  # by the clock of the entry nothing was due yet
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
-        if rows or transactions:
-            self._expired_since_sweep = True
-            logger.info("removed %d messages and %d transactions whose retention is over", messages, transactions)
+            if queues:
+                queues = state.still_expired(queues, core.now_ms())
+                if not queues:
+                    return
 
     async def _release_all(self) -> None:
-        """Portion by portion until nothing is left that nobody needs."""
+        """Like `_expire_all`, of what nobody needs."""
+        async for topics in self._portions(lambda now_ms: self._core.state.releasable(now_ms)):
+            await self._release(topics)
+        await self._release([])
+
+    async def _release(self, topics: list[str]) -> None:
         core, state = self._core, self._core.state
-        while core.is_leader() and core.clock_is_sure():
-            topics = state.releasable(core.now_ms(), EXPIRED_QUEUES_MAX)
-            if not topics and not state.has_dropped_timers:
-                return
+        while core.is_leader() and core.clock_is_sure() and (topics or state.has_dropped_timers):
             begun_ms = core.steady_ms()
             released: Released = (await core.propose(ReleaseMessages(tuple(topics), ROWS_PER_COMMAND))).result
             if not released.queues and not released.dropped and not state.has_dropped_timers:
                 return  # by the clock of the entry nothing was due yet
             self._expired_since_sweep = True
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            topics = state.still_releasable(topics, core.now_ms())
 
     def _note(self, applied: Applied) -> int:
         expired: Expired = applied.result

@@ -10,7 +10,8 @@ from cluster.api import json_response, read_json
 from cluster.block_reader import BlockReader
 from cluster.core import Core
 from cluster.limits import PULL_BYTES_MAX
-from cluster.pages import MessagePage, Pace
+from cluster.pace import Pace
+from cluster.pages import MessagePage
 from cluster.problems import Problem
 from cluster.requests import (
     DeadLettersQuery,
@@ -61,7 +62,7 @@ class RetryApi:
                 "Create a group, or change its settings",
                 {201: settings, 200: settings},
                 body={JSON: GroupSettings},
-                errors=("invalid_group", *WRITE_ERRORS),
+                errors=("invalid_group", "too_many_groups", *WRITE_ERRORS),
                 redirects=True,
             ),
             Route(
@@ -84,6 +85,7 @@ class RetryApi:
                     "offset_moves_back",
                     "group_has_members",
                     "group_is_popped",
+                    "too_many_groups",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -163,8 +165,10 @@ class RetryApi:
         page = MessagePage(topic, 0, PullQuery(offset=query.offset, max_messages=query.limit), None)
         reader, pace = BlockReader(core), Pace()
         rows = core.state.rows(topic, 0, query.offset, query.limit, PULL_BYTES_MAX) if max_offset else []
-        for row in rows:
-            if not await page.take(row, reader, pace) or pace.is_over:
+        for at, row in enumerate(rows):
+            await reader.load(rows, at)
+            pace.exclude(reader.take_waited_s())
+            if not await page.take(row, reader, pace) or pace.is_over or reader.is_spent:
                 break
         messages = []
         for message in page.messages:

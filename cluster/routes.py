@@ -17,6 +17,9 @@ MSGPACK: Final = "application/msgpack"
 OCTET_STREAM: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 
+CLUSTER_PATH: Final = "/v1/cluster"
+"""Below it a cluster is administered: nothing there needs the log, and clients who hold much do not bar it."""
+
 WRITE_ERRORS: Final = (
     "request_timeout",
     "request_too_large",
@@ -24,6 +27,7 @@ WRITE_ERRORS: Final = (
     "no_leader",
     "unknown_outcome",
     "disk_full",
+    "feature_not_enabled",
 )
 """What every call that goes through the log can be answered with."""
 
@@ -39,7 +43,7 @@ class Route(NamedTuple):
     body: Mapping[str, type[Any]] = {}
     body_optional: bool = False
     errors: tuple[str, ...] = ()
-    """Codes beside invalid_request and internal, which every route can answer with."""
+    """Codes beside those that every route can answer with (cluster/openapi.py)."""
     redirects: bool = False
     """Whether a follower answers 307."""
     takes_idempotency_key: bool = False

@@ -3,25 +3,34 @@
 Knows no sockets and no files: the broker serves the application on the network, the simulation on its own.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 
+from cluster.address_guard import AddressGuard
 from cluster.alarms import Alarms
-from cluster.api import KEEPALIVE_TIMEOUT_S, LINGER_S, make_application
+from cluster.api import KEEPALIVE_TIMEOUT_S, LINGER_S, READ_BUFFER_BYTES, make_application
+from cluster.block_alarm import BlockAlarm
 from cluster.check_api import CheckApi
 from cluster.check_service import CheckService
 from cluster.clock_guard import ClockGuard
 from cluster.cluster_api import ClusterApi
 from cluster.core import Core
+from cluster.feature_api import FeatureApi
 from cluster.group_coordinator import GroupCoordinator
+from cluster.index_rebuild import IndexRebuild
+from cluster.leadership_guard import LeadershipGuard
 from cluster.log_api import LogApi
 from cluster.member_api import MemberApi
 from cluster.message_api import MessageApi
 from cluster.openapi import OpenApi
+from cluster.peer_alarms import PeerAlarms
 from cluster.pop_api import PopApi
 from cluster.produce import ProduceApi, QueueChooser
 from cluster.pull import PullApi
+from cluster.readiness import Readiness
+from cluster.replica_api import ReplicaApi
 from cluster.retention_service import RetentionService
 from cluster.retry_api import RetryApi
 from cluster.routes import Route
@@ -40,17 +49,30 @@ HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
 class Services:
     """`start` once the Raft node runs; `leave` stops both."""
 
-    def __init__(self, core: Core, webhooks: Webhooks) -> None:
+    def __init__(self, core: Core, webhooks: Webhooks, rebuild: Callable[[bool], None]) -> None:
+        """`rebuild(joins)` throws this node's copy away (cluster/rebuild.py)."""
         self.core = core
+        self._replica = ReplicaApi(core, rebuild)
         core.raft.on_applied(core.waiters.wake)
+        core.raft.on_applied(lambda: core.waiters.entries.reached(core.raft.applied_index))
         self.alarms = Alarms(core)
         self._checks = CheckApi(core, webhooks)
-        self._groups = GroupCoordinator(core)
+        self.groups = GroupCoordinator(core)
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
         self.alarms.add(self._retention.log_front.conditions)
-        self._clock_guard = ClockGuard(core)
-        self.alarms.add(self._clock_guard.conditions)
+        self._leadership_guard = LeadershipGuard(core)
+        self._index_rebuild = IndexRebuild(core)
+        self._readiness = Readiness(core, self._index_rebuild)
+        for source in (
+            ClockGuard(core),
+            PeerAlarms(core),
+            AddressGuard(core),
+            self._readiness,
+            self._replica,
+            BlockAlarm(core),
+        ):
+            self.alarms.add(source.conditions)
         self.application = make_application(core, self._routes())
 
     @property
@@ -74,11 +96,15 @@ class Services:
             *TransactionApi(self.core, chooser).routes(),
             *TransactionBatchApi(self.core, chooser).routes(),
             *self._checks.routes(),
-            *self._groups.routes(),
+            *self.groups.routes(),
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
-            *ClusterApi(self.core, self.alarms, self._retention.log_front).routes(),
+            *ClusterApi(
+                self.core, self.alarms, self._retention.log_front, self._readiness, self._index_rebuild
+            ).routes(),
             *MemberApi(self.core).routes(),
+            *self._replica.routes(),
+            *FeatureApi(self.core, self.alarms).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
         ]
@@ -92,24 +118,27 @@ class Services:
             handler_cancellation=True,
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
             lingering_time=LINGER_S,
+            read_bufsize=READ_BUFFER_BYTES,
             shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S,
         )
 
     def start(self) -> None:
         self._checks.start()
-        self._groups.start()
+        self.groups.start()
         self._timers.start()
         self._retention.start()
-        self._clock_guard.start()
+        self._leadership_guard.start()
+        self._index_rebuild.start()
         self.alarms.start()
 
     async def leave(self) -> None:
         """Hand leadership over, then answer everybody who waits."""
         await self.alarms.stop()
-        await self._clock_guard.stop()
+        await self._leadership_guard.stop()
+        await self._index_rebuild.stop()
         await self._retention.stop()
         await self._timers.stop()
-        await self._groups.stop()
+        await self.groups.stop()
         await self.core.raft.stop()
         await self._checks.stop()
         self.core.waiters.close()

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from cluster.api import json_response, read_json
 from cluster.core import Core
+from cluster.limits import LIST_ROWS_MAX
 from cluster.requests import TopicSettings, TopicsQuery, check_topic, parse_query
 from cluster.responses import QueueOffsetsView, TopicsView, TopicView
 from cluster.routes import JSON, WRITE_ERRORS, Route, json_of
@@ -35,10 +36,23 @@ class TopicApi:
                 {201: json_of(TopicView), 200: json_of(TopicView)},
                 body={JSON: TopicSettings},
                 body_optional=True,
-                errors=("invalid_topic", "system_topic", "topic_exists_with_more_queues", *WRITE_ERRORS),
+                errors=(
+                    "invalid_topic",
+                    "system_topic",
+                    "topic_exists_with_more_queues",
+                    "too_many_topics",
+                    *WRITE_ERRORS,
+                ),
                 redirects=True,
             ),
-            Route("GET", "/v1/topics", self.list_all, "All topics", {200: json_of(TopicsView)}, query=TopicsQuery),
+            Route(
+                "GET",
+                "/v1/topics",
+                self.list_all,
+                "The topics by name, page by page",
+                {200: json_of(TopicsView)},
+                query=TopicsQuery,
+            ),
             Route(
                 "GET",
                 topic,
@@ -69,8 +83,15 @@ class TopicApi:
 
     async def list_all(self, request: web.Request) -> web.Response:
         query = parse_query(TopicsQuery, request.query)
-        topics = self._core.state.topics(system=query.system)
-        return json_response(TopicsView(topics=[self._view(topic) for topic in topics]))
+        found = self._core.state.topics_after(query.after, query.limit + 1, system=query.system)
+        topics: list[TopicView] = []
+        rows = 0
+        for topic in found[: query.limit]:
+            topics.append(self._view(topic))
+            rows += topic.queues
+            if rows >= LIST_ROWS_MAX:
+                break
+        return json_response(TopicsView(topics=topics, next=topics[-1].topic if len(topics) < len(found) else None))
 
     async def show(self, request: web.Request) -> web.Response:
         name = check_topic(request.match_info["topic"])

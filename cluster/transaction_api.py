@@ -9,17 +9,17 @@ from msgspec import UNSET
 from cluster.api import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.core import Core, receipt_of
 from cluster.halves import Halves, decide_command
-from cluster.key_hashes import KeyHashes
+from cluster.json_bodies import parse_json_messages
 from cluster.limits import ID_REGEX
 from cluster.problems import Problem
 from cluster.produce import QueueChooser
+from cluster.request_attributes import RequestAttributes
 from cluster.requests import (
     BlockHalf,
     DecisionRequest,
     JsonHalf,
     ResumeRequest,
     TransactionsQuery,
-    parse_json_messages,
     parse_msgpack,
     parse_query,
 )
@@ -75,6 +75,7 @@ class TransactionApi:
                     "message_too_large",
                     "batch_too_large",
                     "idempotency_conflict",
+                    "too_many_transactions",
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
@@ -142,7 +143,7 @@ class TransactionApi:
         body = await read_body(request, core)
         half = parse_msgpack(_msgpack_decoder, body) if kind == MSGPACK else parse_json_messages(_json_decoder, body)
         transaction_id = core.new_id() if half.transaction_id is None else half.transaction_id
-        proposal = self._halves.proposal(half, transaction_id, KeyHashes())
+        proposal = await self._halves.proposal(half, transaction_id, RequestAttributes())
         applied = await core.propose(proposal.command, proposal.blocks)
         prepared: Prepared = applied.result
         if not prepared.duplicate:

@@ -14,22 +14,12 @@ from msgspec import UNSET, Meta, UnsetType
 from cluster.api import json_response, media_type, msgpack_response, problem_of_part, read_body, wants_msgpack
 from cluster.core import Core, receipt_of
 from cluster.halves import Halves, decide_command
-from cluster.key_hashes import KeyHashes
-from cluster.limits import BATCHES_MAX, REQUEST_KEYS_MAX, REQUEST_MESSAGES_MAX, TRANSACTIONS_MAX
+from cluster.json_bodies import MessageCounter, parse_json, parse_json_messages, too_many_messages
+from cluster.limits import BATCHES_MAX, JSON_BYTES_MAX, REQUEST_MESSAGES_MAX, TRANSACTIONS_MAX
 from cluster.problems import Problem
 from cluster.produce import QueueChooser
-from cluster.requests import (
-    BlockHalf,
-    DecisionRequest,
-    Id,
-    JsonHalf,
-    MessageCounter,
-    Request,
-    parse_json,
-    parse_json_messages,
-    parse_msgpack,
-    too_many_messages,
-)
+from cluster.request_attributes import RequestAttributes
+from cluster.requests import BlockHalf, DecisionRequest, Id, JsonHalf, Request, parse_msgpack
 from cluster.responses import PositionView, Receipt, Response
 from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route
 from cluster.transaction_views import position_views
@@ -117,7 +107,7 @@ class TransactionBatchApi:
                 "Store half transactions, each by itself",
                 {200: {JSON: PreparedAllView, MSGPACK: PreparedAllView}},
                 body={JSON: JsonHalves, MSGPACK: BlockHalves},
-                errors=("batch_too_large", *WRITE_ERRORS),
+                errors=("too_many_properties", "batch_too_large", *WRITE_ERRORS),
                 redirects=True,
             ),
             Route(
@@ -137,7 +127,7 @@ class TransactionBatchApi:
         core.require_leader()
         halves = await self._read_halves(request)
         ids = [core.new_id() if half.transaction_id is None else half.transaction_id for half in halves]
-        outcomes = await self._carry_out(self._proposals(halves, ids))
+        outcomes = await self._carry_out(await self._proposals(halves, ids))
         results: list[PreparedOne] = []
         for transaction_id, outcome in zip(ids, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -161,7 +151,7 @@ class TransactionBatchApi:
         core = self._core
         core.require_leader()
         kind = media_type(request, (JSON, MSGPACK))
-        body = await read_body(request, core)
+        body = await read_body(request, core, JSON_BYTES_MAX)
         asked = parse_msgpack(_msgpack_decisions, body) if kind == MSGPACK else parse_json(_json_decisions, body)
         proposals: list[Proposal | Exception] = []
         for each in asked.decisions:
@@ -196,24 +186,24 @@ class TransactionBatchApi:
             raise Problem("request_too_large", f"the blocks unpack to more than {limit} bytes; send them in parts")
         return halves
 
-    def _proposals(self, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]) -> list[Proposal | Exception]:
+    async def _proposals(
+        self, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]
+    ) -> list[Proposal | Exception]:
         """What each becomes, or why it cannot be; Problem for all of them when they hold too much together."""
         proposals: list[Proposal | Exception] = []
-        messages = keys = 0
+        attributes, messages = RequestAttributes(), 0
         for half, transaction_id in zip(halves, ids, strict=True):
-            hashes = KeyHashes()
             try:
-                proposal = self._halves.proposal(half, transaction_id, hashes)
+                proposal = await self._halves.proposal(half, transaction_id, attributes)
             except Exception as error:  # whose fault it is, problem_of_part knows
+                if attributes.too_many:
+                    raise
                 proposals.append(error)
                 continue
             assert isinstance(proposal.command, Prepare)
             messages += sum(header.count for header in proposal.command.batches)
-            keys += hashes.counted
             if messages > REQUEST_MESSAGES_MAX:
                 raise too_many_messages()
-            if keys > REQUEST_KEYS_MAX:
-                raise hashes.too_many()
             proposals.append(proposal)
         return proposals
 

@@ -44,7 +44,9 @@ class HttpWebhooks:
 
     def start(self) -> None:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        # The caller bounds how many are under way; a limit here would let those that hang keep others waiting.
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector)
 
     async def stop(self) -> None:
         if self._session is not None:

@@ -44,9 +44,8 @@ def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
     """The one behind these; its ports follow theirs."""
     number = len(nodes) + 1
     directory = settings.data / f"node{number}"
-    node = LocalNode(
-        number, directory, settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
-    )
+    ports = settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
+    node = LocalNode(number, directory, *ports, nodes[0].options)
     node.join_url = next((each for each in nodes if each.pid() is not None), nodes[0]).url
     return node
 

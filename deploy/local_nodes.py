@@ -8,6 +8,7 @@ killed.
 import contextlib
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -153,8 +154,10 @@ class LocalNode:
 def local_nodes(
     directory: Path, http_ports: Sequence[int], peer_ports: Sequence[int], options: Mapping[str, str] | None = None
 ) -> list[LocalNode]:
-    """The nodes of one cluster, numbered from 1; none is started yet."""
+    """The nodes of one cluster, numbered from 1; none is started yet. Their peer secret is made when it is missing."""
     ports = zip(http_ports, peer_ports, strict=True)
+    secret = make_secret(directory)
+    options = {"peer_secret_file": str(secret), **(options or {})}
     nodes = [
         LocalNode(number, directory / f"node{number}", http_port, peer_port, options)
         for number, (http_port, peer_port) in enumerate(ports, start=1)
@@ -162,6 +165,17 @@ def local_nodes(
     for node in nodes:
         node.peers = nodes
     return nodes
+
+
+def make_secret(directory: Path) -> Path:
+    """The file with the peer secret of the cluster in that directory."""
+    file = (directory / "peer_secret").absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as stream:
+            stream.write(secrets.token_hex() + "\n")
+    return file
 
 
 def nodes_on_free_ports(directory: Path, count: int, options: Mapping[str, str] | None = None) -> list[LocalNode]:

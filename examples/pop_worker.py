@@ -8,7 +8,6 @@ again to another one. SIGTERM lets running handlers end.
 
 import argparse
 import asyncio
-import signal
 
 from keelmq import PopConsumer, ReceivedMessage
 
@@ -21,11 +20,7 @@ async def ship(message: ReceivedMessage) -> None:
 
 async def main(topic: str, group: str, servers: str) -> None:
     worker = PopConsumer(ship, topic=topic, group=group, servers=servers, concurrency=16)
-    stopping: list[asyncio.Task[None]] = []
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(worker.close())))
-    await worker.run()
+    await worker.run()  # SIGTERM and Ctrl-C close it
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 from raft.clock import Clock
 from raft.config import RaftConfig
 from raft.membership import Membership
-from raft.messages import Vitals
+from raft.messages import DiskVitals, ReplicaState, Vitals
 
 READING_INTERVALS: Final = 5
 """A reading counts for this number of intervals."""
@@ -100,7 +100,14 @@ class ClockAgreement:
         self._vitals_due_ms = now_ms + self._interval_ms
         return True
 
-    def vitals_for(self, peer: int) -> Vitals:
+    def vitals_for(
+        self,
+        peer: int,
+        replica: ReplicaState | None = None,
+        disk: DiskVitals | None = None,
+        unapplied: int = 0,
+    ) -> Vitals:
+        """`replica`, `disk` and `unapplied` are said along with what concerns the clocks."""
         now_ms = self.steady_ms()
         echo = self._echoes.get(peer)
         return Vitals(
@@ -108,6 +115,9 @@ class ClockAgreement:
             steady_ms=max(0, int(now_ms)),
             echo_ms=None if echo is None else echo.steady_ms,
             held_ms=0 if echo is None else max(0, int(now_ms - echo.heard_at_ms)),
+            replica=replica,
+            disk=disk,
+            unapplied=unapplied,
         )
 
     def hear(self, peer: int, vitals: Vitals) -> None:

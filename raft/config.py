@@ -20,6 +20,16 @@ class PeerAddress(msgspec.Struct, frozen=True):
     port: int
 
 
+class AddressOverride(msgspec.Struct, frozen=True):
+    """Addresses and URLs that count for members of the cluster instead of those in the log, until the log has `number`
+    (docs/decisions.md, 31).
+    """
+
+    number: int
+    addresses: dict[int, PeerAddress]
+    urls: dict[int, str]
+
+
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One node's view of its Raft group.
 
@@ -56,4 +66,10 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A peer holds up at most so much of the leader's log; one that lags further is sent a snapshot instead."""
     incarnation: str = ""
     """Identifies the data directory: another one under the same node id has lost what was acknowledged before."""
+    cluster_uid: str = ""
+    """Of the cluster that the data directory belongs to, as far as it knows (raft/membership.py)."""
+    peer_secrets: tuple[bytes, ...] = ()
+    """Whoever opens a connection proves that it knows one of them; this node proves the first. None: nobody has to."""
     tls: TlsConfig | None = None
+    override: AddressOverride | None = None
+    """With one, a node whose log is blank founds no cluster: the cluster exists."""

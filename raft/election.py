@@ -5,7 +5,6 @@ them.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
@@ -13,44 +12,46 @@ from pysyncobj.transport import Transport as LibraryTransport
 from raft.clock import SYSTEM_CLOCK
 from raft.clock_agreement import ClockAgreement
 from raft.config import RaftConfig
+from raft.disk_health import DiskHealth
+from raft.distrust import Distrust, check_term
 from raft.errors import ProtocolError
 from raft.gate import DurabilityGate
 from raft.journal import Journal
 from raft.knowledge import Knowledge
-from raft.library import CANDIDATE, FOLLOWER, LEADER, ROLE_NAMES, PinnedSyncObj, library_configuration, now
+from raft.leadership import Leadership
+from raft.library import CANDIDATE, FOLLOWER, LEADER, ROLE_NAMES, library_configuration, now
 from raft.membership import Configuration, Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
     Append,
     AppendReply,
+    Comparison,
     PreVote,
     PreVoteReply,
     Recall,
+    Receipt,
     RequestVote,
-    SnapshotAck,
-    SnapshotAnswer,
-    SnapshotBegin,
-    SnapshotChunk,
-    SnapshotEnd,
     SnapshotMessage,
-    SnapshotReject,
     TimeoutNow,
     Vitals,
     VoteReply,
 )
+from raft.own_copy import OwnCopy
 from raft.peer_link import PeerLink
+from raft.presence import Presence
 from raft.rejoin import Rejoin
+from raft.replicas import Replicas
+from raft.unsynced import Unsynced
+from raft.vital_signs import VitalSigns
 from store.log_errors import DiskFull
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_SHARE = 0.3
 """A node that has just started, or stood, waits for a leader for this share of an election timeout."""
-CLOCK_PATIENCE_TIMEOUTS = 5
-"""A node whose clock is in doubt lets the others stand first: for this many election timeouts without a leader."""
 
 
-class ElectionHandlers(PinnedSyncObj):
+class ElectionHandlers(OwnCopy):
     """Invariants: at most one vote per term, durable before it is said (row 5); a term is adopted durably before
     anything is answered in it (row 4); no term is raised by a node that a majority would not elect (pre-vote, row
     14)."""
@@ -69,17 +70,22 @@ class ElectionHandlers(PinnedSyncObj):
         self._standing = False
         self._retired = False
         self.knowledge = Knowledge(journal.watermarks)
+        self._distrust = Distrust()
         self.waits_for: tuple[int, int] | None = None
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
-        self.on_forgotten: Callable[[], None] = lambda: None
-        """Called when this disk turned out to have been put back: the node has to start again, as a new disk."""
-        self._forgotten = ""  # what this disk lacks of what it once held, in words
         self._rejoin = Rejoin(config.election_timeout_ms)
         self._leader_contact = float("-inf")
         self._awake_at = now()
         self._running_since = now()
         self.clocks = ClockAgreement.of(config, SYSTEM_CLOCK, membership)
         """Replaced by the owner when the node's time does not come from the system."""
+        self.unsynced = Unsynced(self.log, config.election_timeout_ms)
+        self.disks = DiskHealth.of(config, membership)
+        self.disks.unsynced_since = self.unsynced.since
+        self.presence = Presence(config.election_timeout_ms)
+        self.vital_signs = VitalSigns(self)
+        self.leadership = Leadership(self)
+        self.replicas = Replicas(config.node_id, self.log, membership, config.election_timeout_ms, self.send)
         conf = library_configuration(
             election_timeout_ms=config.election_timeout_ms,
             heartbeat_ms=config.heartbeat_ms,
@@ -151,33 +157,6 @@ class ElectionHandlers(PinnedSyncObj):
         """
         return self.has_blank_log and self.is_voter if first_election else self.votes
 
-    @property
-    def votes(self) -> bool:
-        """Whether this disk holds everything it ever acknowledged, as far as this node knows."""
-        return self.journal.voter and not self._forgotten
-
-    def _on_recall(self, peer: int, told: Recall, own_term: int) -> None:
-        """A peer says what this disk held once (raft/knowledge.py); it knew `own_term` before that message came."""
-        if told.incarnation != self.config.incarnation or self._forgotten:
-            return
-        self._forgotten = self.knowledge.forgotten(told, own_term, self.log.last_term, self.log.last_index)
-        if self._forgotten:
-            log.error(
-                "this disk lacks what it acknowledged: %s, says node %d. It was put back to an earlier state, or lost "
-                "writes. From now on it counts as a new disk: the leader fills it, and it votes when it has caught up. "
-                "Find out who put it back, or replace the drive",
-                self._forgotten,
-                peer,
-            )
-            self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Gives the vote up, durably, and has the node start again as a new disk. Raises DiskFull: the next tick tries
-        again, and until then this node neither votes nor counts.
-        """
-        self.journal.lose_vote()
-        self.on_forgotten()
-
     # --- a loop that stood -------------------------------------------------------------------------------------
 
     @property
@@ -205,18 +184,25 @@ class ElectionHandlers(PinnedSyncObj):
 
     def handle_message(self, peer: int, message: Any) -> None:
         self.notice_stall()
+        self.presence.heard(peer)
         if isinstance(message, Vitals):
-            self.clocks.hear(peer, message)
+            self.vital_signs.hear(peer, message)
+        elif isinstance(message, Comparison):
+            self.replicas.on_message(peer, message)
         else:
             self._handle_raft_message(peer, message)
 
     def _handle_raft_message(self, peer: int, message: Any) -> None:
         term = message.message.term if isinstance(message, Append) else message.term
         own_term = self.term
-        if term > own_term:
-            self._adopt_term(term)
-        self._rejoin.heard(peer)
-        self.knowledge.heard(peer, term)
+        is_of_its_term = not isinstance(message, PreVote) or term <= own_term
+        if is_of_its_term:
+            self._hear(peer, term)
+        self._dispatch(peer, message, own_term)
+        if is_of_its_term:  # nothing impossible: a forgery would have the peer's disk found to have forgotten it
+            self.knowledge.heard(peer, term)
+
+    def _dispatch(self, peer: int, message: Any, own_term: int) -> None:
         match message:
             case Append():
                 self.on_append(peer, message)
@@ -233,13 +219,20 @@ class ElectionHandlers(PinnedSyncObj):
             case TimeoutNow():
                 self._on_timeout_now(peer, message)
             case Recall():
-                self._on_recall(peer, message, own_term)
-            case SnapshotBegin() | SnapshotChunk() | SnapshotEnd():
+                self.on_recall(peer, message, own_term)
+            case _ if isinstance(message, SnapshotMessage):
                 self.on_snapshot_message(peer, message)
-            case SnapshotAck() | SnapshotReject():
-                self.on_snapshot_answer(peer, message)
+            case _ if isinstance(message, Receipt):
+                self.on_receipt(peer, message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a Raft message")
+
+    def _hear(self, peer: int, term: int) -> None:
+        """Anything but a pre-vote of a later term, which is a question: nothing is adopted from it."""
+        check_term(self.term, term)
+        if term > self.term:
+            self._adopt_term(term)
+        self._rejoin.heard(peer)
 
     def _adopt_term(self, term: int) -> None:
         self.set_term(term, None)
@@ -296,9 +289,7 @@ class ElectionHandlers(PinnedSyncObj):
     # --- standing for election ---------------------------------------------------------------------------------
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
-        if self.clocks.vitals_are_due():
-            for peer in filter(self.connected, self.peer_ids):
-                self.send(peer, self.clocks.vitals_for(peer))
+        self.vital_signs.tell_if_due()
         election_allowed = False
         is_due = self.role != LEADER and self.election_deadline < now()
         if is_due and not self.connected_to_anyone:
@@ -325,21 +316,15 @@ class ElectionHandlers(PinnedSyncObj):
         self.set_leader(None)
         if not self.is_voter:
             return
+        self.leadership.note_asked(self._pre_votes)
         first_election = self.has_blank_log
-        if first_election and self._pre_votes is not None:
-            missing = [peer for peer in self.other_voters if peer not in self._pre_votes]
-            log.warning(
-                "the first election of a cluster needs every node; no vote from %s: start it, and if it runs, it held "
-                "another cluster before, and its data directory has to be emptied",
-                missing,
-            )
-        if self.sync_is_overdue():
+        if self.unsynced.is_overdue():
             log.warning("not standing for election: the disk has not synced for too long")
             return
         if self._retired:
             return
-        if self._lets_others_stand_first():
-            log.warning("not standing for election yet: by the clocks of a majority, this node's wall clock is wrong")
+        if self.leadership.lets_others_stand_first(max(self._leader_contact, self._running_since)):
+            log.warning("not standing for election yet, others are fitter: %s", self.leadership.own_fitness)
             return
         if not self._may_vote(first_election=first_election):
             log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
@@ -371,18 +356,10 @@ class ElectionHandlers(PinnedSyncObj):
             )
         return False
 
-    def _lets_others_stand_first(self) -> bool:
-        """The clock of this node is in doubt. It stands when the others had their time: what a leader stamps does not
-        depend on its own clock, and writing must not depend on clocks at all.
-        """
-        leaderless_s = now() - max(self._leader_contact, self._running_since)
-        patience_s = CLOCK_PATIENCE_TIMEOUTS * self.config.election_timeout_ms / 1000
-        return self.clocks.is_in_doubt and leaderless_s < patience_s
-
     def _on_pre_vote(self, peer: int, request: PreVote) -> None:
         leader_is_alive = self.role == LEADER or now() - self._leader_contact < self.conf.raftMinTimeout
         granted = (
-            request.term == self.term
+            request.term >= self.term
             and not leader_is_alive
             and self._may_vote(first_election=request.first_election)
             and self._at_least_as_complete(request.last_index, request.last_term)
@@ -423,7 +400,10 @@ class ElectionHandlers(PinnedSyncObj):
         if previous == LEADER:
             self.postpone_election()  # row 14: the library would keep a deadline from before it led
 
-    def sync_is_overdue(self) -> bool:
+    def successors(self) -> list[int]:
+        raise NotImplementedError
+
+    def answering_voters(self) -> set[int]:
         raise NotImplementedError
 
     def on_higher_term(self) -> None:
@@ -438,5 +418,5 @@ class ElectionHandlers(PinnedSyncObj):
     def on_snapshot_message(self, peer: int, message: SnapshotMessage) -> None:
         raise NotImplementedError
 
-    def on_snapshot_answer(self, peer: int, message: SnapshotAnswer) -> None:
+    def on_receipt(self, peer: int, message: Receipt) -> None:
         raise NotImplementedError

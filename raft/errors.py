@@ -4,7 +4,9 @@ RaftError
 ├── NotLeader          not this node's to accept; leader_id says whose
 ├── NoLeader           nobody's at the moment; retry after a short wait
 ├── Overloaded         too many bytes wait already; retry after a short wait
+├── NoRoom             no majority has room on its disks; retry when there is some
 ├── ProposalTooLarge   no entry can hold it; the command must be made smaller
+├── FeatureNotEnabled  belongs to a feature level above the one in force; raise that first
 ├── MembershipRefused  the change of membership cannot be made now; `code` says why
 ├── UnknownOutcome     proposed, then leadership was lost: it may or may not commit; retry with the same id
 ├── NodeStopped        the node is stopping or has stopped
@@ -33,6 +35,10 @@ class Overloaded(RaftError):
     """The bytes waiting for commit are at their limit; nothing was appended."""
 
 
+class NoRoom(RaftError):
+    """No majority of the voters has room on its disks; nothing was appended."""
+
+
 class ProposalTooLarge(RaftError):
     """No log record can hold the command with its blocks; nothing was appended, and it never can be."""
 
@@ -43,6 +49,10 @@ class MembershipRefused(RaftError):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code = code
+
+
+class FeatureNotEnabled(RaftError):
+    """A command that nodes of the level in force need not know; nothing was appended."""
 
 
 class UnknownOutcome(RaftError):

@@ -1,17 +1,20 @@
 """The follower's side: it takes what the leader of its term sends, and says what it has."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pysyncobj.transport import Transport as LibraryTransport
 
+from raft import chain_check
 from raft.config import RaftConfig
 from raft.election import ElectionHandlers
-from raft.errors import SafetyViolation
+from raft.errors import ProtocolError
 from raft.journal import Journal
-from raft.library import LEADER, now
+from raft.library import FOLLOWER, LEADER, now
 from raft.membership import Membership, decode_configuration
 from raft.messages import Append, AppendEntries, AppendReply, PreVote
+from store.differs import Difference
+from store.features import LevelOf
 from store.log_errors import DiskFull
 from store.record import KIND_CONFIG, Entry
 
@@ -40,6 +43,8 @@ class FollowerHandlers(ElectionHandlers):
         self._is_full = False
         self._heartbeat_answered: tuple[int, AppendReply] | None = None
         self._heartbeat_answered_s = 0.0
+        self.on_feature_level: Callable[[LevelOf], None] = lambda _: None
+        """Called before a configuration is written to the log, and when one is taken back: with the level then."""
         super().__init__(config, journal, transport, membership)
 
     def on_append(self, peer: int, append: Append) -> None:
@@ -48,14 +53,23 @@ class FollowerHandlers(ElectionHandlers):
             self.send(peer, self._reply(False, 0, message.prev_index, message.prev_index))
             return
         if self.role == LEADER:
-            raise SafetyViolation(f"nodes {peer} and {self.config.node_id} both lead term {self.term}")
+            raise ProtocolError(f"node {peer} claims to lead term {self.term}, which this node leads")
+        for entry in append.entries:
+            if entry.kind == KIND_CONFIG:  # one above what this build knows ends it before anything is cut or written
+                decode_configuration(entry.payload)
         self.follow(peer)
         self.knowledge.told_committed(message.commit_term, message.commit_index)
         hint = self._mismatch(message)
         if hint is not None:
             self.send(peer, self._reply(False, 0, message.prev_index, hint))
             return
-        match = self._append_missing(message.prev_index, append.entries)
+        match, held = self._append_missing(message.prev_index, append.entries)
+        if chain_check.differs(self.log, append, match):
+            match = self._on_difference(peer, append, held)
+            if not match:
+                self.send(peer, self._reply(True, 0, heartbeat=True))
+                return
+        chain_check.take_over(self.log, append, match)
         # row 3: beyond `match` this log may still differ from the leader's
         self._known_committed = max(self._known_committed, min(message.commit_index, match))
         self.commit_index = self._known_committed
@@ -63,7 +77,34 @@ class FollowerHandlers(ElectionHandlers):
         if append.entries:
             self.gate.submit(peer, self._reply(True, match), match, self.log.synced_index)
         else:
-            self._answer_heartbeat(peer, self._reply(True, min(match, self.log.synced_index)))
+            self._answer_heartbeat(peer, self._reply(True, min(match, self.log.synced_index), heartbeat=True))
+
+    def data_arrives(self, peer: int) -> int:
+        """Bytes of that peer have arrived, ARRIVED_BYTES of them, of a message that may take long. Returns the term
+        to answer in. Whoever leads lives, then: nobody has to stand for election because an entry is large.
+        """
+        if self.role == FOLLOWER and peer == self.leader_id and not self.transfer_in_progress:
+            self._leader_contact = now()
+            self.postpone_election()
+        return int(self.term)
+
+    def _on_difference(self, peer: int, append: Append, held: int) -> int:
+        """The logs differ, whatever indexes and terms say. Up to where they match once what has just been appended, and
+        was changed on its way to the disk, is cut off; 0 if that is not it: then nothing here may be acknowledged.
+        """
+        changed = chain_check.first_changed(self.log, append)
+        if changed is not None and changed > max(held, self.commit_index):
+            log.error(
+                "entry %d is not what node %d has sent: the memory of this node has changed it. It is cut off, and "
+                "sent again. Look for errors of the memory in the system's log",
+                changed,
+                peer,
+            )
+            self._cut_from(changed)
+            return changed - 1
+        at = append.message.prev_index + len(append.entries)
+        self.replicas.contradicted(peer, Difference(changed or at, changed - 1 if changed else 0, records=True))
+        return 0
 
     def _answer_heartbeat(self, peer: int, reply: AppendReply) -> None:
         """At once: a slow disk is not a dead node. Of heartbeats that piled up while this node stood, one in a while:
@@ -74,10 +115,17 @@ class FollowerHandlers(ElectionHandlers):
             self._heartbeat_answered, self._heartbeat_answered_s = (peer, reply), now()
             self.send(peer, reply)
 
-    def _reply(self, success: bool, match_index: int, rejected_prev: int = 0, hint: int = 0) -> AppendReply:
+    def _reply(
+        self, success: bool, match_index: int, rejected_prev: int = 0, hint: int = 0, *, heartbeat: bool = False
+    ) -> AppendReply:
         votes = self.votes
-        counts = votes or (not self._forgotten and self._is_member and self._rejoin.has_heard_all(self._candidates))
-        return AppendReply(self.term, success, match_index, rejected_prev, hint, counts, votes)
+        counts = votes or (
+            not self._forgotten
+            and not self.replicas.differs
+            and self._is_member
+            and self._rejoin.has_heard_all(self._candidates)
+        )
+        return AppendReply(self.term, success, match_index, rejected_prev, hint, counts, votes, heartbeat)
 
     @property
     def _is_member(self) -> bool:
@@ -95,7 +143,13 @@ class FollowerHandlers(ElectionHandlers):
 
     def _vote_again(self) -> None:
         """A node whose disk was new votes as soon as it can contradict nothing that its old disk knew."""
-        if self.journal.voter or self._forgotten or self.leader_id is None or not self._is_member:
+        if (
+            self.journal.voter
+            or self._forgotten
+            or self.replicas.differs
+            or self.leader_id is None
+            or not self._is_member
+        ):
             return
         if not self._rejoin.has_heard_all(self._candidates):
             for peer in self._rejoin.to_ask(self._candidates):
@@ -123,7 +177,7 @@ class FollowerHandlers(ElectionHandlers):
         if prev_index < our_log.base.index or our_log.term_at(prev_index) == message.prev_term:
             return None  # what is before the base was committed and applied here
         if prev_index <= self.commit_index:
-            raise SafetyViolation(
+            self._distrust.contradicted(
                 f"the leader of term {message.term} has another entry at {prev_index}, which is committed here. "
                 + LOST_ELSEWHERE.format(index=prev_index)
             )
@@ -132,47 +186,56 @@ class FollowerHandlers(ElectionHandlers):
             first -= 1
         return first
 
-    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
+    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
         """Row 1: entries already here with that term stay; the log is cut only at the first that differs.
 
-        Returns up to where this log now equals the leader's; less than all of it when the disk is full (the leader
-        sends the rest again).
+        Returns up to where this log now equals the leader's, which is less than all of it when the disk is full (the
+        leader sends the rest again), and up to where it held already what it holds now.
         """
-        match = prev_index
+        match, held = prev_index, self.log.last_index
         for entry in entries:
             if entry.index > self.log.last_index or not self._has(entry):
+                held = min(held, entry.index - 1)
                 try:
                     self._append(entry)
                 except DiskFull as error:
                     if not self._is_full:  # once: the leader sends it again and again
                         log.warning("cannot take entry %d: %s", entry.index, error)
                     self._is_full = True
+                    self.disks.on_log_full()
                     break
                 self._is_full = False
             match = entry.index
-        return match
+        return match, held
 
     def _has(self, entry: Entry) -> bool:
         """Whether the entry is here; if another is in its place, that one and all after it are cut off, durably."""
         if entry.index <= self.log.base.index or self.log.term_at(entry.index) == entry.term:
             return True
         if entry.index <= max(self.commit_index, self._known_committed):
-            raise SafetyViolation(
+            self._distrust.contradicted(
                 f"the leader of term {self.term} has another entry at {entry.index}, which is committed here. "
                 + LOST_ELSEWHERE.format(index=entry.index)
             )
         log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, self.term)
+        self._cut_from(entry.index)
+        return False
+
+    def _cut_from(self, index: int) -> None:
+        """Durable on return, with the configuration of before in force. Nothing from there on may be committed."""
         self.gate.discard()
         self.knowledge.note_cut(self.term)
-        self.log.truncate_from(entry.index)
-        if self.membership.truncate_from(entry.index):
+        self.log.truncate_from(index)
+        if self.membership.truncate_from(index):
             log.warning("the change of the cluster's nodes was not committed and is taken back")
+            self.on_feature_level(self.configuration.level)
             self.on_configuration()
-        return False
 
     def _append(self, entry: Entry) -> None:
         """A configuration is in force from here on, committed or not."""
         configuration = decode_configuration(entry.payload) if entry.kind == KIND_CONFIG else None
+        if configuration is not None:
+            self.on_feature_level(configuration.level)
         self.log.append(entry.index, entry.term, entry.kind, entry.payload)
         if configuration is not None:
             self.membership.append(entry.index, configuration)

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from raft.errors import ProtocolError
+from raft.lanes import Part
 from raft.messages import FRAME, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Append, Message, decode
 
 log = logging.getLogger(__name__)
@@ -19,12 +20,15 @@ class FrameProtocol(asyncio.Protocol):
     An exception of `on_message` other than ProtocolError is not ours to judge and goes up to the loop.
     """
 
-    def __init__(self, on_message: OnMessage) -> None:
+    def __init__(self, on_message: OnMessage, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.on_message = on_message
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.handshake_timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None  # none while, or if, a TLS handshake has not succeeded
-        self.max_frame_bytes = MAX_FRAME_BYTES
+        self.max_frame_bytes = max_frame_bytes
+        self.on_bytes: Callable[[int], None] | None = None
+        """Is told how many bytes have come since it was set, before a frame that they complete is handled."""
+        self._counted_bytes = 0
         self._buffer = bytearray()
         self._wanted_bytes = FRAME.size
 
@@ -41,7 +45,7 @@ class FrameProtocol(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         return self.transport.get_write_buffer_size() if self.transport else 0
 
-    def write(self, parts: list[bytes]) -> None:
+    def write(self, parts: Sequence[Part]) -> None:
         """What is written to a connection that broke is lost, like what was on its way: `closed` tells of it soon."""
         if self.transport and not self.transport.is_closing():  # uvloop raises where asyncio only drops
             self.transport.writelines(parts)
@@ -53,16 +57,23 @@ class FrameProtocol(asyncio.Protocol):
         else:
             self.connection_lost(None)
 
+    def abort(self) -> None:
+        """Ends the connection at once; what was written may be lost."""
+        if self.transport:
+            self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        if self.on_bytes is not None:
+            self._counted_bytes += len(data)
+            self.on_bytes(self._counted_bytes)
         if len(self._buffer) < self._wanted_bytes:
             return
         try:
             self._take_frames()
         except ProtocolError as error:
             log.warning("closing a peer connection: %s", error)
-            if self.transport:
-                self.transport.abort()
+            self.abort()
 
     def _take_frames(self) -> None:
         buffer, start = self._buffer, 0

@@ -11,32 +11,28 @@ from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
 
+from raft.chain_check import chain_append
 from raft.config import RaftConfig
 from raft.election import FIRST_WAIT_SHARE
 from raft.errors import MembershipRefused, NoLeader, NotLeader, ProtocolError, SafetyViolation, UnknownOutcome
 from raft.follower import FollowerHandlers
 from raft.journal import Journal
+from raft.lanes import Lanes
 from raft.library import FOLLOWER, LEADER, now
 from raft.membership import Configuration, Membership, encode_configuration, is_next
-from raft.messages import (
-    AppendReply,
-    SnapshotAnswer,
-    SnapshotMessage,
-    make_append,
-)
+from raft.messages import Append, AppendReply, Arrived, Receipt, SnapshotMessage, TimeoutNow, make_append
 from raft.progress import Progress
 from raft.retention import needed_from
 from raft.snapshots import Snapshots
 from store.install import SnapshotStore
 from store.log_errors import LogError, LogFailed
 from store.record import KIND_CONFIG, KIND_ENTRY, Entry
+from store.record_chain import Link
 
 log = logging.getLogger(__name__)
 
 APPEND_BYTES = 4 * 1024 * 1024
 """Entries in one append_entries message; a larger entry travels alone, always whole (row 2: never in chunks)."""
-SYNC_OVERDUE_TIMEOUTS = 4
-"""A leader whose oldest unsynced entry has waited for this many election timeouts steps down: it can commit nothing."""
 APPLY_BYTES = 1024 * 1024
 """Entries read at a time to be applied; a larger entry is read alone."""
 APPLY_BUDGET_MS = 4
@@ -77,13 +73,12 @@ class SafeSyncObj(FollowerHandlers):
         self._waiting: dict[int, tuple[int, OnOutcome]] = {}  # index -> (term, who wants to know)
         self._leads_from = 0  # index of the no-op of the own leadership
         self._incarnations: dict[int, str] = {}
-        self._unsynced_since: float | None = None
-        self._synced_index = journal.log.synced_index  # when `_unsynced_since` was last looked at
         self._apply = apply
         self._to_apply: Sequence[Entry] = ()  # committed entries that were read and not applied yet
         # Leader: when, and where its log ended; the later one first.
         self._rounds = (float("-inf"), 0), (float("-inf"), 0)
         super().__init__(config, journal, transport, membership)
+        self._lanes: Lanes = transport
         # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
         # nodes nobody has anything to wait for.
         self.election_deadline = now() + FIRST_WAIT_SHARE * (self.election_deadline - now())
@@ -180,9 +175,9 @@ class SafeSyncObj(FollowerHandlers):
 
     @property
     def has_unannounced_commit(self) -> bool:
-        """Leader: whether a follower has not been told of the last commit."""
+        """Leader: whether a follower has not been told of the last commit that concerns what it has."""
         return any(
-            progress.announced_commit < self.commit_index and self.connected(peer)
+            progress.announced_commit < min(self.commit_index, progress.acked) and self.connected(peer)
             for peer, progress in self._progress.items()
         )
 
@@ -194,12 +189,20 @@ class SafeSyncObj(FollowerHandlers):
         needed = needed_from(self.log, acked, self.snapshots.pinned_from(), self.config.retain_behind_bytes)
         return min(needed, self.commit_index + 1)
 
+    def successors(self) -> list[int]:
+        """Leader: the other voters that answer and have caught up, the fittest first."""
+        able = [peer for peer in self.other_voters if self.is_caught_up(peer)]
+        return sorted(able, key=lambda peer: (self.leadership.fitness(peer), -self._progress[peer].acked, -peer))
+
     def ask_successor(self) -> None:
-        """Leader: tells the most complete of the other voters to stand, one whose clock is right if there is one."""
-        connected = [peer for peer in self.other_voters if self.connected(peer)]
-        right = [peer for peer in connected if not self.clocks.is_wrong(peer)]
-        if connected:
-            self.transferLeadership(self._node(max(right or connected, key=lambda peer: (self.counted(peer), peer))))
+        """Leader: tells the fittest of the voters that have caught up to stand, or the most complete of those that are
+        connected; as soon as it has all of the log. Whether this node's own disk has it does not matter.
+        """
+        connected = [peer for peer in self.other_voters if self.connected(peer) and peer in self._progress]
+        connected.sort(key=lambda peer: (-self._progress[peer].acked, -peer))
+        for peer in (self.successors() or connected)[:1]:
+            if self._progress[peer].acked >= self.log.last_index:
+                self.send(peer, TimeoutNow(self.term))
 
     # --- leader: replication -----------------------------------------------------------------------------------
 
@@ -216,28 +219,40 @@ class SafeSyncObj(FollowerHandlers):
 
     def _send_appends_to(self, peer: int, progress: Progress, heartbeat: bool) -> None:
         if self.snapshots.is_due(peer):
-            if heartbeat:
-                self._send_bare_heartbeat(peer, progress)
+            if heartbeat:  # nothing of the log: what everybody has is before its first entry
+                self.send(peer, self._append_after(0))
             return
         if progress.next_index <= self.log.base.index:
             progress.restart(self.log.base.index + 1)
-        while progress.next_index <= self.log.last_index and progress.may_send():
+        if progress.take_restarted():
+            self._lanes.drop_waiting(peer)
+        while progress.next_index <= self.log.last_index and progress.may_send() and not self._lanes.is_full(peer):
             entries = self.log.entries(progress.next_index, APPEND_BYTES)
-            self._send_append(peer, progress.next_index - 1, entries)
+            progress.announced_commit = self.commit_index
+            self.send(peer, self._append_after(progress.next_index - 1, entries))
             progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
-            heartbeat = False
         if heartbeat:
-            self._send_append(peer, progress.next_index - 1, ())
+            self._send_heartbeat(peer, progress)
 
-    def _send_append(self, peer: int, prev_index: int, entries: Sequence[Entry]) -> None:
-        prev_term = self.log.term_at(prev_index)
-        self._progress[peer].announced_commit = self.commit_index
-        self.send(peer, make_append(self.term, prev_index, prev_term, self.commit_index, entries, self._commit_term))
+    def _send_heartbeat(self, peer: int, progress: Progress) -> None:
+        """It overtakes entries that are on their way, so it says nothing of them: it names the last entry that is known
+        to be there. Another one follows behind them, when nothing else will: should they be lost, it is refused.
+        """
+        if not progress.is_in_flight:
+            known = progress.next_index - 1
+        else:
+            known = progress.acked if progress.acked >= self.log.base.index else 0
+            if not self._lanes.data_waits(peer):
+                self._lanes.send_behind(peer, self._append_after(progress.next_index - 1))
+        progress.announced_commit = max(progress.announced_commit, min(self.commit_index, known))
+        self.send(peer, self._append_after(known))
 
-    def _send_bare_heartbeat(self, peer: int, progress: Progress) -> None:
-        """Says that the leader is there, and nothing of the log: what everybody has is before its first entry."""
-        progress.announced_commit = self.commit_index
-        self.send(peer, make_append(self.term, 0, 0, self.commit_index, (), self._commit_term))
+    def _append_after(self, prev_index: int, entries: Sequence[Entry] = ()) -> Append:
+        prev_term = self.log.term_at(prev_index) if prev_index else 0
+        append = make_append(self.term, prev_index, prev_term, self.commit_index, entries, self._commit_term)
+        if prev_index or entries:
+            chain_append(self.log, append)
+        return append
 
     @property
     def _commit_term(self) -> int:
@@ -268,12 +283,15 @@ class SafeSyncObj(FollowerHandlers):
                     self.snapshots.want(peer)
                 self._answered[peer] = True
             return
-        progress.on_ack(reply.match_index, counts=reply.counts)
+        progress.on_ack(reply.match_index, counts=reply.counts, heartbeat=reply.heartbeat)
         if progress.counted >= self._leads_from:
             self.knowledge.acknowledged(peer, self.term, progress.counted)
         self.snapshots.on_acked(peer, progress.acked)
         self._count_acknowledged(peer)
         self._answered.setdefault(peer, False)
+
+    def data_waits(self, peer: int) -> bool:
+        return self._lanes.data_waits(peer)
 
     def _go_on_sending(self) -> None:
         """Once per step, however many answers came in: one that was away for a while answers hundreds at once."""
@@ -300,10 +318,11 @@ class SafeSyncObj(FollowerHandlers):
     def on_snapshot_message(self, peer: int, message: SnapshotMessage) -> None:
         self.snapshots.on_message(peer, message)
 
-    def on_snapshot_answer(self, peer: int, message: SnapshotAnswer) -> None:
+    def on_receipt(self, peer: int, message: Receipt) -> None:
         if self.role == LEADER and message.term == self.term:
             self.heard_from(peer)
-        self.snapshots.on_answer(peer, message)
+        if not isinstance(message, Arrived):
+            self.snapshots.on_answer(peer, message)
 
     # --- configurations ----------------------------------------------------------------------------------------
 
@@ -331,13 +350,15 @@ class SafeSyncObj(FollowerHandlers):
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         self.notice_stall()
-        if self.role == LEADER and self.other_voters and self.sync_is_overdue():
+        if self.role == LEADER and self.other_voters and self.unsynced.is_overdue():
             log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
             self.become(FOLLOWER)
             self.set_leader(None)
         if self._forgotten:
             self.begin_anew()
             return
+        self.replicas.look()
+        self.stop_differing()
         self._vote_again()
         if self.role == LEADER:
             self._commit_own_term()
@@ -348,16 +369,6 @@ class SafeSyncObj(FollowerHandlers):
             self.snapshots.tick()
         if self.membership.settle(self.commit_index):
             self.on_membership()
-
-    def sync_is_overdue(self) -> bool:
-        """Whether an entry has been waiting for the disk for SYNC_OVERDUE_TIMEOUTS election timeouts."""
-        if self.log.synced_index >= self.log.last_index:
-            self._unsynced_since = None
-        elif self._unsynced_since is None or self.log.synced_index != self._synced_index:
-            self._unsynced_since = now()
-        self._synced_index = self.log.synced_index
-        limit_s = SYNC_OVERDUE_TIMEOUTS * self.config.election_timeout_ms / 1000
-        return self._unsynced_since is not None and now() - self._unsynced_since > limit_s
 
     def apply_committed(self) -> None:
         """Row 10: an exception of `apply` comes out of the tick and stops the node; refusals are results."""
@@ -386,12 +397,16 @@ class SafeSyncObj(FollowerHandlers):
     def on_role_changed(self, previous: int, role: int) -> None:
         super().on_role_changed(previous, role)
         if role == LEADER:
+            if self.log.chain.last is None:  # of an earlier build: one begins here, and the others take it over
+                self.log.chain.begin(Link(self.log.last_index, self.log.last_term, 0))
             self.snapshots.stop_receiving("this node leads")
             self._leads_from = self.log.last_index + 1
             self._rounds = (float("-inf"), 0), (float("-inf"), 0)
             self._progress = {peer: Progress(self._leads_from) for peer in self.peer_ids}
         if previous == LEADER:
             self.snapshots.lose_leadership()
+            for peer in self._progress:
+                self._lanes.drop_waiting(peer)
             self._progress, self._answered = {}, {}
             self._known_committed = max(self._known_committed, self.commit_index)
             waiting, self._waiting = self._waiting, {}
@@ -402,7 +417,8 @@ class SafeSyncObj(FollowerHandlers):
         forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
         self._incarnations[peer] = incarnation
         self.knowledge.met(peer, incarnation)
-        self.send(peer, self.clocks.vitals_for(peer))  # before any vote: who elects knows the clocks of the electors
+        self.replicas.met(peer, incarnation)
+        self.send(peer, self.vital_signs.of(peer))  # before any vote: who elects knows the clocks of the electors
         if self.role == LEADER and peer in self._progress:
             if forgetful:
                 log.warning("node %d comes back with a new disk: what it acknowledged no longer counts", peer)
@@ -413,12 +429,14 @@ class SafeSyncObj(FollowerHandlers):
                 self._progress[peer].next_index = known.acked + 1
             self._count_acknowledged(peer)
         recall = self.knowledge.recall(peer, self.term)
-        if recall is not None:
+        if recall is not None:  # by both lanes: before the vote, and before what might make up for what it forgot
             self.send(peer, recall)
+            self._lanes.send_behind(peer, recall)
         if self.role == LEADER and peer in self._progress:
             self._send_appends_to(peer, self._progress[peer], heartbeat=True)
 
     def on_peer_disconnected(self, peer: int) -> None:
+        self.replicas.parted(peer)
         if self.role == LEADER and peer in self._progress:
             self.snapshots.forget(peer, "it is no longer connected")
             self._progress[peer].restart()

@@ -5,6 +5,7 @@ those travel through `raft/handlers.py`. So an item here is `(b"", index, term)`
 front was removed the first item is its base, so the journal is never empty.
 """
 
+from collections.abc import Callable
 from typing import overload
 
 from pysyncobj.journal import Journal as LibraryJournal
@@ -30,6 +31,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
         self.watermarks = watermarks
         self._hard_state = hard_state
         self._applied_index = applied_index
+        self.opening: Callable[[], bytes] = bytes
+        """What the no-op says that a leadership begins with: the name of a cluster that has none."""
 
     @property
     def durable_index(self) -> int:
@@ -38,7 +41,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         """The library adds only the no-op of a new leader; written, not yet durable."""
-        self.log.append(idx, term, KIND_NOOP, b"")
+        self.log.append(idx, term, KIND_NOOP, self.opening())
 
     def __len__(self) -> int:
         return self.log.last_index - self._first_item + 1

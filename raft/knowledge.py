@@ -21,6 +21,10 @@ from store.watermarks import PeerMark, Watermarks
 
 MARKS_MAX = 2 * MEMBERS_MAX
 """Nodes that were removed are remembered as long as there is room."""
+SUPERSEDED_MAX = 3
+"""Disks that a node had before, of which it may come back with one: an old copy of a machine is put back twice."""
+SUPERSEDED_LENGTH_MAX = 40
+"""Incarnations are 32 characters; longer ones of a peer would not all fit into the file."""
 MARKS_INTERVAL_S = 0.1
 """The marks of the other nodes change with every acknowledgement, and are written this often at most."""
 SYNC_INTERVAL_S = 1.0
@@ -58,10 +62,12 @@ class Knowledge:
         """The peer is connected; what was known of another disk of its does not concern this one."""
         mark = self._marks.get(peer)
         if mark is None or mark.incarnation != incarnation:
+            before = () if mark is None else (*mark.superseded, mark.incarnation)
             self._marks.pop(peer, None)
             while len(self._marks) >= MARKS_MAX:  # of nodes that were removed, the oldest first
                 del self._marks[next(iter(self._marks))]
-            self._marks[peer] = PeerMark(incarnation)
+            kept = [each for each in dict.fromkeys(reversed(before)) if len(each) <= SUPERSEDED_LENGTH_MAX]
+            self._marks[peer] = PeerMark(incarnation, superseded=tuple(reversed(kept[:SUPERSEDED_MAX])))
             self._marks_changed = True
 
     def heard(self, peer: int, term: int) -> None:
@@ -81,14 +87,17 @@ class Knowledge:
     def recall(self, peer: int, own_term: int) -> Recall | None:
         """What that peer is to be reminded of; None if nothing is known."""
         mark = self._marks.get(peer)
-        if mark is None or not mark.term:
+        is_superseded = mark is not None and mark.incarnation in mark.superseded
+        if mark is None or not (mark.term or is_superseded):
             return None
-        return Recall(own_term, mark.incarnation, mark.term, mark.acked_term, mark.acked_index)
+        return Recall(own_term, mark.incarnation, mark.term, mark.acked_term, mark.acked_index, is_superseded)
 
     # --- what this node has forgotten --------------------------------------------------------------------------
 
     def forgotten(self, told: Recall, own_term: int, last_term: int, last_index: int) -> str:
         """What of `told` this node's disk does not know, in words; empty if it knows all of it."""
+        if told.superseded:
+            return "it was given up for another one since, and votes and acknowledgements of that one may be missing"
         if own_term < told.spoken_term:
             return f"it spoke in term {told.spoken_term} and knows of term {own_term}"
         missing = (last_term, last_index) < (told.acked_term, told.acked_index)

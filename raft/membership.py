@@ -13,9 +13,10 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from raft.config import PeerAddress, RaftConfig
+from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.errors import MembershipRefused, ProtocolError
 from store.commit_log import CommitLog
+from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, LevelOf, read_level
 from store.record import KIND_CONFIG
 from store.state_machine import StateMachine
 
@@ -27,9 +28,10 @@ NODE_ID_MAX: Final = 1 << 31
 ADDRESS_LENGTH_MAX: Final = 300
 URL_LENGTH_MAX: Final = 2_048
 ORIGIN_LENGTH_MAX: Final = 100
+OVERRIDE_NUMBER_MAX: Final = 1 << 31
 
 
-class Member(msgspec.Struct, array_like=True, frozen=True):
+class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One node. A learner is replicated to; it neither votes nor counts for any majority."""
 
     node_id: Annotated[int, Meta(ge=0, le=NODE_ID_MAX)]
@@ -44,7 +46,7 @@ class Member(msgspec.Struct, array_like=True, frozen=True):
         return PeerAddress(self.host, self.port)
 
 
-class Configuration(msgspec.Struct, array_like=True, frozen=True, dict=True):
+class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, dict=True):
     """The members of a cluster in the order of their ids. Without members: those of a node that was told to join one
     and does not know it yet.
     """
@@ -52,6 +54,12 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, dict=True):
     members: Annotated[tuple[Member, ...], Meta(max_length=MEMBERS_MAX)] = ()
     origin: Annotated[str, Meta(max_length=ORIGIN_LENGTH_MAX)] = ""
     """Of a cluster that began as one node, the incarnation of that one's disk: on another disk it begins another."""
+    feature_level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] = FIRST_LEVEL
+    """In force once this is committed (raft/feature_levels.py)."""
+    feature_version: Annotated[str, Meta(max_length=VERSION_LENGTH_MAX)] = ""
+    """The first version that knows that level, for those who do not; empty for the first level."""
+    override: Annotated[int, Meta(ge=0, le=OVERRIDE_NUMBER_MAX)] = 0
+    """The number of the last override of addresses that was written into the log."""
 
     @cached_property
     def voters(self) -> frozenset[int]:
@@ -105,9 +113,37 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, dict=True):
             raise MembershipRefused("last_voter", f"node {node_id} is the only voter; promote another node first")
         return self._with([other for other in self.members if other.node_id != node_id])
 
-    def is_of_another_cluster(self, origin: str) -> bool:
-        """Whether a configuration of that origin cannot come from the same beginning as this one."""
-        return bool(self.origin and origin) and self.origin != origin
+    # --- addresses: nobody's vote changes with them ------------------------------------------------------------------
+
+    def with_address(self, node_id: int, address: PeerAddress | None, url: str | None) -> "Configuration":
+        """That node is somewhere else; what is None stays. MembershipRefused when there is no such node, or another is
+        there.
+        """
+        member = self._known(node_id)
+        at = address or member.address
+        moved = msgspec.structs.replace(member, host=at.host, port=at.port, url=member.url if url is None else url)
+        others = [other for other in self.members if other.node_id != node_id]
+        return _all_apart(self._with([*others, moved]))
+
+    def is_overridden_by(self, override: AddressOverride | None) -> bool:
+        """Whether its addresses count and not those of the log: one that the log has, or a later one, is used up."""
+        return override is not None and bool(self.members) and override.number > self.override
+
+    def overridden(self, override: AddressOverride) -> "Configuration":
+        """The same members with the addresses that `override` has for them; for others it has none. MembershipRefused
+        when two of them would be in the same place.
+        """
+        members = tuple(_moved(member, override) for member in self.members)
+        return _all_apart(msgspec.structs.replace(self, members=members, override=override.number))
+
+    def with_feature_level(self, level: int) -> "Configuration":
+        """At a level that this build knows."""
+        return msgspec.structs.replace(self, feature_level=level, feature_version=FEATURES.version_of(level))
+
+    @property
+    def level(self) -> LevelOf:
+        """The feature level, as errors name it."""
+        return LevelOf(self.feature_level, self.feature_version)
 
     def _with(self, members: Iterable[Member]) -> "Configuration":
         return msgspec.structs.replace(self, members=_sorted(members))
@@ -134,8 +170,11 @@ class Membership:
     cut off.
     """
 
-    def __init__(self, settled: InForce, later: Iterable[InForce] = ()) -> None:
+    def __init__(
+        self, settled: InForce, later: Iterable[InForce] = (), override: AddressOverride | None = None
+    ) -> None:
         self._known = [settled, *later]
+        self.override = override
 
     @property
     def current(self) -> Configuration:
@@ -157,11 +196,24 @@ class Membership:
         return frozenset(member.node_id for each in self._known for member in each.configuration.members)
 
     @property
+    def is_overridden(self) -> bool:
+        """Whether this node was given addresses that count until they are in the log."""
+        return self.current.is_overridden_by(self.override)
+
+    def find(self, node_id: int) -> Member | None:
+        """A member of the current configuration, with the addresses that count."""
+        member = self.current.find(node_id)
+        return _moved(member, self.override) if member and self.override and self.is_overridden else member
+
+    @property
     def addresses(self) -> dict[int, PeerAddress]:
         """Where those nodes speak Raft, by what was said last. One whose removal is not committed is among them: the
         removal may be cut off, and that node lead.
         """
-        return {member.node_id: member.address for each in self._known for member in each.configuration.members}
+        said = {member.node_id: member.address for each in self._known for member in each.configuration.members}
+        if self.override is not None and self.is_overridden:
+            said.update({peer: at for peer, at in self.override.addresses.items() if peer in said})
+        return said
 
     def append(self, index: int, configuration: Configuration) -> None:
         """A record that lies before what is settled comes late, to a log that is filled up to an installed state."""
@@ -211,24 +263,30 @@ def founded(config: RaftConfig) -> Membership:
 
 
 def recovered(
-    founders: Configuration, applied: tuple[int, bytes] | None, records: Iterable[tuple[int, bytes]]
+    founders: Configuration,
+    applied: tuple[int, bytes] | None,
+    records: Iterable[tuple[int, bytes]],
+    override: AddressOverride | None = None,
 ) -> Membership:
     """What a node starts with: the configuration that its index has applied, else the founding one, and then the
     `records` (index and payload) of its log behind that.
     """
     settled = InForce(0, founders) if applied is None else InForce(applied[0], decode_configuration(applied[1]))
     later = [InForce(index, decode_configuration(payload)) for index, payload in records if index > settled.index]
-    return Membership(settled, later)
+    return Membership(settled, later, override)
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
     """The payload of a configuration record."""
-    return _encoder.encode(configuration)
+    return _encoder.encode(FEATURES.at(configuration, configuration.feature_level))
 
 
 def decode_configuration(payload: bytes) -> Configuration:
-    """ProtocolError when it is none, or has no voter, or a node twice."""
+    """ProtocolError when it is none, or has no voter, or a node twice; UnknownFeatureLevel when it is above what this
+    build knows: the rest of it may then have any form.
+    """
     try:
+        FEATURES.require_known(read_level(payload), "this log")
         found = _decoder.decode(payload)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"malformed configuration: {error}") from error
@@ -243,17 +301,47 @@ def is_next(current: Configuration, following: Configuration) -> bool:
 
 
 def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine: StateMachine) -> Membership:
-    """The configurations that the node's index and log know; those of `config` where they know none."""
+    """The configurations that the node's index and log know; those of `config` where they know none.
+    UnknownFeatureLevel when they are at a level that this build does not work at.
+    """
     founders = founding(config)
+    if config.override is not None and _is_blank(commit_log):
+        log.warning(
+            "this node's directory is empty, and addresses are only overridden where a cluster is: it founds none, and "
+            "waits to be filled. Is its volume mounted? To begin a new cluster leave --override-addresses out"
+        )
+        founders = Configuration()
     indexes = commit_log.indexes_of_kind(KIND_CONFIG, state_machine.applied_index + 1)
     records = [(index, commit_log.entry(index).payload) for index in indexes]
-    membership = recovered(founders, state_machine.configuration, records)
-    if membership.index and founders.members and addresses_of(membership.current) != addresses_of(founders):
-        log.warning(
-            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s",
-            ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in membership.current.members),
-        )
+    membership = recovered(founders, state_machine.configuration, records, config.override)
+    FEATURES.require_supported(membership.current.level, "this log")
+    _tell_differences(config, membership)
     return membership
+
+
+def _is_blank(commit_log: CommitLog) -> bool:
+    """Whether it holds its genesis record alone."""
+    return commit_log.last_index == 1 and commit_log.base.index == 0
+
+
+def _tell_differences(config: RaftConfig, membership: Membership) -> None:
+    """Between what a node was given and what its log says."""
+    current, given = membership.current, founding(config).members
+    listed = ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in current.members)
+    if membership.is_overridden and config.override is not None:
+        unknown = sorted(config.override.addresses.keys() - {member.node_id for member in current.members})
+        log.warning(
+            "the given addresses count until a leader has written them into the log, which says %s%s",
+            listed,
+            f"; not in the cluster, so left out: {unknown}" if unknown else "",
+        )
+    elif membership.index and given and addresses_of(current) != {each.node_id: each.address for each in given}:
+        log.warning(
+            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s. If "
+            "the nodes have moved to where the configuration says, start all of them with --override-addresses %d",
+            listed,
+            current.override + 1,
+        )
 
 
 def addresses_of(configuration: Configuration) -> dict[int, PeerAddress]:
@@ -262,6 +350,22 @@ def addresses_of(configuration: Configuration) -> dict[int, PeerAddress]:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Configuration)
+
+
+def _moved(member: Member, override: AddressOverride) -> Member:
+    at = override.addresses.get(member.node_id, member.address)
+    url = override.urls.get(member.node_id, member.url)
+    return msgspec.structs.replace(member, host=at.host, port=at.port, url=url)
+
+
+def _all_apart(configuration: Configuration) -> Configuration:
+    """Itself; MembershipRefused when two of its nodes are in one place."""
+    taken: dict[PeerAddress | str, int] = {}
+    for member in configuration.members:
+        for place in (member.address, member.url):
+            if place and taken.setdefault(place, member.node_id) != member.node_id:
+                raise MembershipRefused("node_exists", f"nodes {taken[place]} and {member.node_id} would both be there")
+    return configuration
 
 
 def _sorted(members: Iterable[Member]) -> tuple[Member, ...]:

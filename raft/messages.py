@@ -1,6 +1,7 @@
 """What peers say to each other, and its bytes.
 
-Every message but `Vitals` carries its sender's current term (row 4). A frame is
+Every message but those of the handshake, `Vitals`, `Compare` and `Compared` carries its sender's current term (row
+4). A frame is
 
     u32 body_length | u32 header_length | u32 crc32c of the header | header (msgpack) | payloads
 
@@ -9,6 +10,7 @@ length and CRC32C of each in the header. Nothing is ever unpickled: headers are 
 refused.
 """
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -19,7 +21,8 @@ from msgspec import Meta
 
 from raft.errors import ProtocolError
 from raft.membership import decode_configuration
-from store.record import KIND_CONFIG, KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
+from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, UnknownFeatureLevel
+from store.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry
 
 FRAME = struct.Struct("<III")
 MAX_FRAME_BYTES = 96 * 1024 * 1024
@@ -30,39 +33,94 @@ CHUNK_BYTES_MAX = 1024 * 1024
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """What indexes and terms can be on disk; a term that comes from here can still be raised there."""
 
+COMPARED_MAX = 4
+"""Entries that one message asks the hashes of: each may cost its receiver the reading of a sidecar."""
+AGREES_MAX = 64
+Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
+ChainLink = tuple[Natural, Natural, Crc]
+"""A `store.record_chain.Link`."""
+
 Incarnation = Annotated[str, Meta(max_length=64)]
 """Identifies a data directory (cluster/data_directory.py)."""
 
 
-class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """First frame of a connection, from its opener: who I am, and whom I mean."""
+NAME_BYTES_MAX = 100
+Name = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
+Nonce = Annotated[bytes, Meta(max_length=32)]
+Digest = Annotated[bytes, Meta(max_length=32)]
 
-    cluster_id: str
+
+class Build(msgspec.Struct, array_like=True, frozen=True):
+    """What a process runs, as it names itself to its peers. A later version may say more: in the handshake, elements
+    beyond those that are known are left alone.
+    """
+
+    version: Annotated[str, Meta(max_length=64)] = ""
+    level_min: Natural = 1
+    """The feature levels that it works at (raft/feature_levels.py)."""
+    level_max: Natural = 1
+
+    def knows(self, level: int) -> bool:
+        return self.level_min <= level <= self.level_max
+
+
+class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """First frame of a connection, from its opener: who I am, and whom I mean (raft/handshake.py).
+
+    The first five elements stay where they are for ever: so nodes of any two versions tell each other theirs.
+    """
+
+    cluster_id: Name
     node_id: Natural
     target_node_id: Natural
     protocol: Natural
     incarnation: Incarnation
     """As in Welcome: messages of a disk that is gone no longer count."""
-    address: str = ""
+    address: Annotated[str, Meta(max_length=300)] = ""
     """HOST:PORT where the sender listens: for a receiver that does not know it yet."""
     configuration_index: Natural = 0
     """Of the record that brought the configuration in force at the sender."""
-    origin: str = ""
-    """That configuration's."""
+    cluster_uid: Name = ""
+    """Of the cluster the sender's disk belongs to; empty before it knows."""
+    lane: Natural = 0
+    """Which of the sender's connections this is (raft/lanes.py)."""
+    nonce: Nonce = b""
+    build: Build = Build()
+
+
+class Challenge(msgspec.Struct, array_like=True, tag=17, frozen=True):
+    """The answer to Hello, whatever it said: prove that you know the cluster's secret."""
+
+    nonce: Nonce
+
+
+class Proof(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """The opener's answer to Challenge."""
+
+    proof: Digest
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """The answer to Hello; `refusal` says in words why the connection is closed, or is empty."""
+    """The answer to Proof; `refusal` says in words why the connection is closed, or is empty."""
 
     node_id: Natural
-    refusal: str
+    refusal: Annotated[str, Meta(max_length=1024)]
     incarnation: Incarnation
-    """Changes when the node's data directory is made anew: what it acknowledged before, it has lost."""
+    """Changes when the node's data directory is made anew: what it acknowledged before, it has lost. Empty in a
+    refusal: it is nobody else's business.
+    """
     removed: bool = False
     """Refused because a committed configuration, later than what the opener knows, does not have it."""
+    proof: Digest = b""
+    """Of the acceptor; empty in a refusal of an opener that has proven nothing."""
+    build: Build = Build()
+    feature_level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] = FIRST_LEVEL
+    """In force in the acceptor's cluster as far as it knows: an opener that does not work at it ends (exit code 7)."""
+    feature_version: Annotated[str, Meta(max_length=VERSION_LENGTH_MAX)] = ""
+    """The first version that knows that level."""
 
 
-class PreVote(msgspec.Struct, array_like=True, tag=3, frozen=True):
+class PreVote(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=3, frozen=True):
     """Would you vote for me in term + 1? Changes nothing on either side (Raft thesis 9.6)."""
 
     term: Natural
@@ -72,25 +130,25 @@ class PreVote(msgspec.Struct, array_like=True, tag=3, frozen=True):
     """The asker's log is blank: only the first election of a cluster is for such candidates."""
 
 
-class PreVoteReply(msgspec.Struct, array_like=True, tag=4, frozen=True):
+class PreVoteReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=4, frozen=True):
     term: Natural
     asked_term: Natural
     granted: bool
 
 
-class RequestVote(msgspec.Struct, array_like=True, tag=5, frozen=True):
+class RequestVote(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=5, frozen=True):
     term: Natural
     last_index: Natural
     last_term: Natural
     first_election: bool
 
 
-class VoteReply(msgspec.Struct, array_like=True, tag=6, frozen=True):
+class VoteReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=6, frozen=True):
     term: Natural
     granted: bool
 
 
-class EntryHeader(msgspec.Struct, array_like=True, frozen=True):
+class EntryHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     index: Natural
     term: Natural
     kind: Annotated[int, Meta(ge=KIND_ENTRY, le=KIND_CONFIG)]
@@ -98,7 +156,7 @@ class EntryHeader(msgspec.Struct, array_like=True, frozen=True):
     crc: Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
-class AppendEntries(msgspec.Struct, array_like=True, tag=7, frozen=True):
+class AppendEntries(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=7, frozen=True):
     """Entries after (prev_index, prev_term), or none: a heartbeat. `payloads` travel behind the header."""
 
     term: Natural
@@ -108,9 +166,11 @@ class AppendEntries(msgspec.Struct, array_like=True, tag=7, frozen=True):
     headers: tuple[EntryHeader, ...] = ()
     commit_term: Natural = 0
     """Of the entry at `commit_index`: also a node whose log does not reach that far knows then which one it is."""
+    chain: ChainLink | None = None
+    """Of the sender's log behind the last of these entries, or at `prev_index`; None where it does not know it."""
 
 
-class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
+class AppendReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=8, frozen=True):
     """`success`: the follower's fsynced log equals the leader's up to match_index.
 
     Otherwise: the entry before `rejected_prev + 1` did not match; the leader should go on from `hint`, the first
@@ -128,15 +188,17 @@ class AppendReply(msgspec.Struct, array_like=True, tag=8, frozen=True):
     counts: bool = True
     votes: bool = False
     """The follower would vote: its disk holds everything it ever acknowledged (raft/rejoin.py)."""
+    heartbeat: bool = False
+    """To an append without entries: it says nothing of entries that are on their way."""
 
 
-class TimeoutNow(msgspec.Struct, array_like=True, tag=9, frozen=True):
+class TimeoutNow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=9, frozen=True):
     """Leadership transfer: stand for election at once (Raft thesis 3.10)."""
 
     term: Natural
 
 
-class SnapshotBegin(msgspec.Struct, array_like=True, tag=10, frozen=True):
+class SnapshotBegin(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=10, frozen=True):
     """Message 0 of a transfer: the leader's state after entry `index`, for a peer that its log no longer reaches."""
 
     term: Natural
@@ -152,7 +214,7 @@ class SnapshotBegin(msgspec.Struct, array_like=True, tag=10, frozen=True):
     estimated_pairs: Natural
 
 
-class SnapshotChunk(msgspec.Struct, array_like=True, tag=11, frozen=True):
+class SnapshotChunk(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=11, frozen=True):
     """Messages 1, 2, ... of a transfer: the next portion of the stream of pairs."""
 
     term: Natural
@@ -161,7 +223,7 @@ class SnapshotChunk(msgspec.Struct, array_like=True, tag=11, frozen=True):
     data: Annotated[bytes, Meta(max_length=CHUNK_BYTES_MAX)]
 
 
-class SnapshotEnd(msgspec.Struct, array_like=True, tag=12, frozen=True):
+class SnapshotEnd(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=12, frozen=True):
     """The last message of a transfer: what must have arrived by then."""
 
     term: Natural
@@ -171,7 +233,7 @@ class SnapshotEnd(msgspec.Struct, array_like=True, tag=12, frozen=True):
     checksum: Annotated[bytes, Meta(max_length=64)]
 
 
-class SnapshotAck(msgspec.Struct, array_like=True, tag=13, frozen=True):
+class SnapshotAck(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=13, frozen=True):
     """The first `received` messages of the transfer were taken, none after them."""
 
     term: Natural
@@ -179,7 +241,7 @@ class SnapshotAck(msgspec.Struct, array_like=True, tag=13, frozen=True):
     received: Natural
 
 
-class SnapshotReject(msgspec.Struct, array_like=True, tag=14, frozen=True):
+class SnapshotReject(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=14, frozen=True):
     """The transfer is not, or no longer, taken; the reason is for operators."""
 
     term: Natural
@@ -187,7 +249,7 @@ class SnapshotReject(msgspec.Struct, array_like=True, tag=14, frozen=True):
     reason: Annotated[str, Meta(max_length=1024)]
 
 
-class Recall(msgspec.Struct, array_like=True, tag=16, frozen=True):
+class Recall(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=16, frozen=True):
     """First message of a connection: what the sender knows the receiver's disk to have held (raft/knowledge.py)."""
 
     term: Natural
@@ -196,9 +258,58 @@ class Recall(msgspec.Struct, array_like=True, tag=16, frozen=True):
     spoken_term: Natural
     acked_term: Natural
     acked_index: Natural
+    superseded: bool = False
+    """The receiver has had another disk since that one."""
 
 
-class Vitals(msgspec.Struct, array_like=True, tag=15, frozen=True):
+class DiskVitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """How the disk under the sender's log is (raft/disk_health.py)."""
+
+    free_bytes: Natural
+    is_low: bool
+    """There is no room for more: as leader this node would refuse writes."""
+    sync_ms: Natural | None = None
+    """How long a sync takes at the moment; None while there was none lately."""
+
+
+class StateAt(NamedTuple):
+    """A replica behind an entry: its state (store/state_history.py), and the chain of its log."""
+
+    index: Natural  # type: ignore[assignment]  # hides tuple.index
+    state_hash: Annotated[bytes, Meta(max_length=64)]
+    """Empty if only the chain is known."""
+    rows_from: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+    rows_hash: Crc
+    chain: ChainLink | None = None
+
+
+class ReplicaState(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """What the sender of `Vitals` has applied, and how it compares with others (raft/replicas.py)."""
+
+    kind: Natural
+    """How its hashes are computed; those of another kind are not compared."""
+    at: StateAt
+    votes: bool
+    agrees: Annotated[tuple[tuple[Natural, Natural], ...], Meta(max_length=AGREES_MAX)]
+    """The nodes that it has found to be equal to it, and at which entry last."""
+    differs_from: Natural = 0
+    """It knows that it is the one that differs, from about this entry on; 0 while it does not."""
+
+
+class Compare(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=19, frozen=True):
+    """What are your hashes at these entries?"""
+
+    indexes: Annotated[tuple[Natural, ...], Meta(max_length=COMPARED_MAX)]
+
+
+class Compared(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=20, frozen=True):
+    """The answer, as far as they are known."""
+
+    kind: Natural
+    states: Annotated[tuple[StateAt, ...], Meta(max_length=COMPARED_MAX)]
+
+
+class Vitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=15, frozen=True):
     """How the sender is, told to every other node once an interval. It has no term, and proves no leader alive: a node
     adopts nothing from it, it compares (raft/clock_agreement.py).
     """
@@ -211,10 +322,26 @@ class Vitals(msgspec.Struct, array_like=True, tag=15, frozen=True):
     """The last `steady_ms` that the receiver has sent, so that it knows the round trip; None before it has."""
     held_ms: Natural = 0
     """How long the sender has had that."""
+    replica: ReplicaState | None = None
+    """None from a node that has nothing to compare."""
+    disk: DiskVitals | None = None
+    unapplied: Natural = 0
+    """Entries that the sender knows to be committed and has yet to apply."""
+
+
+class Arrived(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=21, frozen=True):
+    """The number of bytes that came by a data lane since its handshake, whole messages or not. Goes back by the same
+    connection, and is an answer: the sender lives, in this term.
+    """
+
+    term: Natural
+    total_bytes: Natural
 
 
 SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd
 SnapshotAnswer = SnapshotAck | SnapshotReject
+Comparison = Compare | Compared
+Receipt = SnapshotAnswer | Arrived
 RaftMessage = (
     PreVote
     | PreVoteReply
@@ -225,10 +352,12 @@ RaftMessage = (
     | TimeoutNow
     | Recall
     | SnapshotMessage
-    | SnapshotAnswer
+    | Receipt
     | Vitals
+    | Comparison
 )
-Message = Hello | Welcome | RaftMessage
+Handshake = Hello | Challenge | Proof | Welcome
+Message = Handshake | RaftMessage
 
 
 class Append(NamedTuple):
@@ -243,21 +372,29 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def make_append(
-    term: int, prev_index: int, prev_term: int, commit_index: int, entries: Sequence[Entry], commit_term: int = 0
+    term: int,
+    prev_index: int,
+    prev_term: int,
+    commit_index: int,
+    entries: Sequence[Entry],
+    commit_term: int = 0,
+    chain: ChainLink | None = None,
 ) -> Append:
     headers = tuple(
         EntryHeader(entry.index, entry.term, entry.kind, len(entry.payload), crc32c(entry.payload)) for entry in entries
     )
-    return Append(AppendEntries(term, prev_index, prev_term, commit_index, headers, commit_term), entries)
+    return Append(AppendEntries(term, prev_index, prev_term, commit_index, headers, commit_term, chain), entries)
 
 
-def encode(message: Message | Append) -> list[bytes]:
-    """The frame's parts, for one vectored write; payloads are not copied."""
+def encode(message: Message | Append, level: int = LEVEL_MAX) -> list[bytes]:
+    """The frame's parts, for one vectored write, as a peer of feature level `level` knows them; no payload is copied.
+    ValueError for a message above that level.
+    """
     payloads: list[bytes] = []
     if isinstance(message, Append):
         payloads = [entry.payload for entry in message.entries]
         message = message.message
-    header = _encoder.encode(message)
+    header = _encoder.encode(FEATURES.at(message, level))
     body_length = len(header) + sum(map(len, payloads))
     return [FRAME.pack(body_length, len(header), crc32c(header)) + header, *payloads]
 
@@ -281,6 +418,11 @@ def decode(body: memoryview, header_length: int, header_crc: int) -> Message | A
     return Append(message, _decode_entries(message, body[header_length:]))
 
 
+def is_name(payload: bytes) -> bool:
+    """Whether that is what a no-op says: nothing, or the name of a cluster."""
+    return len(payload) <= NAME_BYTES_MAX and payload.isascii()
+
+
 def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]:
     entries: list[Entry] = []
     start, expected, term = 0, message.prev_index + 1, message.prev_term
@@ -291,7 +433,10 @@ def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]
         if len(payload) != header.length or crc32c(payload) != header.crc:
             raise ProtocolError(f"entry {header.index} was damaged on the way")
         if header.kind == KIND_CONFIG:
-            decode_configuration(payload)
+            with contextlib.suppress(UnknownFeatureLevel):  # no fault of the connection: who takes the entry says so
+                decode_configuration(payload)
+        elif header.kind == KIND_NOOP and not is_name(payload):
+            raise ProtocolError(f"the no-op of entry {header.index} names no cluster")
         entries.append(Entry(payload, header.index, header.term, header.kind, -1))
         start, expected, term = start + header.length, expected + 1, header.term
     if start != len(payloads):

@@ -2,24 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from raft.applying import Applying
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
 from raft.clock_agreement import ClockAgreement
-from raft.config import RaftConfig
+from raft.cluster_name import ClusterName
+from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
+from raft.feature_levels import FeatureLevels
+from raft.handing_over import hand_over
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
 from raft.membership import Configuration, recover_membership
-from raft.proposals import Applied, ProposalQueue
+from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
 from raft.transport import TcpTransport
 from store.command import Proposal
 from store.commit_log import CommitLog
+from store.differs import DiffersMark
+from store.features import LevelOf, UnknownFeatureLevel
 from store.hard_state import HardState
 from store.install import SnapshotStore
 from store.log_errors import DiskFull
@@ -32,15 +38,11 @@ log = logging.getLogger(__name__)
 TICKS_PER_HEARTBEAT = 4
 COMMIT_NOTICE_MS = 5
 """Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
-FLUSH_WORK_MS = 500
-"""The index is brought to disk after so much processor time of apply: about as long a restart takes to apply again what
-is not there. Entries do not tell: one costs 20 microseconds, another a millisecond."""
-HAND_OVER_TIMEOUT_MS = 3_000
-"""How long a stopping leader waits for another to take over before it just leaves."""
 
 
 class PeerStatus(NamedTuple):
     connected: bool
+    """And it has said something within two election timeouts."""
     match_index: int
     """Leader only: how far the peer's fsynced log is known to equal ours; 0 elsewhere."""
     snapshot_percent: int | None = None
@@ -67,54 +69,70 @@ class RaftNode:
         snapshot_store: SnapshotStore | None = None,
         on_installed: Callable[[], None] = lambda: None,
         on_forgotten: Callable[[], None] = lambda: None,
+        differs: DiffersMark | None = None,
+        on_outdated: Callable[[str], None] | None = None,
+        on_feature_level: Callable[[LevelOf], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without a `snapshot_store` it neither sends nor takes snapshots. `on_installed()` is called at most once,
         when the node has to be stopped, closed and opened again, to start with a snapshot it has taken; so is
         `on_forgotten()`, when its disk was put back to an earlier state: it then needs another incarnation.
+        `on_outdated(reason)` takes the place of `on_fatal` when this build does not know the cluster's feature level;
+        UnknownFeatureLevel is raised here when the log says so already. `on_feature_level` is told the log's level
+        before that is written.
         """
-        self.config = config
-        self.node_id = config.node_id
+        self.config, self.node_id = config, config.node_id
         self.state_machine = state_machine
-        self._worked_s = clock.worked_s
-        self._unflushed_s = 0.0
-        self._log = commit_log
-        self._watermarks = watermarks
+        self._log, self._watermarks = commit_log, watermarks
         self._on_fatal = on_fatal
-        self._on_installed = on_installed
-        self._on_forgotten = on_forgotten
-        self._failed = self._stopping = self._handing_over = False
-        self._tick_scheduled = False
-        self._notice_scheduled = False
+        self._on_outdated = on_outdated or on_fatal
+        self._failed = self._stopping = self._handing_over = self._tick_scheduled = self._notice_scheduled = False
         self._on_applied: list[Callable[[], None]] = []
         self._transport = TcpTransport(config)
-        membership = recover_membership(config, commit_log, state_machine)
+        self.membership = membership = recover_membership(config, commit_log, state_machine)
+        """The nodes, with the addresses that count, and what of that is settled."""
+        name = ClusterName(config, state_machine, membership)
+        self._transport.cluster_uid = lambda: name.uid
         self._transport.set_membership(membership)
+        self.why_unconnected = self._transport.why_unconnected
         self.clocks = ClockAgreement.of(config, clock, membership)
         self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
         """What an entry proposed now would be stamped with."""
+        journal = Journal(commit_log, hard_state, state_machine.applied_index, watermarks)
+        journal.opening = name.opening
         self._raft = SafeSyncObj(
             config,
-            Journal(commit_log, hard_state, state_machine.applied_index, watermarks),
+            journal,
             self._transport,
-            self._apply,
+            Applying(state_machine, clock.worked_s),
             state_machine.applied_index,
             membership,
             snapshot_store,
-            partial(self._fall_silent, self._on_installed),
+            partial(self.fall_silent, on_installed),
         )
-        self._raft.on_forgotten = partial(self._fall_silent, self._on_forgotten)
+        self._raft.on_forgotten = partial(self.fall_silent, on_forgotten)
         self._raft.clocks = self.clocks
+        self._raft.on_feature_level = on_feature_level
+        self._transport.on_outdated = self._fail_with
+        on_feature_level(membership.current.level)
+        self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
+        self.replicas = self._raft.compare_replicas(state_machine.history, differs)
+        """Whether this replica differs from the others, or others do (raft/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         # whatever arrives for the handlers may change what is due: a tick follows
         self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
         self._transport.setOnNodeConnectedCallback(self._guarded(self._transport._onNodeConnectedCallback))
         self._transport.setOnNodeDisconnectedCallback(self._guarded(self._transport._onNodeDisconnectedCallback))
+        self.feature_levels = FeatureLevels(
+            self._raft, config.node_id, self._transport.build_of, self.propose_configuration
+        )
+        self._transport.on_data_arrives = lambda peer: None if self._failed else self._raft.data_arrives(peer)
         self._proposals = ProposalQueue(
             self._append_entry,
             self._raft.durable_on,
             self.clock_ms,
             self.clocks.is_sure,
+            lambda: self.feature_levels.in_force,
             max_entry_bytes=config.max_entry_bytes,
             max_entries_in_flight=config.max_entries_in_flight,
             max_in_flight_bytes=config.max_in_flight_bytes,
@@ -194,7 +212,9 @@ class RaftNode:
     def peers(self) -> dict[int, PeerStatus]:
         return {
             peer: PeerStatus(
-                self._transport.is_connected(peer), self._raft.match_index(peer), self._raft.snapshots.sending(peer)
+                self._transport.is_connected(peer) and self.presence.is_present(peer),
+                self._raft.match_index(peer),
+                self._raft.snapshots.sending(peer),
             )
             for peer in self._raft.peer_ids
         }
@@ -226,7 +246,7 @@ class RaftNode:
         self._sync_thread = SyncThread(
             self._log,
             self._watermarks,
-            on_synced=partial(self._loop.call_soon_threadsafe, self._after_sync),
+            on_synced=lambda took_s: self._loop.call_soon_threadsafe(self._after_sync, took_s),
             on_failed=lambda error: self._loop.call_soon_threadsafe(self._sync_failed, error),
         )
         await self._transport.start()
@@ -241,23 +261,12 @@ class RaftNode:
         self._raft.snapshots.stop_receiving("this node stops")
         self._proposals.fail_waiting(NodeStopped("the node is stopping"))
         if self._raft.role == LEADER and self._raft.other_voters and not self._failed:
-            await self._hand_over()
+            await hand_over(self._raft)
         self._ticker.cancel()
         await asyncio.gather(self._ticker, return_exceptions=True)
         await self._transport.stop()
         self._failed = True  # nothing of what still arrives is for us
         await asyncio.to_thread(self._sync_thread.stop)
-
-    async def _hand_over(self) -> None:
-        """Raft thesis 3.10: once a follower has everything, it is told to stand for election at once."""
-        try:
-            async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
-                while self._raft.role == LEADER:
-                    self._raft.ask_successor()
-                    await asyncio.sleep(self.config.heartbeat_ms / 1000)
-            log.info("leadership handed over")
-        except TimeoutError:
-            log.warning("nobody took over within %d ms; leaving as leader", HAND_OVER_TIMEOUT_MS)
 
     # --- membership --------------------------------------------------------------------------------------------
 
@@ -266,7 +275,7 @@ class RaftNode:
         if self._raft.role == LEADER and self._raft.other_voters:
             self._handing_over = True
             try:
-                await self._hand_over()
+                await hand_over(self._raft)
             finally:
                 self._handing_over = False
         return bool(self._raft.role != LEADER)
@@ -279,18 +288,13 @@ class RaftNode:
         """
         self._check_leads()
         following = change(self._raft.configuration)
-        future: asyncio.Future[Entry] = self._loop.create_future()
-
-        def on_outcome(entry: Entry | None, outcome: Any) -> None:
-            if future.done():
-                return
-            if entry is None:
-                future.set_exception(outcome)
-            else:
-                future.set_result(entry)
-
+        future, on_outcome = awaited(self._loop)
         self._appending(lambda: self._raft.propose_configuration(following, on_outcome))
         return future
+
+    async def check_answers(self, node_id: int, address: PeerAddress) -> None:
+        """OSError, TimeoutError, UnicodeError or ProtocolError unless that node of this cluster answers there."""
+        await self._transport.check_answers(node_id, address)
 
     def is_caught_up(self, peer: int) -> bool:
         """Leader: whether that node has everything but the newest entries, and may vote."""
@@ -302,15 +306,19 @@ class RaftNode:
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
-    def propose(self, proposal: Proposal) -> "asyncio.Future[Applied]":
+    def propose(self, proposal: Proposal) -> Proposed:
         """Resolves when the command is fsynced on a majority and applied here.
 
-        Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped. The awaitable raises
-        Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry with the same
-        id), DiskFull.
+        Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped, FeatureNotEnabled. The
+        awaitable raises Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry
+        with the same id), DiskFull.
         """
         self._check_leads()
         return self._proposals.submit(proposal)
+
+    def refuse_waiting(self, error: RaftError) -> None:
+        """Whoever waits for a place in the log is told this: nothing of it was appended."""
+        self._proposals.fail_waiting(error)
 
     def _check_leads(self) -> None:
         if self._stopping or self._failed:
@@ -318,7 +326,9 @@ class RaftNode:
         if self._handing_over:
             raise NoLeader("leadership is being handed over")
         if self._raft.role != LEADER:
-            raise NoLeader("no leader is known") if self.leader_id is None else NotLeader(self.leader_id)
+            if self.leader_id is None:
+                raise NoLeader(self.leadership.why_nobody_leads())
+            raise NotLeader(self.leader_id)
 
     def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
         return self._appending(partial(self._raft.propose, payload, on_outcome))
@@ -326,21 +336,15 @@ class RaftNode:
     def _appending(self, append: Callable[[], int]) -> int:
         try:
             index = append()
-        except (RaftError, DiskFull):
+        except (RaftError, DiskFull) as error:
+            if isinstance(error, DiskFull):
+                self.disks.on_log_full()
             raise  # nothing was appended; the proposers are told
         except Exception as error:
             self._fail_with(error)
             raise
         self._sync_thread.request()
         return index
-
-    def _apply(self, entries: Sequence[Entry], may_go_on: Callable[[], bool]) -> list[Any]:
-        begun_s = self._worked_s()
-        results = self.state_machine.apply(entries, may_go_on)
-        self._unflushed_s += self._worked_s() - begun_s
-        if self._unflushed_s >= FLUSH_WORK_MS / 1000 and self.state_machine.begin_flush():
-            self._unflushed_s = 0.0
-        return results
 
     # --- driving -----------------------------------------------------------------------------------------------
 
@@ -374,9 +378,11 @@ class RaftNode:
             self._tick_scheduled = True
             self._loop.call_soon(self._tick)
 
-    def _after_sync(self) -> None:
+    def _after_sync(self, took_s: float | None) -> None:
         if self._failed:
             return
+        if took_s is not None:
+            self.disks.note_sync(took_s)
         try:
             self._raft.on_synced()
         except Exception as error:
@@ -397,6 +403,7 @@ class RaftNode:
             # before any answer leaves that goes by what this step has committed: they are written in a later one
             if self._raft.knowledge.write(self._raft.commit_index):
                 self._sync_thread.request()
+            self.feature_levels.tick()
         except DiskFull as error:
             log.warning("cannot stand for election: %s", error)
         except Exception as error:
@@ -423,13 +430,17 @@ class RaftNode:
             self._tick()
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
 
-    def _fall_silent(self, start_again: Callable[[], None]) -> None:
+    def fall_silent(self, start_again: Callable[[], None]) -> None:
         """This node will start again with another state: nothing of what it runs on may be promised now."""
         self._failed = True
         self._raft.gate.discard()
         start_again()
 
     def _fail_with(self, error: Exception) -> None:
+        if isinstance(error, UnknownFeatureLevel) and not self._failed:
+            self._failed = True
+            self._on_outdated(str(error))
+            return
         log.exception("the node cannot go on", exc_info=error)
         self._fail(f"{type(error).__name__}: {error}")
 

@@ -33,6 +33,17 @@ class Progress:
         self._stalled = False
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
         self._in_flight_bytes = 0
+        self._restarted = False
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether an append with entries is on its way, as far as is known."""
+        return bool(self._in_flight)
+
+    def take_restarted(self) -> bool:
+        """Once after each new beginning: what still waits to be sent is of no use any more."""
+        restarted, self._restarted = self._restarted, False
+        return restarted
 
     def may_send(self) -> bool:
         """Whether an append with entries fits now."""
@@ -49,8 +60,11 @@ class Progress:
         self._in_flight_bytes += size_bytes
         self._probe_sent = self.probing
 
-    def on_ack(self, match_index: int, *, counts: bool = True) -> None:
+    def on_ack(self, match_index: int, *, counts: bool = True, heartbeat: bool = False) -> None:
         """The follower has everything up to match_index on disk. A late ack of less changes nothing.
+
+        The answer to a `heartbeat` says nothing of entries on their way. It ends a probe when it
+        confirms where the logs meet and all that was sent is there: the answer to the probe itself may be lost.
 
         When it took only a part of a probe, its disk is full: the rest is tried again, at once while that gets on, then
         with the heartbeats. Until then no answer to something older, or to a heartbeat, opens the window.
@@ -63,6 +77,10 @@ class Progress:
         self.next_index = max(self.next_index, self.acked + 1)
         while self._in_flight and self._in_flight[0][0] <= self.acked:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
+        if heartbeat:
+            if not self._in_flight and not self._stalled and match_index >= self.next_index - 1:
+                self.probing = self._probe_sent = False
+            return
         if self.probing and self._in_flight:
             self.restart()
             self._probe_sent = self._stalled = not advanced
@@ -96,3 +114,4 @@ class Progress:
         self.probing, self._probe_sent, self._stalled = True, False, False
         self._in_flight.clear()
         self._in_flight_bytes = 0
+        self._restarted = True

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from raft.errors import Overloaded, ProposalTooLarge, RaftError
-from store.command import Proposal, encode_entry
+from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
+from store.command import Command, Proposal, encode_entry
 from store.errors import Refused
+from store.features import FEATURES
 from store.record import MAX_PAYLOAD_BYTES, Entry
 
 PROPOSAL_OVERHEAD_BYTES = 256
@@ -37,11 +38,17 @@ class Applied:
     durable_on: tuple[int, ...]
 
 
+class Proposed(asyncio.Future[Applied]):
+    """The outcome of a proposal to come. `is_in_log`: it can be committed from then on, whoever gives up."""
+
+    is_in_log = False
+
+
 class _Waiting(NamedTuple):
     proposal: Proposal
     size_bytes: int
     work_bytes: int
-    future: "asyncio.Future[Applied]"
+    future: Proposed
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -58,6 +65,7 @@ class ProposalQueue:
         durable_on: Callable[[int], tuple[int, ...]],
         clock_ms: Callable[[], int],
         clock_is_sure: Callable[[], bool],
+        feature_level: Callable[[], int] = lambda: FEATURES.maximum,
         *,
         max_entry_bytes: int,
         max_entries_in_flight: int,
@@ -67,6 +75,7 @@ class ProposalQueue:
         self._durable_on = durable_on
         self._clock_ms = clock_ms
         self._clock_is_sure = clock_is_sure
+        self._feature_level = feature_level
         self._max_entry_bytes = max_entry_bytes
         self._max_entries_in_flight = max_entries_in_flight
         self._max_in_flight_bytes = max_in_flight_bytes
@@ -77,13 +86,15 @@ class ProposalQueue:
         self.in_flight_bytes = 0
         """Proposed and not yet answered."""
 
-    def submit(self, proposal: Proposal) -> "asyncio.Future[Applied]":
+    def submit(self, proposal: Proposal) -> Proposed:
         """The future fails with RaftError, Refused or a LogError. A caller that cancels it stops the command only
         while that is not in the log.
 
-        Raises Overloaded when the bytes in flight would pass their limit; on an idle node one proposal always passes,
+        Raises FeatureNotEnabled for a command above the level in force: here passes whatever is proposed. Raises
+        Overloaded when the bytes in flight would pass their limit; on an idle node one proposal always passes,
         unless no log record can hold it: then ProposalTooLarge.
         """
+        require_enabled(proposal.command, self._feature_level())
         command_bytes = _command_bytes(proposal)
         size_bytes = PROPOSAL_OVERHEAD_BYTES + command_bytes + sum(map(len, proposal.blocks))
         if size_bytes > MAX_PAYLOAD_BYTES:
@@ -91,7 +102,7 @@ class ProposalQueue:
         if self.in_flight_bytes and self.in_flight_bytes + size_bytes > self._max_in_flight_bytes:
             raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(proposal, size_bytes, COMMAND_OVERHEAD_BYTES + command_bytes, loop.create_future())
+        waiting = _Waiting(proposal, size_bytes, COMMAND_OVERHEAD_BYTES + command_bytes, Proposed(loop=loop))
         self.in_flight_bytes += size_bytes
         self._waiting.append(waiting)
         self._schedule_flush(loop)
@@ -114,8 +125,12 @@ class ProposalQueue:
             self._entries_in_flight += 1
             try:
                 proposals = [waiting.proposal for waiting in group]
-                payload = encode_entry(timestamp_ms, proposals, in_doubt=not self._clock_is_sure())
+                payload = encode_entry(
+                    timestamp_ms, proposals, in_doubt=not self._clock_is_sure(), level=self._feature_level()
+                )
                 self._append_entry(payload, partial(self._on_outcome, group, timestamp_ms))
+                for waiting in group:
+                    waiting.future.is_in_log = True
             except Exception as error:  # nothing was appended: every reason is the proposers' to hear
                 self._entries_in_flight -= 1
                 for waiting in group:
@@ -161,6 +176,33 @@ class ProposalQueue:
         self.in_flight_bytes -= waiting.size_bytes
         if not waiting.future.done():
             waiting.future.set_exception(error)
+
+
+def awaited(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Entry]", Callable[[Entry | None, Any], None]]:
+    """A future, and the callback of an entry that resolves it: with the entry, or with why its outcome is unknown."""
+    future: asyncio.Future[Entry] = loop.create_future()
+
+    def on_outcome(entry: Entry | None, outcome: Any) -> None:
+        if future.done():
+            return
+        if entry is None:
+            future.set_exception(outcome)
+        else:
+            future.set_result(entry)
+
+    return future, on_outcome
+
+
+def require_enabled(command: Command, level: int) -> None:
+    """FeatureNotEnabled when a command, or a field that it uses, belongs to a level above the one in force."""
+    if level >= FEATURES.maximum:
+        return
+    needed = FEATURES.needed(command)
+    if needed > level:
+        raise FeatureNotEnabled(
+            f"this needs feature level {needed}, the cluster is at {level}; once every node runs KeelMQ "
+            f"{FEATURES.version_of(needed)} or later, raise it with 'keelmq cluster upgrade'"
+        )
 
 
 def _command_bytes(proposal: Proposal) -> int:

@@ -79,6 +79,10 @@ class SnapshotSender:
         self._progress_s = self._sent_s = now()
         self._fill()
 
+    def on_waiting(self) -> None:
+        """Something of it has not left yet: nothing is lost because it is not acknowledged."""
+        self._sent_s = now()
+
     def tick(self) -> None:
         if self._window and now() - self._sent_s > RESEND_TIMEOUTS * self._timeout_s:
             self._sent_s = now()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from raft.config import RaftConfig
-from raft.errors import SafetyViolation
+from raft.errors import ProtocolError
 from raft.library import LEADER, now
 from raft.messages import (
     SnapshotAnswer,
@@ -44,6 +44,7 @@ class Owner(Protocol):
 
     def send(self, peer: int, message: object) -> None: ...
     def follow(self, leader: int) -> None: ...
+    def data_waits(self, peer: int) -> bool: ...
     def probe_again(self, peer: int) -> None:
         """The transfer is over: find out from the log's base on what the peer has."""
         ...
@@ -157,6 +158,8 @@ class Snapshots:
             if sender.is_stalled:
                 self.forget(peer, "it does not get on")
                 owner.probe_again(peer)
+            elif owner.data_waits(peer):
+                sender.on_waiting()
             else:
                 sender.tick()
         if self._pins:
@@ -231,7 +234,7 @@ class Snapshots:
             owner.send(peer, SnapshotReject(owner.term, message.transfer, "there is a later leader"))
             return
         if owner.role == LEADER:
-            raise SafetyViolation(f"nodes {peer} and {owner.config.node_id} both lead term {message.term}")
+            raise ProtocolError(f"node {peer} claims to lead term {message.term}, which this node leads")
         owner.follow(peer)
         receiver = self._receiving_end()
         if receiver is None:

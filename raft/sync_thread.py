@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from raft.library import now
 from store.commit_log import CommitLog
 from store.watermarks import Watermarks
 
@@ -12,15 +13,16 @@ class SyncThread:
     """`request()` makes everything appended before it durable; requests made while a sync runs share the next one. The
     watermarks are synced behind the log, when that is wanted.
 
-    `on_synced()` and `on_failed(error)` are called in this thread. After a failure the thread has ended: a failed
-    fsync is never retried, since the kernel may have dropped the pages (invariant 2).
+    `on_synced(took_s)` and `on_failed(error)` are called in this thread; `took_s` is None where nothing was to be
+    synced. After a failure the thread has ended: a failed fsync is never retried, since the kernel may have dropped the
+    pages (invariant 2).
     """
 
     def __init__(
         self,
         log: CommitLog,
         watermarks: Watermarks,
-        on_synced: Callable[[], object],
+        on_synced: Callable[[float | None], object],
         on_failed: Callable[[BaseException], object],
     ) -> None:
         self._log = log
@@ -46,12 +48,13 @@ class SyncThread:
     def _run(self) -> None:
         while self._requests.get():
             self._requested = False  # before the sync: what is appended from here on asks again
+            synced_before, begun_s = self._log.synced_index, now()
             try:
-                self._log.sync()
+                synced = self._log.sync()
             except BaseException as error:
                 self._on_failed(error)
                 return
-            self._on_synced()
+            self._on_synced(now() - begun_s if synced > synced_before else None)
             if self._watermarks.sync_wanted:
                 try:
                     self._watermarks.sync()

@@ -1,51 +1,71 @@
-"""TCP between peers: one connection for each direction, opened by the sender.
+"""TCP between peers: two connections for each direction, one per lane (raft/lanes.py), opened by the sender.
 
-A connection starts with Hello and Welcome; who is of another cluster, or means another node, or is not in the
-configuration and cannot know a later one, is refused with a reason and never reaches the handlers (row 9). Who knows a
-later configuration may be its leader: it is heard, and dialled at the address it gives. Sending never blocks and may
-drop: Raft repeats what matters.
+A connection starts with a handshake (raft/handshake.py): who is of another cluster, or does not know its secret, or
+means another node, or is not in the configuration and cannot know a later one, never reaches the handlers (row 9). Who
+knows a later configuration may be its leader: it is heard, and dialled at the address it gives. Sending never blocks
+and may drop: Raft repeats what matters.
 """
 
 import asyncio
 import contextlib
 import logging
 import socket
-import ssl
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 from pysyncobj.node import Node as LibraryNode
 from pysyncobj.transport import Transport as LibraryTransport
 
-from raft.config import PeerAddress, RaftConfig, TlsConfig
+from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
+from raft.feature_levels import own_build, refusal_of_build
 from raft.frames import FrameProtocol
+from raft.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
+from raft.lanes import CONTROL, DATA, lane_of
 from raft.membership import Membership
-from raft.messages import MAX_FRAME_BYTES, Append, Hello, Message, Welcome, encode
+from raft.messages import (
+    MAX_FRAME_BYTES,
+    Append,
+    Arrived,
+    Build,
+    Challenge,
+    Handshake,
+    Hello,
+    Message,
+    Proof,
+    Welcome,
+    encode,
+)
+from raft.outgoing import Arriving, LanedSender, Outgoing
+from raft.peer_tls import make_client_tls, make_server_tls
+from raft.whereabouts import Whereabouts, is_reachable
+from raft.who_answers import check_answers
+from store.features import UnknownFeatureLevel
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 2
 KEEPALIVE_IDLE_S = 10
 """A connection on which nothing comes is probed after this: the other end of a receiver's only speaks when it sends."""
 HANDSHAKE_TIMEOUT_MS = 5_000
+TLS_CONNECT_TIMEOUT_MS = 3_000
+"""Instead of CONNECT_TIMEOUT_MS: several round trips, each behind what stands in the queue of a slow link."""
 CONNECT_TIMEOUT_MS = 1_000
 """A new attempt begins with a new packet; the kernel's repetitions of the old one come ever more rarely, and a network
 that is whole again would wait for them."""
 RECONNECT_MS = 200
 REMOVED_RECONNECT_MS = 2_000
 """A node that was removed goes on asking, but not so often, whether it is wanted again."""
-HANDSHAKE_FRAME_BYTES = 4096
-"""What a stranger may make this node keep before it has said who it is."""
+HANDSHAKES_MAX = 64
+"""Connections that have not said yet who they are; beyond it the oldest is closed."""
 REFUSED_MAX = 64
 """Nodes whose last refusal is remembered."""
-PORT_DIGITS_MAX, PORT_MAX = 5, 65535
-MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Beyond this much in a connection's buffer, messages to that peer are dropped."""
-USER_TIMEOUT_MS = 2_000
-"""Sent bytes that stay unacknowledged by the peer's kernel for this long break the connection: for the same reason."""
+USER_TIMEOUT_MS = {CONTROL: 2_000, DATA: 15_000}
+"""Sent bytes that stay unacknowledged by the peer's kernel for this long break the connection: for the same reason. On
+a slow link data may be late; when the network is gone the control lane finds out, and takes the data lane along."""
 
 
-class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is untyped
+class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the library is untyped
     """Hands messages of handshaken peers to the callback PySyncObj has set, on the loop.
 
     `set_membership` is called before anything else.
@@ -56,17 +76,27 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         self._config = config
         self._membership: Membership | None = None
         self._addresses: dict[int, PeerAddress] = {}
+        self.cluster_uid: Callable[[], str] = lambda: config.cluster_uid
+        """Of the cluster that this node belongs to."""
         self.removed_by: int | None = None
         """The node that said last that this one was removed from the cluster, until a leader is heard again."""
         self._peers: dict[int, LibraryNode] = {}
-        self._outgoing: dict[int, FrameProtocol] = {}
+        self.outgoing: dict[int, Outgoing] = {}
+        self._builds: dict[int, Build] = {}  # of peers that were connected, what they ran then
+        self.on_outdated: Callable[[UnknownFeatureLevel], None] = lambda _: None
+        """Called when a peer's cluster is at a level at which this build does not work."""
         self._incoming: set[FrameProtocol] = set()
-        self._senders: dict[int, FrameProtocol] = {}  # per peer, the incoming connection it uses
+        self._strangers: dict[FrameProtocol, None] = {}  # incoming, in the handshake; the oldest first
+        self._senders: dict[int, dict[int, FrameProtocol]] = {}  # per peer and lane, the incoming connection it uses
+        self.on_data_arrives: Callable[[int], int | None] = lambda peer: None
+        """Told which peer's data is arriving; returns the term to answer in, if there is an answer."""
         self._server: asyncio.Server | None = None
         self._dialers: dict[int, asyncio.Task[None]] = {}
         self._dialled: dict[int, PeerAddress] = {}
         self._guests: dict[int, PeerAddress] = {}  # not in the configuration, and heard all the same
+        self._whereabouts = Whereabouts()
         self._refused: dict[int, str] = {}
+        self._failures: dict[int, str] = {}  # per peer, why the last attempt to reach it failed
         self._started = False
         self._client_tls = make_client_tls(config.tls) if config.tls else None
         self._server_tls = make_server_tls(config.tls) if config.tls else None
@@ -89,7 +119,9 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         await asyncio.gather(*dialers, return_exceptions=True)
         if self._server is not None:
             await stop_listening(self._server)
-        for connection in [*self._outgoing.values(), *self._incoming]:
+        for outgoing in list(self.outgoing.values()):
+            outgoing.close()
+        for connection in list(self._incoming):
             connection.close()
 
     def set_membership(self, membership: Membership) -> None:
@@ -105,9 +137,8 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             self.removed_by = None
         for peer in [*self._senders]:
             if membership.is_stranger(peer, membership.settled.index) and peer not in self._guests:
-                connection = self._senders.pop(peer)
-                if connection.transport is not None:
-                    connection.transport.abort()
+                for connection in self._senders.pop(peer).values():
+                    connection.abort()
         self._dial_members()
 
     def _dial_members(self) -> None:
@@ -118,6 +149,7 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             if self._dialled.get(peer) != wanted.get(peer):
                 self._dialers.pop(peer).cancel()
                 del self._dialled[peer]
+                self._failures.pop(peer, None)
         for peer, address in wanted.items():
             if peer not in self._dialers:
                 self._dialled[peer] = address
@@ -127,15 +159,24 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
         return self._peers.setdefault(peer, LibraryNode(peer))
 
     def is_connected(self, peer: int) -> bool:
-        return peer in self._outgoing
+        return peer in self.outgoing
+
+    def why_unconnected(self, peer: int) -> str:
+        """What the last attempt of either side ended with, in words; empty while there is nothing to say."""
+        return "" if peer in self.outgoing else self._refused.get(peer) or self._failures.get(peer, "")
+
+    def build_of(self, peer: int) -> Build | None:
+        """What runs on a peer that is connected, by its word."""
+        return self._builds[peer] if peer in self.outgoing else None
 
     def send(self, peer: int, message: Message | Append) -> bool:
-        """Whether the message was handed to the connection; the payloads stay the caller's, unchanged until sent."""
-        connection = self._outgoing.get(peer)
-        if connection is None or connection.unsent_bytes > MAX_UNSENT_BYTES:
-            return False
-        connection.write(encode(message))
-        return True
+        """Whether the message was handed to its lane; the payloads stay the caller's, unchanged until sent."""
+        return self.send_by(lane_of(message), peer, message)
+
+    async def check_answers(self, node_id: int, address: PeerAddress) -> None:
+        """OSError, TimeoutError or ProtocolError unless that node of this cluster answers there."""
+        hello = msgspec.structs.replace(self._hello(node_id, CONTROL), node_id=node_id)
+        await check_answers(self._config, hello, address, self._client_tls)
 
     def destroy(self) -> None:
         """PySyncObj's way out; `stop` does the work."""
@@ -143,52 +184,86 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
     # --- outgoing ----------------------------------------------------------------------------------------------
 
     async def _keep_dialling(self, peer: int, address: PeerAddress) -> None:
-        last_failure = ""
+        failures, told = 0, dict[PeerAddress, str]()
         while True:
+            at = self._whereabouts.choose(peer, address, failures)
             try:
-                await self._dial(peer, address)
-                last_failure = ""
+                await self._dial(peer, at)
+                failures, told = 0, {}
             except (OSError, TimeoutError, ProtocolError, UnicodeError) as error:  # the last: no name of a host
-                failure = str(error) or type(error).__name__
-                if failure != last_failure:  # once per reason, not five times a second
-                    log.warning("no connection to node %d at %s:%d: %s", peer, address.host, address.port, failure)
-                last_failure = failure
+                failures += 1
+                failure = self._failures[peer] = str(error) or type(error).__name__
+                if told.get(at) != failure:  # once per place and reason, not five times a second
+                    log.warning("no connection to node %d at %s:%d: %s", peer, at.host, at.port, failure)
+                told = {**(told if at == address or address in told else {}), at: failure}
+            except UnknownFeatureLevel as error:
+                self.on_outdated(error)
+                return
             await asyncio.sleep((REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
 
     async def _dial(self, peer: int, address: PeerAddress) -> None:
-        """Connects, and returns when that connection has ended."""
+        """Connects both lanes, and returns when either of them has ended."""
+        async with (
+            self._opened(peer, address, CONTROL) as (control, welcome),
+            self._opened(peer, address, DATA) as (data, again),
+        ):
+            if again.incarnation != welcome.incarnation:
+                raise ProtocolError("two disks answer there")
+            node = self._node(peer)
+            outgoing = Outgoing(
+                control,
+                data,
+                self._config.election_timeout_ms,
+                welcome.build.level_max,
+                lambda sign: self._onMessageReceived(node, sign),
+            )
+            self.outgoing[peer], self._builds[peer] = outgoing, welcome.build
+            node.incarnation = welcome.incarnation
+            try:
+                log.info("connected to node %d", peer)
+                self._onNodeConnected(node)
+                await asyncio.wait((control.closed, data.closed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                outgoing.close()
+                if self.outgoing.get(peer) is outgoing:
+                    del self.outgoing[peer]
+                    self._onNodeDisconnected(node)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, peer: int, address: PeerAddress, lane: int) -> AsyncIterator[tuple[FrameProtocol, Welcome]]:
+        """A connection that was welcomed, for as long as the context lasts."""
+        hello = self._hello(peer, lane)
+        opening = Opening(self._config, hello)
         welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
-        def on_message(_: FrameProtocol, message: Message | Append) -> None:
-            if isinstance(message, Welcome) and not welcomed.done():
+        def on_message(connection: FrameProtocol, message: Message | Append) -> None:
+            if isinstance(message, Challenge) and not welcomed.done():
+                connection.write(encode(opening.prove(message)))
+            elif isinstance(message, Welcome) and not welcomed.done():
                 welcomed.set_result(message)
             else:
-                raise ProtocolError("only Welcome comes back on a sender's connection")
+                raise ProtocolError("only the handshake comes back on a sender's connection")
 
-        async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+        async with asyncio.timeout((TLS_CONNECT_TIMEOUT_MS if self._client_tls else CONNECT_TIMEOUT_MS) / 1000):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: FrameProtocol(on_message), address.host, address.port, ssl=self._client_tls
+                lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES),
+                address.host,
+                address.port,
+                ssl=self._client_tls,
             )
         try:
-            keep_alive(connection)
-            connection.write(encode(self._hello(peer)))
-            welcome = await self._await_welcome(peer, connection, welcomed)
-            self._outgoing[peer] = connection
-            self._node(peer).incarnation = welcome.incarnation
-            log.info("connected to node %d", peer)
-            self._onNodeConnected(self._node(peer))
-            await connection.closed
+            keep_alive(connection, lane)
+            connection.write(encode(hello))
+            yield connection, await self._await_welcome(peer, connection, opening, welcomed)
         finally:
             connection.close()
-            if self._outgoing.get(peer) is connection:
-                del self._outgoing[peer]
-                self._onNodeDisconnected(self._node(peer))
 
-    def _hello(self, peer: int) -> Hello:
+    def _hello(self, peer: int, lane: int) -> Hello:
         own, membership = self._config, self._membership
         assert membership is not None
-        member = membership.current.find(own.node_id)
-        address = member.address if member is not None else own.advertised or own.listen
+        member, address = membership.find(own.node_id), own.advertised or own.listen
+        if member is not None and not is_reachable(address):
+            address = member.address
         return Hello(
             own.cluster_id,
             own.node_id,
@@ -197,10 +272,15 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             own.incarnation,
             f"{address.host}:{address.port}",
             membership.index,
-            membership.current.origin,
+            self.cluster_uid(),
+            lane,
+            make_nonce(),
+            own_build(),
         )
 
-    async def _await_welcome(self, peer: int, connection: FrameProtocol, welcomed: asyncio.Future[Welcome]) -> Welcome:
+    async def _await_welcome(
+        self, peer: int, connection: FrameProtocol, opening: Opening, welcomed: asyncio.Future[Welcome]
+    ) -> Welcome:
         connection.closed.add_done_callback(lambda _: welcomed.cancel())
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_MS / 1000):
@@ -210,55 +290,92 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
             if connection.closed.done() and not (task is not None and task.cancelling()):
                 raise ProtocolError("the connection was closed during the handshake") from None
             raise
-        if welcome.removed:
-            if self.removed_by is None:
-                log.error("node %d says that this node was removed from the cluster", peer)
-            self.removed_by = peer
-        if welcome.refusal:
-            raise ProtocolError(f"refused: {welcome.refusal}")
-        if welcome.node_id != peer:
-            raise ProtocolError(f"node {welcome.node_id} answers there")
+        try:
+            opening.accept(welcome)
+        except Refusal as refusal:
+            if refusal.removed:
+                if self.removed_by is None:
+                    log.error("node %d says that this node was removed from the cluster", peer)
+                self.removed_by = peer
+            raise
+        assert self._membership is not None
+        refusal_here = refusal_of_build(welcome.build, self._membership.settled.configuration.level, peer)
+        if refusal_here:
+            raise ProtocolError(refusal_here)
         return welcome
 
     # --- incoming ----------------------------------------------------------------------------------------------
 
     def _accept(self) -> FrameProtocol:
-        connection = FrameProtocol(self._on_first_message)
-        connection.max_frame_bytes = HANDSHAKE_FRAME_BYTES
+        connection = FrameProtocol(self._on_hello, HANDSHAKE_FRAME_BYTES)
         self._incoming.add(connection)
+        self._strangers[connection] = None
+        if len(self._strangers) > HANDSHAKES_MAX:
+            self._drop(next(iter(self._strangers)))
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(HANDSHAKE_TIMEOUT_MS / 1000, connection.close)
-        connection.handshake_timer = timer
+        connection.handshake_timer = loop.call_later(HANDSHAKE_TIMEOUT_MS / 1000, self._drop, connection)
         connection.closed.add_done_callback(lambda _: self._forget(connection))
         if not self._started:  # accepted by the kernel before the end
             connection.close()
         return connection
 
+    def _drop(self, connection: FrameProtocol) -> None:
+        self._strangers.pop(connection, None)
+        connection.abort()
+
     def _forget(self, connection: FrameProtocol) -> None:
         self._incoming.discard(connection)
+        self._is_known(connection)
+
+    def _is_known(self, connection: FrameProtocol) -> None:
+        """Its handshake is over."""
+        self._strangers.pop(connection, None)
         if connection.handshake_timer is not None:
             connection.handshake_timer.cancel()
 
-    def _on_first_message(self, connection: FrameProtocol, message: Message | Append) -> None:
+    def _on_hello(self, connection: FrameProtocol, message: Message | Append) -> None:
         if not isinstance(message, Hello):
             raise ProtocolError("a connection starts with Hello")
-        refusal = self._refusal(message)
-        removed = bool(refusal) and self._was_removed(message)
-        connection.write(encode(Welcome(self._config.node_id, refusal, self._config.incarnation, removed)))
-        if refusal:
-            self._log_refusal(message.node_id, refusal)
-            connection.close()
+        admission = Admission(self._config, message)
+        if not admission.is_understood:
+            self._refuse(connection, message, admission.refuse_version())
             return
-        self._refused.pop(message.node_id, None)
-        if connection.handshake_timer is not None:
-            connection.handshake_timer.cancel()
-        keep_alive(connection)
+        connection.write(encode(admission.challenge))
+        connection.on_message = lambda _, answer: self._on_proof(connection, admission, answer)
+
+    def _on_proof(self, connection: FrameProtocol, admission: Admission, message: Message | Append) -> None:
+        if not isinstance(message, Proof):
+            raise ProtocolError("a challenge is answered with Proof")
+        assert self._membership is not None
+        hello = admission.hello
+        welcome = admission.answer(message, self._membership, self.cluster_uid())
+        if welcome.refusal:
+            self._refuse(connection, hello, welcome)
+            return
+        connection.write(encode(welcome))
+        self._refused.pop(hello.node_id, None)
+        self._is_known(connection)
+        keep_alive(connection, hello.lane)
         connection.max_frame_bytes = MAX_FRAME_BYTES
-        peer = self._node(message.node_id)
-        self._supersede(peer.id, connection)
-        if peer.id not in self._addresses:
-            self._welcome_guest(peer.id, message.address, connection)
-        connection.on_message = lambda _, received: self._deliver(peer, message.incarnation, received)
+        peer = self._node(hello.node_id)
+        self._supersede(peer.id, hello.lane, connection)
+        if hello.lane == DATA:
+            connection.on_bytes = Arriving(connection, lambda: self.on_data_arrives(peer.id))
+        else:
+            self._locate(peer.id, hello.address, connection)
+        connection.on_message = lambda _, received: self._deliver(peer, hello.incarnation, received)
+
+    def _locate(self, peer: int, address: str, connection: FrameProtocol) -> None:
+        """Where the peer says that it is, for as long as that connection stands."""
+        said = self._whereabouts.hear(peer, address, connection)
+        connection.closed.add_done_callback(lambda _: self._whereabouts.forget(peer, connection))
+        if peer not in self._addresses and said is not None:
+            self._welcome_guest(peer, said, connection)
+
+    def _refuse(self, connection: FrameProtocol, hello: Hello, welcome: Welcome) -> None:
+        connection.write(encode(welcome))
+        self._log_refusal(hello.node_id, welcome.refusal)
+        connection.close()
 
     def _log_refusal(self, node_id: int, refusal: str) -> None:
         """Once per node and reason: it asks again for ever."""
@@ -268,64 +385,34 @@ class TcpTransport(LibraryTransport):  # type: ignore[misc]  # the library is un
                 self._refused.clear()
             self._refused[node_id] = refusal
 
-    def _welcome_guest(self, peer: int, address: str, connection: FrameProtocol) -> None:
+    def _welcome_guest(self, peer: int, address: PeerAddress, connection: FrameProtocol) -> None:
         """Who is not in the configuration here is dialled as long as its own connection stands."""
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX) or int(port) > PORT_MAX:
-            return
-        self._guests[peer] = PeerAddress(host, int(port))
+        self._guests[peer] = address
         self._dial_members()
 
         def leaves(_: object) -> None:
-            if self._senders.get(peer) is connection:
+            if self._senders.get(peer, {}).get(CONTROL) is connection:
                 self._senders.pop(peer)
                 self._guests.pop(peer, None)
                 self._dial_members()
 
         connection.closed.add_done_callback(leaves)
 
-    def _supersede(self, peer: int, connection: FrameProtocol) -> None:
-        """A peer that dials anew has given its earlier connection up; what may still come out of it is stale."""
-        earlier = self._senders.get(peer)
-        self._senders[peer] = connection
-        if earlier is not None and earlier.transport is not None:
-            earlier.transport.abort()
-
-    def _refusal(self, hello: Hello) -> str:
-        own = self._config
-        if hello.cluster_id != own.cluster_id:
-            return f"this is cluster {own.cluster_id!r}, not {hello.cluster_id!r}"
-        if hello.target_node_id != own.node_id:
-            return f"this is node {own.node_id}, not {hello.target_node_id}"
-        if hello.protocol != PROTOCOL:
-            return f"this node speaks protocol {PROTOCOL}, not {hello.protocol}"
-        membership = self._membership
-        assert membership is not None
-        if membership.current.is_of_another_cluster(hello.origin):
-            return (
-                f"nodes {own.node_id} and {hello.node_id} are of two clusters named {own.cluster_id!r}: one of them "
-                "began anew on an empty disk; empty its data directory again and start it with --join"
-            )
-        if hello.node_id == own.node_id or membership.is_stranger(hello.node_id, hello.configuration_index):
-            if self._was_removed(hello):
-                return f"node {hello.node_id} was removed from the cluster"
-            return f"node {hello.node_id} is not a configured peer"
-        return ""
-
-    def _was_removed(self, hello: Hello) -> bool:
-        """By a configuration that is committed and that the opener does not know."""
-        own, membership = self._config, self._membership
-        assert membership is not None
-        return (
-            (hello.cluster_id, hello.target_node_id) == (own.cluster_id, own.node_id)
-            and hello.node_id != own.node_id
-            and membership.is_stranger(hello.node_id, hello.configuration_index)
-            and hello.configuration_index < membership.settled.index
-        )
+    def _supersede(self, peer: int, lane: int, connection: FrameProtocol) -> None:
+        """A peer that dials anew, control first, has given its earlier connections up; what may still come out of them
+        is stale.
+        """
+        senders = self._senders.setdefault(peer, {})
+        for earlier in (CONTROL, DATA) if lane == CONTROL else (DATA,):
+            if earlier in senders:
+                senders.pop(earlier).abort()
+        senders[lane] = connection
 
     def _deliver(self, peer: LibraryNode, incarnation: str, message: Message | Append) -> None:
-        if isinstance(message, Hello | Welcome):
+        if isinstance(message, Handshake):
             raise ProtocolError("a second handshake")
+        if isinstance(message, Arrived):
+            raise ProtocolError("nothing was sent by this connection")
         if getattr(peer, "incarnation", incarnation) != incarnation:
             return  # of a disk that is gone, or of one whose Welcome is still to come
         self._onMessageReceived(peer, message)
@@ -342,7 +429,7 @@ async def stop_listening(server: asyncio.Server) -> None:
     server.close()
 
 
-def keep_alive(connection: FrameProtocol) -> None:
+def keep_alive(connection: FrameProtocol, lane: int) -> None:
     """Small messages leave at once; a peer that vanished without a word is noticed."""
     sock: Any = connection.transport.get_extra_info("socket") if connection.transport else None
     if sock is None:
@@ -351,19 +438,4 @@ def keep_alive(connection: FrameProtocol) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-
-
-def make_client_tls(tls: TlsConfig) -> ssl.SSLContext:
-    """Presents our certificate; the peer's must be signed by the CA and name the host we dial."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file)
-    context.load_cert_chain(tls.certificate_file, tls.key_file)
-    return context
-
-
-def make_server_tls(tls: TlsConfig) -> ssl.SSLContext:
-    """Demands a certificate signed by the CA from every peer."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.ca_file)
-    context.load_cert_chain(tls.certificate_file, tls.key_file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS[lane])

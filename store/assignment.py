@@ -13,8 +13,10 @@ def assign(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue
     """
     if not held:
         return {}
-    wanted = set(queues)
-    kept = {member: sorted(queue for queue in held[member] if queue in wanted) for member in held}
+    wanted = dict.fromkeys(queues)
+    is_wanted = wanted.__contains__
+    # What a member holds is sorted already, so sorting it is one pass.
+    kept = {member: sorted(filter(is_wanted, queues_of_member)) for member, queues_of_member in held.items()}
     share, larger = divmod(len(wanted), len(held))
     assigned: dict[str, list[TopicQueue]] = {}
     room: dict[str, int] = {}
@@ -22,10 +24,14 @@ def assign(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue
         quota = share + (1 if rank < larger else 0)
         assigned[member] = kept[member][:quota]
         room[member] = quota - len(assigned[member])
-    taken = {queue for queues_of_member in assigned.values() for queue in queues_of_member}
-    free = iter(sorted(wanted - taken))
+    for queues_of_member in assigned.values():
+        for queue in queues_of_member:
+            wanted.pop(queue, None)
+    free = sorted(wanted)
+    at = 0
     for member in sorted(assigned):
-        for _ in range(room[member]):
-            assigned[member].append(next(free))
-        assigned[member].sort()
+        if room[member]:
+            assigned[member] += free[at : at + room[member]]
+            assigned[member].sort()
+            at += room[member]
     return assigned

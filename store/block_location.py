@@ -6,7 +6,7 @@ from store.command import BatchHeader, BlockEncoding
 from store.results import Row
 
 
-class BlockLocation(msgspec.Struct, array_like=True, frozen=True):
+class BlockLocation(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A message block: `length` bytes of the payload of the commit log record at `position`, from `offset` on."""
 
     position: int

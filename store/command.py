@@ -3,9 +3,9 @@
     u32 header_length (little-endian) | header (msgpack) | block 0 | block 1 | ...
     header = [timestamp_ms, [command, ...]]
 
-A command is a msgpack array whose first element is its tag. Tags are never reused. A field may be appended with a
-default (older entries then read as that default); a field is never removed, reordered or given another meaning.
-Message blocks are opaque: their headers say how long they are, in the order in which the batches appear.
+A command is a msgpack array; its first element, the tag, is never reused. A field may be appended with a default, which
+older entries then read as, and a feature level (features.py); a field is never removed, reordered or given another
+meaning, and more elements than are known are an error. Blocks are opaque: headers say how long they are, in order.
 """
 
 import struct
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+
+from store.features import FEATURES, LEVEL_MAX
 
 Decision = Literal["commit", "rollback", "unknown"]
 DecisionSource = Literal["producer", "check", "operator"]
@@ -25,7 +27,7 @@ BlockEncoding = Literal["none", "zstd"]
 _HEADER_LENGTH: Final = struct.Struct("<I")
 
 
-class BatchHeader(msgspec.Struct, array_like=True, frozen=True):
+class BatchHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One message block: `count` messages that stay together in one queue with consecutive offsets."""
 
     topic: str
@@ -53,7 +55,11 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True):
         return self.deliver_at_ms is not None or self.delay_ms is not None
 
 
-class PutTopic(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=1):
+class _Command(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, tag_field="command"):
+    pass
+
+
+class PutTopic(_Command, frozen=True, tag=1):
     """Create a topic, or change the given fields of an existing one."""
 
     topic: str
@@ -62,11 +68,11 @@ class PutTopic(msgspec.Struct, array_like=True, frozen=True, tag_field="command"
     type: TopicType | None = None
 
 
-class DeleteTopic(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=2):
+class DeleteTopic(_Command, frozen=True, tag=2):
     topic: str
 
 
-class Produce(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=3):
+class Produce(_Command, frozen=True, tag=3):
     """Append batches to queues of one topic: all of them or none."""
 
     batches: tuple[BatchHeader, ...]
@@ -74,7 +80,7 @@ class Produce(msgspec.Struct, array_like=True, frozen=True, tag_field="command",
     """Who sent them, by its own word; nothing depends on it."""
 
 
-class Prepare(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=4):
+class Prepare(_Command, frozen=True, tag=4):
     """Store a half transaction: its batches stay invisible until it is committed."""
 
     transaction_id: str
@@ -84,7 +90,7 @@ class Prepare(msgspec.Struct, array_like=True, frozen=True, tag_field="command",
     batches: tuple[BatchHeader, ...]
 
 
-class Decide(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=5):
+class Decide(_Command, frozen=True, tag=5):
     transaction_id: str
     decision: Decision
     source: DecisionSource = "producer"
@@ -96,7 +102,7 @@ class Decide(msgspec.Struct, array_like=True, frozen=True, tag_field="command", 
     operator: str = ""
 
 
-class RecordChecks(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=6):
+class RecordChecks(_Command, frozen=True, tag=6):
     """These transactions' checks were delivered to `client_id`; the next ones are due after `next_check_after_ms`."""
 
     transaction_ids: tuple[str, ...]
@@ -105,7 +111,7 @@ class RecordChecks(msgspec.Struct, array_like=True, frozen=True, tag_field="comm
     next_check_after_ms: int
 
 
-class Discard(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=7):
+class Discard(_Command, frozen=True, tag=7):
     """Give up on transactions that nobody decided."""
 
     transaction_ids: tuple[str, ...]
@@ -114,12 +120,12 @@ class Discard(msgspec.Struct, array_like=True, frozen=True, tag_field="command",
     entries of before that was known: then all are given up."""
 
 
-class SetCheckUrl(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=8):
+class SetCheckUrl(_Command, frozen=True, tag=8):
     producer_group: str
     url: str | None
 
 
-class TopicFilter(msgspec.Struct, array_like=True, frozen=True):
+class TopicFilter(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Which messages of a topic a subscription is about: tags separated by ` || `, or an SQL92 expression."""
 
     topic: str
@@ -127,7 +133,7 @@ class TopicFilter(msgspec.Struct, array_like=True, frozen=True):
     expression: str
 
 
-class JoinGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=9):
+class JoinGroup(_Command, frozen=True, tag=9):
     group: str
     member_id: str
     client_id: str
@@ -138,13 +144,13 @@ class JoinGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command
     they are the same when their text is."""
 
 
-class LeaveGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=10):
+class LeaveGroup(_Command, frozen=True, tag=10):
     group: str
     member_id: str
     reason: LeaveReason = "leave"
 
 
-class QueueOffset(msgspec.Struct, array_like=True, frozen=True):
+class QueueOffset(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """`offset` is the next one to read."""
 
     topic: str
@@ -152,7 +158,7 @@ class QueueOffset(msgspec.Struct, array_like=True, frozen=True):
     offset: int
 
 
-class CommitOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=11):
+class CommitOffsets(_Command, frozen=True, tag=11):
     """All offsets or none. `member_id` and `generation` are both given, or both None for a group without members."""
 
     group: str
@@ -163,14 +169,14 @@ class CommitOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="com
     """Where the group has no offset yet, it begins there: what is before was not processed."""
 
 
-class ResetOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=12):
+class ResetOffsets(_Command, frozen=True, tag=12):
     """Set offsets, backwards too, and move the generation on."""
 
     group: str
     offsets: tuple[QueueOffset, ...]
 
 
-class GivenBack(msgspec.Struct, array_like=True, frozen=True):
+class GivenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A message that its group could not process, and when to try again: None for the group's back-off."""
 
     topic: str
@@ -180,7 +186,7 @@ class GivenBack(msgspec.Struct, array_like=True, frozen=True):
     delay_ms: int | None = None
 
 
-class GiveBack(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=13):
+class GiveBack(_Command, frozen=True, tag=13):
     """All messages or none; fenced like CommitOffsets. Given back once: again changes nothing."""
 
     group: str
@@ -189,20 +195,20 @@ class GiveBack(msgspec.Struct, array_like=True, frozen=True, tag_field="command"
     messages: tuple[GivenBack, ...]
 
 
-class FireTimers(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=14):
+class FireTimers(_Command, frozen=True, tag=14):
     """Make what is due by the clock of this entry visible, the longest due first: at most `limit` timers."""
 
     limit: int
 
 
-class CancelScheduled(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=15):
+class CancelScheduled(_Command, frozen=True, tag=15):
     """Take back a message that is not due yet."""
 
     topic: str
     message_id: str
 
 
-class ResumeTransaction(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=16):
+class ResumeTransaction(_Command, frozen=True, tag=16):
     """Ask about a discarded transaction again: it is prepared, its checks are counted anew."""
 
     transaction_id: str
@@ -211,13 +217,13 @@ class ResumeTransaction(msgspec.Struct, array_like=True, frozen=True, tag_field=
     next_check_after_ms: int
 
 
-class PutSettings(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=17):
+class PutSettings(_Command, frozen=True, tag=17):
     """Change the given settings of the cluster."""
 
     reject_transactions: bool | None = None
 
 
-class PutGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=18):
+class PutGroup(_Command, frozen=True, tag=18):
     """Create a group, or change the given settings of an existing one."""
 
     group: str
@@ -226,14 +232,14 @@ class PutGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command"
     """Of the first, second, … attempt; the last one also of all that follow."""
 
 
-class ReplayDeadLetters(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=19):
+class ReplayDeadLetters(_Command, frozen=True, tag=19):
     """Let the group process these of its dead letters once more, with all attempts before them. All or none."""
 
     group: str
     offsets: tuple[int, ...]
 
 
-class CloneOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=20):
+class CloneOffsets(_Command, frozen=True, tag=20):
     """Set the offsets of a group without members to those of another: of one topic, or of all that it has read."""
 
     group: str
@@ -241,7 +247,7 @@ class CloneOffsets(msgspec.Struct, array_like=True, frozen=True, tag_field="comm
     topic: str | None = None
 
 
-class ExpireMessages(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=21):
+class ExpireMessages(_Command, frozen=True, tag=21):
     """Remove what is older than its retention by the clock of this entry, at most `limit` rows: of deleted topics, of
     these queues from their starts on, and transactions that were decided long ago."""
 
@@ -249,13 +255,13 @@ class ExpireMessages(msgspec.Struct, array_like=True, frozen=True, tag_field="co
     limit: int
 
 
-class SweepIndex(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=22):
+class SweepIndex(_Command, frozen=True, tag=22):
     """Look at the next `limit` keys of what is kept for those who search, and remove what is about nothing any more."""
 
     limit: int
 
 
-class PopPick(msgspec.Struct, array_like=True, frozen=True):
+class PopPick(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Messages of a queue that were looked at, `begin` to before `end`, and which of them are wanted."""
 
     queue: int
@@ -264,7 +270,7 @@ class PopPick(msgspec.Struct, array_like=True, frozen=True):
     offsets: tuple[int, ...]
 
 
-class Pop(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=23):
+class Pop(_Command, frozen=True, tag=23):
     """Hand out what comes next in the topic's queues and in the group's retries, each message for `invisible_ms`."""
 
     group: str
@@ -279,7 +285,7 @@ class Pop(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag
     """With a filter, what of the topic matches it. A pick that does not begin at the group's offset is left alone."""
 
 
-class PopHandle(msgspec.Struct, array_like=True, frozen=True):
+class PopHandle(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One handing out of one message: of the entry at `raft_index`, its lease `number`."""
 
     raft_index: int
@@ -287,14 +293,14 @@ class PopHandle(msgspec.Struct, array_like=True, frozen=True):
     offset: int
 
 
-class AckPopped(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=24):
+class AckPopped(_Command, frozen=True, tag=24):
     """These messages are processed; each for itself."""
 
     group: str
     handles: tuple[PopHandle, ...]
 
 
-class ChangeInvisible(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=25):
+class ChangeInvisible(_Command, frozen=True, tag=25):
     """Hold a message for so long from now on; 0 gives it back for at once, None by the group's back-off."""
 
     group: str
@@ -303,13 +309,13 @@ class ChangeInvisible(msgspec.Struct, array_like=True, frozen=True, tag_field="c
     reason: str = ""
 
 
-class ExpirePopped(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=26):
+class ExpirePopped(_Command, frozen=True, tag=26):
     """Give back what was not acknowledged in its time, by the clock of this entry: `limit` messages, or one lease."""
 
     limit: int
 
 
-class DeleteGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=27):
+class DeleteGroup(_Command, frozen=True, tag=27):
     """Remove a group that nobody uses. `operator` and `reason` are for whoever reads the log."""
 
     group: str
@@ -318,7 +324,7 @@ class DeleteGroup(msgspec.Struct, array_like=True, frozen=True, tag_field="comma
     reason: str = ""
 
 
-class ReleaseMessages(msgspec.Struct, array_like=True, frozen=True, tag_field="command", tag=28):
+class ReleaseMessages(_Command, frozen=True, tag=28):
     """Remove what nobody needs although its retention is not over, at most `limit` rows and timers: timers of deleted
     topics, and from the starts of these system topics on, rows that store/release.py lets go."""
 
@@ -399,10 +405,11 @@ def batches_of(command: Command) -> tuple[BatchHeader, ...]:
     return command.batches if isinstance(command, _WITH_BATCHES) else ()
 
 
-def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: bool = False) -> bytes:
-    """One Raft entry's payload; `in_doubt` when the leader is not sure of the time. ValueError when blocks and batch
-    headers disagree: that is a bug of the caller.
-    """
+def encode_entry(
+    timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: bool = False, level: int = LEVEL_MAX
+) -> bytes:
+    """One Raft entry's payload as feature level `level` has it; `in_doubt` when the leader is not sure of the time.
+    ValueError when blocks and headers disagree, or a command is above the level: that is a bug of the caller."""
     blocks: list[bytes] = []
     for proposal in proposals:
         batches = batches_of(proposal.command)
@@ -412,7 +419,7 @@ def encode_entry(timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: 
             if batch.length != len(block):
                 raise ValueError(f"batch {batch.batch_id}: header says {batch.length} bytes, block has {len(block)}")
         blocks.extend(proposal.blocks)
-    commands = [proposal.command for proposal in proposals]
+    commands = FEATURES.at([proposal.command for proposal in proposals], level)
     header = _encoder.encode((timestamp_ms, commands, True) if in_doubt else (timestamp_ms, commands))
     return b"".join((_HEADER_LENGTH.pack(len(header)), header, *blocks))
 

@@ -15,7 +15,9 @@ from crc32c import crc32c
 
 from store.disk import Disk, File
 from store.log_base import BEGINNING, LogBase, StoredBase, write_base
+from store.log_chain import LogChain
 from store.log_errors import DiskError, DiskFull, LogFailed, LogTruncated
+from store.log_places import LogPlaces
 from store.log_reader import LogReader
 from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAYLOAD_BYTES, Entry, encode_header
 from store.recovery import Recovered, recover
@@ -58,6 +60,8 @@ class CommitLog:
         self._segment_bytes = segment_bytes
         self._segments, self._mark, self._stored_base, self.recovery = recovered
         self._reader = LogReader(self._segments, cache_bytes)
+        self.chain = LogChain(self._segments, self._reader)
+        self.places = LogPlaces(self._segments, self._reader)
         self._failure: str | None = None
         self._sync_running = False
         self._retired: list[File] = []  # sync handles that a running sync may still use
@@ -163,7 +167,7 @@ class CommitLog:
                 active.file.pwrite(header, offset)
         except DiskError as error:
             self._fail(error)
-        active.index.append(size, term)
+        active.index.append(size, term, header)
         self._reader.tail.append(Entry(payload, index, term, kind, position))
         self.last_index, self.last_term, self.end_position = index, term, position + size
         epoch, file, _, _ = self._written
@@ -244,7 +248,7 @@ class CommitLog:
         if first is self._segments.segments[0]:
             return self.base
         base = LogBase(first.start, first.first_index - 1, self._reader.term_at(first.first_index - 1))
-        self._set_base(self._stored_base._replace(base=base))
+        self._set_base(self._stored_base._replace(base=base, link=self.chain.at(base.index)))
         while self._segments.segments[0] is not first:
             self._segments.remove_first()
         try:
@@ -388,6 +392,7 @@ class CommitLog:
         except DiskError as error:
             self._fail(error)
         self._stored_base = stored
+        self._segments.base_link = stored.link
 
     def _make_room(self, size: int, kind: int) -> None:
         """Sees to it that `size` bytes fit behind the end, in the active segment or in a new one."""

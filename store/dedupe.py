@@ -24,7 +24,7 @@ EXPIRED_RECORDS_PER_ENTRY: Final = 2
 """More than one, so that expiry catches up after a burst; an entry adds at most one."""
 
 
-class KnownMessage(msgspec.Struct, array_like=True, frozen=True):
+class KnownMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A message of a batch that was not appended with it, and where the one with its id is. One that waited for its
     time then had no offset."""
 
@@ -34,7 +34,7 @@ class KnownMessage(msgspec.Struct, array_like=True, frozen=True):
     deliver_at_ms: int | None = None
 
 
-class SeenBatch(msgspec.Struct, array_like=True, frozen=True):
+class SeenBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A batch that was accepted: its content, by which a retry is told from another use of the id, and its place."""
 
     count: int
@@ -54,12 +54,12 @@ class SeenBatch(msgspec.Struct, array_like=True, frozen=True):
         return (self.count, self.crc32c, self.length) == (header.count, header.crc32c, header.length)
 
 
-class SeenMessage(msgspec.Struct, array_like=True, frozen=True):
+class SeenMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     queue: int
     offset: int
 
 
-class DedupeCounters(msgspec.Struct, array_like=True):
+class DedupeCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Replicated: expiry records are first_sequence <= s < next_sequence; they hold `entries` ids."""
 
     first_sequence: int = 0

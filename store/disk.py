@@ -180,7 +180,7 @@ class PosixDisk:
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _translated("open", path):
-            return PosixFile(os.open(path, flags, 0o640), path)
+            return PosixFile(os.open(path, flags, 0o600), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -196,7 +196,7 @@ class PosixDisk:
         parent = os.path.dirname(path)
         self.make_directory(parent)
         with _translated("make directory", path):
-            os.mkdir(path, 0o750)
+            os.mkdir(path, 0o700)
         self.sync_directory(parent)
 
     def rename(self, old: str, new: str) -> None:

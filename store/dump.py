@@ -11,6 +11,7 @@ from store.log_base import BEGINNING, LogBase, read_base
 from store.log_base import FILE_NAME as BASE_NAME
 from store.log_errors import LogCorruption
 from store.record import HEADER_BYTES, KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Header, UnsupportedRecord
+from store.record_chain import chained_of
 from store.scan import last_nonzero, later_headers, scan_records
 from store.segment import SEGMENT_SUFFIX, SegmentIndex, segment_name, sidecar_name, start_of
 from store.sidecar import decode_sidecar
@@ -142,7 +143,8 @@ class _Verification:
     def _read_base(self) -> int:
         """Where the log begins; segments before are left out."""
         try:
-            self._base, _, restarting = read_base(self._disk, self._directory)
+            stored = read_base(self._disk, self._directory)
+            self._base, restarting = stored.base, stored.restarting
         except LogCorruption as error:
             self._find(0, error.detail, segment=BASE_NAME)
             return self._starts[0] if self._starts else 0
@@ -212,7 +214,7 @@ class _Verification:
                 self._check_order(start, header)
                 if self._index is None:
                     self._index = SegmentIndex(header.index)
-                self._index.append(HEADER_BYTES + header.payload_length, header.term)
+                self._index.append(HEADER_BYTES + header.payload_length, header.term, chained_of(header))
                 if self._first_index is None:
                     self._first_index = header.index
                 self._records += 1

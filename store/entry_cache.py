@@ -8,6 +8,8 @@ from store.record import Entry
 
 ENTRY_OVERHEAD_BYTES = 256  # what an entry costs beside its payload: tuple, integers, dictionary slot
 
+POSITION_MAX = (1 << 63) - 1
+
 
 class TailCache:
     """The newest entries, as many as fit; always a contiguous range that ends with the log's last entry."""
@@ -20,6 +22,12 @@ class TailCache:
 
     def get(self, index: int) -> Entry | None:
         return self._entries.get(index)
+
+    @property
+    def first_position(self) -> int:
+        """Where the oldest of them begins in the log; beyond any log without one."""
+        oldest = self._entries.get(self._oldest)
+        return POSITION_MAX if oldest is None else oldest.position
 
     def append(self, entry: Entry) -> None:
         entries = self._entries

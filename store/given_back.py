@@ -15,7 +15,7 @@ MarkOutcome = Literal["scheduled", "dead_lettered", "replayed"]
 REPLAYED: Final = "replayed"
 
 
-class Mark(msgspec.Struct, array_like=True, frozen=True):
+class Mark(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """`due_at_ms` is when the message becomes visible again, or did; None for a dead letter."""
 
     attempt: int

@@ -16,7 +16,7 @@ PASSES_SHOWN_MAX: Final = 64
 """Of a queue that was reset more often, the passes before the last ones are not looked at."""
 
 
-class Commit(msgspec.Struct, array_like=True, frozen=True):
+class Commit(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A commit, or a reset. The same for all queues of one command, but for the first commit in one."""
 
     at_ms: int

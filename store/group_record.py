@@ -9,14 +9,14 @@ from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 from store.results import AssignedQueue, GroupView, MemberView
 
 
-class Member(msgspec.Struct, array_like=True):
+class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     client_id: str
     session_timeout_ms: int
     joined_at_ms: int
     assignment: list[TopicQueue]
 
 
-class GroupRecord(msgspec.Struct, array_like=True):
+class GroupRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Value of a group in the index; its offsets have keys of their own."""
 
     id: int
@@ -29,13 +29,15 @@ class GroupRecord(msgspec.Struct, array_like=True):
 
 
 class Group:
-    __slots__ = ("name", "offsets", "record")
+    __slots__ = ("name", "offsets", "record", "topic_ids")
 
     def __init__(self, name: str, record: GroupRecord) -> None:
         self.name = name
         self.record = record
         self.offsets: dict[tuple[int, int], int] = {}
         """By topic id and queue."""
+        self.topic_ids: set[int] = set()
+        """Of its offsets."""
 
 
 def client_of(group: Group, member_id: str | None) -> str:
@@ -59,12 +61,14 @@ def assigned_queues(member: Member) -> tuple[AssignedQueue, ...]:
     return tuple(AssignedQueue(topic, queue) for topic, queue in member.assignment)
 
 
-def view_of(group: Group) -> GroupView:
+def member_view(member_id: str, member: Member) -> MemberView:
+    queues = assigned_queues(member)
+    return MemberView(member_id, member.client_id, member.session_timeout_ms, member.joined_at_ms, queues)
+
+
+def view_of(group: Group, *, with_members: bool = True) -> GroupView:
     record = group.record
-    members = tuple(
-        MemberView(member_id, member.client_id, member.session_timeout_ms, member.joined_at_ms, assigned_queues(member))
-        for member_id, member in sorted(record.members.items())
-    )
+    members = tuple(member_view(*each) for each in sorted(record.members.items())) if with_members else ()
     return GroupView(
         group.name,
         record.generation,

@@ -59,6 +59,7 @@ from store.results import (
     OffsetsCommitted,
     OffsetsReset,
 )
+from store.sorted_names import SortedNames
 from store.subscription import Subscription, check_subscription
 from store.topics import RETRY_PREFIX, Topic, Topics, is_of_group
 
@@ -87,9 +88,11 @@ class Groups(GroupQueries):
         for key, value in index.scan(keys.GROUP, keys.after(keys.GROUP)):
             group = Group(key[1:].decode(), _decode(value))
             self._groups[group.name] = by_id[group.record.id] = group
+        self._names = SortedNames(self._groups)
         for key, value in index.scan(keys.GROUP_OFFSET, keys.after(keys.GROUP_OFFSET)):
             group_id, topic_id, queue = keys.group_offset_parts(key)
             by_id[group_id].offsets[topic_id, queue] = keys.read_u64(value)
+            by_id[group_id].topic_ids.add(topic_id)
 
     # Changes, during apply.
 
@@ -221,6 +224,8 @@ class Groups(GroupQueries):
         prefix = keys.group_offsets(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
         del self._groups[name]
+        self._names.remove(name)
+        self._moved[name] = None
         return group_id
 
     def put(self, command: PutGroup) -> GroupPut:
@@ -290,16 +295,18 @@ class Groups(GroupQueries):
         """
         new_queues = range(first_new_queue, len(topic.ends))
         for group in self._groups.values():
-            if any(topic_id == topic.id for topic_id, _ in group.offsets):
+            if topic.id in group.topic_ids:
                 self._set_offsets(group, [(topic, queue, 0) for queue in new_queues])
         self.topic_queues_changed(topic)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Its offsets go; members lose its queues, and keep the subscription for a topic of that name to come."""
         for group in self._groups.values():
+            if topic.id not in group.topic_ids:
+                continue
+            group.topic_ids.remove(topic.id)
             gone = [place for place in group.offsets if place[0] == topic.id]
-            if gone:
-                self._history.forget_topic(group.record.id, topic.id)
+            self._history.forget_topic(group.record.id, topic.id)
             for place in gone:
                 del group.offsets[place]
                 self._index.delete(keys.group_offset(group.record.id, *place))
@@ -318,7 +325,7 @@ class Groups(GroupQueries):
             if self._leases.held(*place):
                 self._leases.revoke(*place)
         self._set_offsets(group, changes)
-        group.record.generation += 1
+        self._move_on(group)
         self._store(group)
         return OffsetsReset(group.name, group.record.generation, offsets)
 
@@ -357,6 +364,7 @@ class Groups(GroupQueries):
         group = Group(name, GroupRecord(self.next_id, 0, (), {}))
         self.next_id += 1
         self._groups[name] = group
+        self._names.add(name)
         return group
 
     def _subscribed(self, topic: str) -> Iterable[Group]:
@@ -372,7 +380,11 @@ class Groups(GroupQueries):
         held = {member_id: member.assignment for member_id, member in record.members.items()}
         for member_id, assignment in assign(held, queues).items():
             record.members[member_id].assignment = assignment
-        record.generation += 1
+        self._move_on(group)
+
+    def _move_on(self, group: Group) -> None:
+        group.record.generation += 1
+        self._moved[group.name] = None
 
     def _check_offset(self, item: QueueOffset) -> Topic:
         topic = self._topics.require(item.topic)
@@ -388,6 +400,7 @@ class Groups(GroupQueries):
     def _set_offsets(self, group: Group, changes: Iterable[tuple[Topic, int, int]]) -> None:
         for topic, queue, offset in changes:
             group.offsets[topic.id, queue] = offset
+            group.topic_ids.add(topic.id)
             self._index.put(keys.group_offset(group.record.id, topic.id, queue), keys.u64(offset))
             self._marks.forget(group.record.id, topic.id, queue, offset)
 

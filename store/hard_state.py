@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import struct
 
@@ -75,6 +76,7 @@ class HardState:
             self._write_temporary(temporary, _encode(term, voted_for, voter))
             self._disk.rename(temporary, self._path)
             self._disk.sync_directory(self._directory)
+            self._keep_room()
         except DiskFull:
             raise
         except DiskError as error:
@@ -93,11 +95,23 @@ class HardState:
     def _write_temporary(self, path: str, data: bytes) -> None:
         file = create_file(self._disk, path)
         try:
-            file.truncate(0)
+            if file.size() != len(data):  # what was kept for it stays
+                file.truncate(0)
             file.pwrite(data, 0)
             file.fdatasync()
         finally:
             file.close()
+
+    def _keep_room(self) -> None:
+        """For the next write: a node has to follow a new term on a disk that something else has filled meanwhile. What
+        the rename has freed is enough; without room there is none for the next one.
+        """
+        with contextlib.suppress(DiskFull):
+            file = create_file(self._disk, self._path + _TEMPORARY_SUFFIX)
+            try:
+                file.allocate(0, FILE_BYTES)
+            finally:
+                file.close()
 
     def _load(self) -> tuple[int, int | None, bool]:
         if not self._disk.exists(self._path):

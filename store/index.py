@@ -58,6 +58,10 @@ class Index:
         self._database = database
         self._writes = StagedWrites()
         self._staged = self._writes.values
+        self.touched: list[tuple[bytes, ...]] = []
+        """Keys with their values, in the order of staging, which replicas need not share: a group that was loaded comes
+        in another place than one that was made. Whoever hashes them clears it.
+        """
         self._write_options = WriteOptions()
         # The stub calls it a method; it is a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
@@ -96,13 +100,16 @@ class Index:
 
     def put(self, key: bytes, value: bytes) -> None:
         self._staged[key] = value
+        self.touched.append((key, value))
 
     def delete(self, key: bytes) -> None:
         self._staged[key] = None
+        self.touched.append((key,))
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         """Delete begin <= key < end, what is staged included."""
         self._writes.delete_range(begin, end)
+        self.touched.append((begin, end))
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the database.

@@ -32,7 +32,7 @@ _VERSION: Final = 1
 _CRC_BYTES: Final = 4
 
 
-class Decision(msgspec.Struct, array_like=True, frozen=True):
+class Decision(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Which state the node starts with, and behind which record its log goes on."""
 
     base: LogBase

@@ -9,6 +9,7 @@ from typing import Final
 META_FORMAT: Final = b"m\x00format"
 META_APPLIED: Final = b"m\x01applied"
 META_CONFIGURATION: Final = b"m\x02configuration"
+META_CLUSTER: Final = b"m\x03cluster"
 
 TOPIC: Final = b"t"
 QUEUE_END: Final = b"q"

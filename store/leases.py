@@ -30,7 +30,7 @@ class LeaseKey(NamedTuple):
     single: int = 0
 
 
-class Lease(msgspec.Struct, array_like=True, frozen=True):
+class Lease(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Value of a lease in the index."""
 
     topic_id: int

@@ -13,13 +13,17 @@ from crc32c import crc32c
 
 from store.disk import Disk, create_file
 from store.log_errors import LogCorruption
+from store.record_chain import GENESIS, Link
 
 FILE_NAME = "base"
 TEMPORARY_NAME = FILE_NAME + ".tmp"
 MAGIC = b"KMQB"
 VERSION = 1
+CHAINED_VERSION = 2
+"""With the chain of the records at the base; written where that is known."""
 DAMAGED_BASE = "damaged_base"
 _BODY = struct.Struct("<4sBB2xQQQQ")
+_LINK = struct.Struct("<QQI")
 FILE_BYTES = _BODY.size + 4
 
 
@@ -44,22 +48,27 @@ class StoredBase(NamedTuple):
     """The state up to here was not made of this log: that it is applied does not prove that the log once held it."""
     restarting: bool = False
     """The log is being made anew: every segment there is belongs to the old one."""
+    link: Link | None = None
+    """The chain of the records at the base, if it is known."""
 
 
 def read_base(disk: Disk, directory: str) -> StoredBase:
     """Raises `LogCorruption` when the file is damaged: without it nobody knows whether segments are missing."""
     path = f"{directory}/{FILE_NAME}"
     if not disk.exists(path):
-        return StoredBase(BEGINNING)
+        return StoredBase(BEGINNING, link=GENESIS)
     data = disk.read_bytes(path)
-    if len(data) != FILE_BYTES:
+    if len(data) not in (FILE_BYTES, FILE_BYTES + _LINK.size):
         raise _damaged(f"{len(data)} bytes instead of {FILE_BYTES}")
     magic, version, restarting, position, index, term, installed = _BODY.unpack_from(data)
-    if crc32c(data[: _BODY.size]) != int.from_bytes(data[_BODY.size :], "little"):
+    if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise _damaged("its CRC does not match")
-    if (magic, version) != (MAGIC, VERSION) or restarting not in (0, 1):
+    expected = VERSION if len(data) == FILE_BYTES else CHAINED_VERSION
+    if (magic, version) != (MAGIC, expected) or restarting not in (0, 1):
         raise _damaged(f"unknown format {magic!r} version {version}")
-    return StoredBase(LogBase(position, index, term), installed, bool(restarting))
+    link = Link(*_LINK.unpack_from(data, _BODY.size)) if version == CHAINED_VERSION else None
+    base = LogBase(position, index, term)
+    return StoredBase(base, installed, bool(restarting), GENESIS if base == BEGINNING else link)
 
 
 def write_base(disk: Disk, directory: str, stored: StoredBase) -> None:
@@ -68,8 +77,11 @@ def write_base(disk: Disk, directory: str, stored: StoredBase) -> None:
     With `restarting` this alone throws a log away that is not open: opening it does the rest. Raises `DiskFull` with
     nothing changed, `DiskError`: which base is on disk is then unknown.
     """
-    base, installed, restarting = stored
-    body = _BODY.pack(MAGIC, VERSION, restarting, base.position, base.index, base.term, installed)
+    base, installed, restarting, link = stored
+    version = VERSION if link is None else CHAINED_VERSION
+    body = _BODY.pack(MAGIC, version, restarting, base.position, base.index, base.term, installed)
+    if link is not None:
+        body += _LINK.pack(*link)
     temporary = f"{directory}/{TEMPORARY_NAME}"
     file = create_file(disk, temporary)
     try:

@@ -8,7 +8,6 @@ from store.disk import Buffer
 from store.entry_cache import ReadCache, TailCache
 from store.log_errors import LogCorruption, UnsupportedLog
 from store.record import HEADER_BYTES, Entry, Header, UnsupportedRecord, parse_header
-from store.segment import Segment
 from store.segments import SegmentSet
 
 
@@ -67,7 +66,7 @@ class LogReader:
 
     def indexes_of_kind(self, kind: int, first: int, last: int) -> list[int]:
         """Payloads are neither read nor checked."""
-        return [index for index in range(first, last + 1) if self._header(index).kind == kind]
+        return [index for index in range(first, last + 1) if self.header(index).kind == kind]
 
     def term_at(self, index: int) -> int:
         return self._segments.index_of(self._segments.with_index(index)).term_of(index)
@@ -93,40 +92,48 @@ class LogReader:
         data = file.pread(end - begin, begin)
         return memoryview(data)
 
-    def _header(self, index: int) -> Header:
+    def header(self, index: int) -> Header:
+        """Its CRC verified, that of the payload not."""
         segment = self._segments.with_index(index)
         offset = self._segments.index_of(segment).offset_of(index)
         data = self._segments.file_of(segment).pread(HEADER_BYTES, offset)
-        return self._parse_header(data, 0, segment, index, segment.start + offset)
+        return _parse_header(data, 0, segment.name, index, segment.start + offset)
 
     def _read_range(self, first: int, last: int) -> list[Entry]:
         return self._parse(self._read_bytes(first, last), first, last)
 
     def _parse(self, data: memoryview, first: int, last: int) -> list[Entry]:
         segment = self._segments.with_index(first)
-        entries: list[Entry] = []
-        at = 0
-        position = self.position_of(first)
-        for index in range(first, last + 1):
-            header = self._parse_header(data, at, segment, index, position)
-            end = at + HEADER_BYTES + header.payload_length
-            payload = bytes(data[at + HEADER_BYTES : end])
-            if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
-                raise self._damaged(segment, position, index, "the payload does not match its CRC")
-            entries.append(Entry(payload, index, header.term, header.kind, position))
-            at = end
-            position = header.end_position
-        return entries
+        return parse_records(data, segment.name, self.position_of(first), first, last)
 
-    def _parse_header(self, data: Buffer, at: int, segment: Segment, index: int, position: int) -> Header:
-        try:
-            header = parse_header(data, at)
-        except UnsupportedRecord as error:
-            raise UnsupportedLog(segment.name, position, str(error)) from error
-        if header is None or (header.index, header.position) != (index, position):
-            raise self._damaged(segment, position, index, "the header is damaged")
-        return header
 
-    @staticmethod
-    def _damaged(segment: Segment, position: int, index: int, detail: str) -> LogCorruption:
-        return LogCorruption("corrupt_synced_record", segment.name, position, index, detail)
+def parse_records(data: memoryview, segment: str, position: int, first: int, last: int) -> list[Entry]:
+    """The records `first` to `last`, of which `data` is, their CRCs verified; the first begins at the log position
+    `position`. Raises `LogCorruption`, `UnsupportedLog`, which name the segment.
+    """
+    entries: list[Entry] = []
+    at = 0
+    for index in range(first, last + 1):
+        header = _parse_header(data, at, segment, index, position)
+        end = at + HEADER_BYTES + header.payload_length
+        payload = bytes(data[at + HEADER_BYTES : end])
+        if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
+            raise _damaged(segment, position, index, "the payload does not match its CRC")
+        entries.append(Entry(payload, index, header.term, header.kind, position))
+        at = end
+        position = header.end_position
+    return entries
+
+
+def _parse_header(data: Buffer, at: int, segment: str, index: int, position: int) -> Header:
+    try:
+        header = parse_header(data, at)
+    except UnsupportedRecord as error:
+        raise UnsupportedLog(segment, position, str(error)) from error
+    if header is None or (header.index, header.position) != (index, position):
+        raise _damaged(segment, position, index, "the header is damaged")
+    return header
+
+
+def _damaged(segment: str, position: int, index: int, detail: str) -> LogCorruption:
+    return LogCorruption("corrupt_synced_record", segment, position, index, detail)

@@ -33,13 +33,13 @@ def key_hash(key: str) -> bytes:
     return blake2b(key.encode(), digest_size=KEY_HASH_BYTES).digest()
 
 
-class TakenBack(msgspec.Struct, array_like=True, frozen=True):
+class TakenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     ordinal: int
     at_ms: int
     raft_index: int
 
 
-class BatchTimer(msgspec.Struct, array_like=True, frozen=True):
+class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A batch that was scheduled, kept after its time."""
 
     queue: int
@@ -50,7 +50,7 @@ class BatchTimer(msgspec.Struct, array_like=True, frozen=True):
     taken_back: tuple[TakenBack, ...] = ()
 
 
-class RedeliveryEvent(msgspec.Struct, array_like=True, frozen=True):
+class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """What a group did with a message. `offset` is where it is among the group's own, once it is there."""
 
     at_ms: int

@@ -35,7 +35,7 @@ EventType = Literal[
 ]
 
 
-class MessagesOf(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class MessagesOf(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """Messages of the block at `block_offset` of the record at `position`: one, `only`, or all but those in `skip`."""
 
     position: int
@@ -45,7 +45,7 @@ class MessagesOf(msgspec.Struct, array_like=True, frozen=True, gc=False):
     only: int | None = None
 
 
-class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
     """One thing that happened, to `messages` or to a transaction; `offset` is that of the first of the messages.
 
     `offset_end` is for ACK: the group's offset moved from `offset` to it. `group` is the consumers' for ACK, RETRY and
@@ -72,7 +72,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return 1 if self.messages is None else self.messages.count
 
 
-class Outcome(msgspec.Struct, array_like=True, frozen=True):
+class Outcome(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """The row of an entry. `clock_ms` is the replicated clock when it was applied."""
 
     term: int

@@ -20,6 +20,7 @@ from store.block_location import BlockLocation
 from store.command import BatchHeader
 from store.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
+from store.features import FIRST_LEVEL
 from store.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
 from store.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
 from store.queues import Queues
@@ -35,6 +36,8 @@ class At(NamedTuple):
     term: int
     position: int
     clock_ms: int
+    feature_level: int = FIRST_LEVEL
+    """In force here: whatever apply does otherwise from a later level on, it does by this."""
 
 
 class CheckedBatch(NamedTuple):

@@ -10,7 +10,7 @@ InvisibleOutcome = Literal["held", "scheduled", "dead_lettered", "gone"]
 AckOutcome = Literal["acked", "handle_expired"]
 
 
-class PoppedMessages(msgspec.Struct, frozen=True, array_like=True):
+class PoppedMessages(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Messages of one queue that were handed out together, by lease `number` of the entry at `raft_index`."""
 
     topic: str
@@ -23,7 +23,7 @@ class PoppedMessages(msgspec.Struct, frozen=True, array_like=True):
         return PopHandle(self.raft_index, self.number, offset)
 
 
-class Popped(msgspec.Struct, frozen=True, array_like=True):
+class Popped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`messages` may be empty: somebody else was first."""
 
     group: str
@@ -32,14 +32,14 @@ class Popped(msgspec.Struct, frozen=True, array_like=True):
     """Until then they are this consumer's."""
 
 
-class PopsAcked(msgspec.Struct, frozen=True, array_like=True):
+class PopsAcked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """In the order of the command's handles."""
 
     group: str
     outcomes: tuple[AckOutcome, ...]
 
 
-class InvisibleChanged(msgspec.Struct, frozen=True, array_like=True):
+class InvisibleChanged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`due_ms` is when the message comes again; None for a dead letter. `held`: the handle goes on until then. `gone`:
     the message was removed meanwhile."""
 
@@ -48,7 +48,7 @@ class InvisibleChanged(msgspec.Struct, frozen=True, array_like=True):
     due_ms: int | None
 
 
-class PopsExpired(msgspec.Struct, frozen=True, array_like=True):
+class PopsExpired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What was given back, with its group: `scheduled` of the messages come again, `dead_lettered` do not; others were
     removed meanwhile. `leases` are those that are over, acknowledged or not."""
 
@@ -58,7 +58,7 @@ class PopsExpired(msgspec.Struct, frozen=True, array_like=True):
     leases: int
 
 
-class GroupDeleted(msgspec.Struct, frozen=True, array_like=True):
+class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`topics` are those of its own that went with it."""
 
     group: str

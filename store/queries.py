@@ -2,6 +2,7 @@
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 from store import keys
 from store.errors import TRANSACTION_NOT_FOUND, Refused
@@ -22,6 +23,8 @@ from store.results import (
     DueCheck,
     GroupOffset,
     GroupView,
+    Membership,
+    MemberView,
     QueueRange,
     Row,
     ScheduledPage,
@@ -36,6 +39,7 @@ from store.settings import ClusterSettings
 from store.timers import Timers
 from store.topics import DLQ_PREFIX, Topic, Topics
 from store.transaction_table import TransactionTable
+from store.walks import Walks
 
 
 class Queries(ABC):
@@ -58,8 +62,9 @@ class Queries(ABC):
         references: LogReferences,
     ) -> None:
         self._references = references
-        self._releases = Releases(topics, queues, table, groups, marks, references)
-        self._holders = LogHolders(references, topics, queues, table, outcomes)
+        self.walks = Walks(topics, queues)
+        self._releases = Releases(queues, table, groups, marks, references, self.walks)
+        self._holders = LogHolders(references, self.walks, queues, table, outcomes)
         self._leases = leases
         self._pops = pops
         self._outcomes = outcomes
@@ -88,6 +93,21 @@ class Queries(ABC):
         """In the order of their names; system topics only when asked for."""
         return [topic.info() for topic in self._topics.all() if system or not topic.system]
 
+    @property
+    def topics_of_clients(self) -> int:
+        """How many topics there are that are not the system's."""
+        return self._topics.of_clients
+
+    def topics_after(self, name: str | None, limit: int, *, system: bool = False) -> list[TopicInfo]:
+        """A page of `topics`, behind the topic `name`, at most `limit`."""
+        page = self._topics.after(name, limit) if system else self._topics.users_after(name, limit)
+        return [topic.info() for topic in page]
+
+    def topics_starting(self, prefix: str, limit: int) -> list[str]:
+        """Names of topics that begin so, in order, at most `limit`."""
+        page = self._topics.starting(prefix, limit)
+        return [topic.name for topic in page if topic.name.startswith(prefix)]
+
     def queue_ranges(self, topic: str) -> list[QueueRange]:
         found = self._topics.require(topic)
         return [self._queues.range(found, queue) for queue in range(len(found.ends))]
@@ -112,20 +132,18 @@ class Queries(ABC):
 
     # Retention.
 
-    def expired_queues(self, clock_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Topics and queues that have something expired at that time, at most `limit`."""
-        found: list[tuple[str, int]] = []
-        for topic in self._topics.all():
-            until_ms = topic.expires_until_ms(clock_ms)
-            if until_ms is None:
-                continue
-            for queue in range(len(topic.ends)):
-                stored_at_ms = self._queues.first_stored_at_ms(topic, queue)
-                if stored_at_ms is not None and stored_at_ms <= until_ms:
-                    found.append((topic.name, queue))
-                    if len(found) == limit:
-                        return found
-        return found
+    def expired_queues(self, clock_ms: int) -> Iterator[tuple[str, int] | None]:
+        """Topics and queues that have something expired at that time: a walk, see store/walks.py."""
+        return self.walks.expired(clock_ms)
+
+    def still_expired(self, queues: Sequence[tuple[str, int]], clock_ms: int) -> list[tuple[str, int]]:
+        """Those of them that have something expired at that time."""
+        found = ((name, queue, self._topics.get(name)) for name, queue in queues)
+        return [
+            (name, queue)
+            for name, queue, topic in found
+            if topic is not None and queue < len(topic.ends) and self.walks.has_expired(topic, queue, clock_ms)
+        ]
 
     def has_expired_others(self, clock_ms: int) -> bool:
         """Whether rows of deleted topics are left, or transactions whose time is over."""
@@ -134,9 +152,14 @@ class Queries(ABC):
             decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
         )
 
-    def releasable(self, clock_ms: int, limit: int) -> list[str]:
-        """Topics that have something at their front that may go before its retention is over, at most `limit`."""
-        return self._releases.due(clock_ms, limit)
+    def releasable(self, clock_ms: int) -> Iterator[str | None]:
+        """Topics that have something at their front that may go before its retention is over: a walk."""
+        return self._releases.due(clock_ms)
+
+    def still_releasable(self, topics: Sequence[str], clock_ms: int) -> list[str]:
+        """Those of them that have something at their front that may go."""
+        found = ((name, self._topics.get(name)) for name in topics)
+        return [name for name, topic in found if topic is not None and self._releases.is_due(topic, clock_ms)]
 
     @property
     def has_dropped_timers(self) -> bool:
@@ -153,9 +176,9 @@ class Queries(ABC):
         """Nothing in this state but views points at a log entry before this one."""
         return self._references.needed(self.applied_index)
 
-    def log_holders(self) -> list[LogHolder]:
-        """What holds the log: one per kind, the one that holds most first. Costs more than a request should."""
-        return self._holders.all()
+    def find_log_holders(self) -> Generator[None, None, list[LogHolder]]:
+        """What holds the log: one per kind, the one that holds most first. A walk that returns what it found."""
+        return self._holders.find()
 
     @property
     def sweep_is_under_way(self) -> bool:
@@ -261,7 +284,60 @@ class Queries(ABC):
         return self._groups.view(name)
 
     def groups(self) -> list[GroupView]:
+        """All of them, whole: for tests. Costs what they hold; see `group_names`."""
         return self._groups.all()
+
+    @property
+    def groups_count(self) -> int:
+        return len(self._groups)
+
+    @property
+    def members_count(self) -> int:
+        """Members of all groups together; looks at each group."""
+        return self._groups.members_count()
+
+    def member_ids(self, name: str) -> Collection[str] | None:
+        """The ids of its members, without a copy; None when it does not exist."""
+        return self._groups.member_ids(name)
+
+    def group_names(self, after: str | None, limit: int) -> list[str]:
+        """In order, behind `after`, at most `limit`."""
+        return self._groups.names(after, limit)
+
+    def group_members(self, name: str) -> list[str]:
+        """The ids of its members; empty when the group does not exist."""
+        return self._groups.members(name)
+
+    def membership(self, group: str, member_id: str) -> Membership | None:
+        """What one member has; None when it is not in the group. Refused (`group_not_found`)."""
+        return self._groups.membership(group, member_id)
+
+    def generation(self, group: str) -> int:
+        """Refused (`group_not_found`)."""
+        return self._groups.generation(group)
+
+    def rebalance_size(self, group: str, topics: Iterable[str] = ()) -> int:
+        """Members and queues that a join or leave of the group looks at, with these topics beside those it has."""
+        return self._groups.rebalance_size(group, topics)
+
+    def take_moved_groups(self) -> tuple[str, ...]:
+        """Groups whose generation moved on since this was called last; for those that wait for it."""
+        return self._groups.take_moved()
+
+    def group_head(self, name: str) -> GroupView | None:
+        """The group without its members; None when it does not exist."""
+        return self._groups.head(name)
+
+    def members_after(self, group: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
+        """A page of members: at most `limit`, and none behind the one with which they have `queues_max` queues. Refused
+        (`group_not_found`)."""
+        return self._groups.members_after(group, after, limit, queues_max)
+
+    def offsets_after(
+        self, group: str, topic: str | None, after: tuple[str, int] | None, limit: int
+    ) -> list[GroupOffset] | None:
+        """A page of `offsets`, behind the topic and queue `after`; None when the group does not exist."""
+        return self._groups.offsets_after(group, topic, after, limit)
 
     def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
         """What the group has committed, by topic and queue; None when it does not exist."""

@@ -17,7 +17,7 @@ from store.results import QueueRange, Redelivery, Row
 from store.topics import Topic, Topics
 
 
-class _Value(msgspec.Struct, array_like=True, frozen=True):
+class _Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     block: BlockLocation
     count: int
     stored_at_ms: int
@@ -79,7 +79,8 @@ class Queues:
         """The first row that is kept, by an index seek; None without one."""
         if topic.starts[queue] == topic.ends[queue]:
             return None
-        return _row(*next(self._kept_rows(topic, queue)))
+        first = next(self._kept_rows(topic, queue), None)  # none either of a topic that was deleted meanwhile
+        return None if first is None else _row(*first)
 
     def _remove_first(
         self, topic: Topic, queue: int, limit: int, may_go: Callable[[bytes, "_Value"], bool]

@@ -16,6 +16,7 @@ from store.log_base import FILE_NAME as BASE_NAME
 from store.log_base import TEMPORARY_NAME as BASE_TEMPORARY_NAME
 from store.log_errors import LogCorruption, LogError, UnsupportedLog
 from store.record import HEADER_BYTES, Header, UnsupportedRecord, parse_header
+from store.record_chain import Link, chained_of
 from store.scan import SCAN_WINDOW_BYTES, last_nonzero, later_headers, scan_records
 from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, segment_name, start_of
 from store.segment_files import remove_segments
@@ -120,6 +121,7 @@ def recover(
     mark = SyncedMark.open(disk, directory)
     disk.sync_directory(directory)  # of the mark
     segments = SegmentSet(disk, directory)
+    segments.base_link = stored.link
     # What was applied without this log proves nothing about it.
     evident_index = max(committed_index, applied_index if applied_index > stored.installed_index else 0)
     try:
@@ -172,7 +174,7 @@ def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _K
     segment = Segment(segments.directory, names.starts[-1], _next_index(segments, known.base))
     segment.file = disk.open(segment.path)
     try:
-        tail = _scan_last(segment, segment.file)
+        tail = _scan_last(segment, segment.file, segments.link_before(segment))
         case = _classify(tail, known)
         rewritten = _settle(tail, known.mark_position)
     except LogError:
@@ -277,8 +279,10 @@ def _first_header(segment: Segment, file: File) -> Header | None:
     return header if header is not None and header.position == segment.start else None
 
 
-def _scan_last(segment: Segment, file: File) -> _Tail:
-    """Reads every record of the last segment up to the first that is not intact, and checks their order."""
+def _scan_last(segment: Segment, file: File, link: Link | None) -> _Tail:
+    """Reads every record of the last segment up to the first that is not intact, and checks their order. `link` is the
+    chain before them.
+    """
     start = segment.start
     index: SegmentIndex | None = None
     previous: Header | None = None
@@ -288,14 +292,16 @@ def _scan_last(segment: Segment, file: File) -> _Tail:
                 if header.index != segment.first_index:
                     raise _out_of_sequence(segment, header, segment.first_index)
                 index = SegmentIndex(header.index)
+                index.chain.begin(link, header.index)
             elif previous is None or header.index != previous.index + 1 or header.term < previous.term:
                 raise _out_of_sequence(segment, header, index.next_index)
-            index.append(HEADER_BYTES + header.payload_length, header.term)
+            index.append(HEADER_BYTES + header.payload_length, header.term, chained_of(header))
             previous = header
     except UnsupportedRecord as error:
         raise UnsupportedLog(segment.name, start + (index.length if index else 0), str(error)) from error
     if index is None:
         index = SegmentIndex(segment.first_index)
+        index.chain.begin(link, segment.first_index)
     segment.index = index
     return _Tail(segment, file, index, previous, last_nonzero(file, index.length) - index.length)
 

@@ -11,7 +11,7 @@ Of the system's topics and of the groups' own, from the front of each queue on:
 Whether a row may go is a function of the entries, and is decided when ReleaseMessages is applied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from store.given_back import REPLAYED, GivenBackMarks
 from store.groups import Groups
@@ -19,8 +19,9 @@ from store.limits import REPLAYED_KEPT_MS
 from store.log_references import Holder, LogReferences
 from store.queues import Queues
 from store.results import Row
-from store.topics import Topic, Topics, group_of
+from store.topics import Topic, group_of
 from store.transaction_table import DISCARDED, PREPARED, TransactionTable
+from store.walks import Walks
 
 MayGo = Callable[[Row], bool]
 
@@ -28,14 +29,14 @@ MayGo = Callable[[Row], bool]
 class Releases:
     def __init__(
         self,
-        topics: Topics,
         queues: Queues,
         table: TransactionTable,
         groups: Groups,
         marks: GivenBackMarks,
         references: LogReferences,
+        walks: Walks,
     ) -> None:
-        self._topics = topics
+        self._walks = walks
         self._queues = queues
         self._table = table
         self._groups = groups
@@ -58,19 +59,21 @@ class Releases:
                 return self._is_decided
         return None
 
-    def due(self, clock_ms: int, limit: int) -> list[str]:
-        """Topics whose first row may go, at most `limit`. One index seek or two for each topic of dead letters."""
-        found: list[str] = []
-        for topic in self._topics.all():
-            if len(found) == limit:
-                break
-            if topic.starts[0] == topic.ends[0] or not self._may_be_due(topic):
-                continue
-            may_go = self.rule(topic, clock_ms)
-            first = self._queues.first_row(topic, 0) if may_go is not None else None
-            if may_go is not None and first is not None and may_go(first):
-                found.append(topic.name)
-        return found
+    def due(self, clock_ms: int) -> Iterator[str | None]:
+        """Topics whose first row may go: a walk. One index seek or two for each topic of dead letters."""
+        for topic in self._walks.own_topics():
+            if topic is None:
+                yield None
+            elif self.is_due(topic, clock_ms):
+                yield topic.name
+
+    def is_due(self, topic: Topic, clock_ms: int) -> bool:
+        """Whether its first row may go."""
+        if topic.starts[0] == topic.ends[0] or not self._may_be_due(topic):
+            return False
+        may_go = self.rule(topic, clock_ms)
+        first = self._queues.first_row(topic, 0) if may_go is not None else None
+        return may_go is not None and first is not None and may_go(first)
 
     def _may_be_due(self, topic: Topic) -> bool:
         """Asks memory alone: most topics are not worth a look at their first row."""

@@ -13,7 +13,7 @@ from store.retention_results import Expired, Released, Swept
 TransactionState = Literal["prepared", "committed", "rolled_back", "discarded"]
 
 
-class TopicInfo(msgspec.Struct, frozen=True, array_like=True):
+class TopicInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     queues: int
     type: TopicType
@@ -22,7 +22,7 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True):
     created_at_ms: int
 
 
-class QueueRange(msgspec.Struct, frozen=True, array_like=True):
+class QueueRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Offsets min_offset <= o < max_offset can be read."""
 
     queue: int
@@ -30,16 +30,16 @@ class QueueRange(msgspec.Struct, frozen=True, array_like=True):
     max_offset: int
 
 
-class TopicPut(msgspec.Struct, frozen=True, array_like=True):
+class TopicPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: TopicInfo
     created: bool
 
 
-class TopicDeleted(msgspec.Struct, frozen=True, array_like=True):
+class TopicDeleted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
 
 
-class MessagePlaced(msgspec.Struct, frozen=True, array_like=True):
+class MessagePlaced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A message that waits has no offset yet, but a time at which it gets one."""
 
     message_id: str
@@ -49,7 +49,7 @@ class MessagePlaced(msgspec.Struct, frozen=True, array_like=True):
     deliver_at_ms: int | None = None
 
 
-class BatchPlaced(msgspec.Struct, frozen=True, array_like=True):
+class BatchPlaced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where a batch is. `count` messages from `offset` on were appended for it, by this command or, when `duplicate`,
     by an earlier one.
 
@@ -68,13 +68,13 @@ class BatchPlaced(msgspec.Struct, frozen=True, array_like=True):
     deliver_at_ms: int | None = None
 
 
-class Produced(msgspec.Struct, frozen=True, array_like=True):
+class Produced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """In the order of the command's batches."""
 
     results: tuple[BatchPlaced, ...]
 
 
-class Prepared(msgspec.Struct, frozen=True, array_like=True):
+class Prepared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`state` is the recorded one: a duplicate may have been decided meanwhile."""
 
     transaction_id: str
@@ -83,7 +83,7 @@ class Prepared(msgspec.Struct, frozen=True, array_like=True):
     prepared_at_ms: int
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where a batch became visible: `count` messages from `offset` on. While it waits for its time, `deliver_at_ms`,
     it has no offset."""
 
@@ -94,7 +94,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     deliver_at_ms: int | None = None
 
 
-class Decided(msgspec.Struct, frozen=True, array_like=True):
+class Decided(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`positions` is empty unless the state is committed."""
 
     transaction_id: str
@@ -102,45 +102,45 @@ class Decided(msgspec.Struct, frozen=True, array_like=True):
     positions: tuple[Position, ...] = ()
 
 
-class ChecksRecorded(msgspec.Struct, frozen=True, array_like=True):
+class ChecksRecorded(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The transactions that were still prepared."""
 
     transaction_ids: tuple[str, ...]
 
 
-class Discarded(msgspec.Struct, frozen=True, array_like=True):
+class Discarded(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The transactions that were still prepared."""
 
     transaction_ids: tuple[str, ...]
 
 
-class Resumed(msgspec.Struct, frozen=True, array_like=True):
+class Resumed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     transaction_id: str
     state: TransactionState
     next_check_at_ms: int
 
 
-class Settings(msgspec.Struct, frozen=True, array_like=True):
+class Settings(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What operators can switch for the whole cluster."""
 
     reject_transactions: bool = False
 
 
-class SettingsPut(msgspec.Struct, frozen=True, array_like=True):
+class SettingsPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     settings: Settings
 
 
-class CheckUrlSet(msgspec.Struct, frozen=True, array_like=True):
+class CheckUrlSet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     producer_group: str
     check_url: str | None
 
 
-class AssignedQueue(msgspec.Struct, frozen=True, array_like=True):
+class AssignedQueue(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     queue: int
 
 
-class Joined(msgspec.Struct, frozen=True, array_like=True):
+class Joined(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     member_id: str
     generation: int
@@ -148,38 +148,38 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     session_timeout_ms: int
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True):
+class Left(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     member_id: str
     generation: int
 
 
-class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True):
+class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     offsets: tuple[QueueOffset, ...]
 
 
-class OffsetsReset(msgspec.Struct, frozen=True, array_like=True):
+class OffsetsReset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     generation: int
     offsets: tuple[QueueOffset, ...]
 
 
-class Fired(msgspec.Struct, frozen=True, array_like=True):
+class Fired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What became visible, by due time; `dropped` messages were for topics that are gone."""
 
     positions: tuple[Position, ...]
     dropped: int
 
 
-class Cancelled(msgspec.Struct, frozen=True, array_like=True):
+class Cancelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The message will not be delivered."""
 
     topic: str
     message_id: str
 
 
-class ScheduledMessage(msgspec.Struct, frozen=True, array_like=True):
+class ScheduledMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A message that waits for its time."""
 
     message_id: str
@@ -189,14 +189,14 @@ class ScheduledMessage(msgspec.Struct, frozen=True, array_like=True):
     transaction_id: str | None
 
 
-class ScheduledPage(msgspec.Struct, frozen=True, array_like=True):
+class ScheduledPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`next` continues the listing; None when it is complete."""
 
     messages: tuple[ScheduledMessage, ...]
     next: str | None
 
 
-class Attempt(msgspec.Struct, frozen=True, array_like=True):
+class Attempt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One time that a message was given back: the `attempt`-th, by which member, and why."""
 
     attempt: int
@@ -206,7 +206,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     client_id: str
 
 
-class Redelivery(msgspec.Struct, frozen=True, array_like=True):
+class Redelivery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Makes a row that of a single message, which a group is given again: `only` is its ordinal in a block of
     `block_count` messages. `topic`, `queue` and `offset` are where it was first."""
 
@@ -224,7 +224,7 @@ class Redelivery(msgspec.Struct, frozen=True, array_like=True):
 GiveBackOutcome = Literal["scheduled", "dead_lettered", "already_given_back"]
 
 
-class MessageGivenBack(msgspec.Struct, frozen=True, array_like=True):
+class MessageGivenBack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`due_at_ms` is when the group gets it again; a dead letter never is."""
 
     topic: str
@@ -235,7 +235,7 @@ class MessageGivenBack(msgspec.Struct, frozen=True, array_like=True):
     due_at_ms: int | None
 
 
-class MessagesGivenBack(msgspec.Struct, frozen=True, array_like=True):
+class MessagesGivenBack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """In the order of the command's messages."""
 
     group: str
@@ -243,14 +243,14 @@ class MessagesGivenBack(msgspec.Struct, frozen=True, array_like=True):
     messages: tuple[MessageGivenBack, ...]
 
 
-class GroupPut(msgspec.Struct, frozen=True, array_like=True):
+class GroupPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     created: bool
     retry_max_attempts: int
     retry_delays_ms: tuple[int, ...]
 
 
-class DeadLetterReplayed(msgspec.Struct, frozen=True, array_like=True):
+class DeadLetterReplayed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """When the dead letter at `offset` was made visible to its group again; `duplicate`: by an earlier command."""
 
     offset: int
@@ -258,12 +258,12 @@ class DeadLetterReplayed(msgspec.Struct, frozen=True, array_like=True):
     duplicate: bool
 
 
-class DeadLettersReplayed(msgspec.Struct, frozen=True, array_like=True):
+class DeadLettersReplayed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     messages: tuple[DeadLetterReplayed, ...]
 
 
-class MemberView(msgspec.Struct, frozen=True, array_like=True):
+class MemberView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     member_id: str
     client_id: str
     session_timeout_ms: int
@@ -271,7 +271,15 @@ class MemberView(msgspec.Struct, frozen=True, array_like=True):
     assignment: tuple[AssignedQueue, ...]
 
 
-class GroupView(msgspec.Struct, frozen=True, array_like=True):
+class Membership(msgspec.Struct, frozen=True):
+    """What one member of a group has."""
+
+    generation: int
+    assignment: tuple[AssignedQueue, ...]
+    session_timeout_ms: int
+
+
+class GroupView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: str
     generation: int
     topics: tuple[str, ...]
@@ -282,7 +290,7 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True):
     retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
 
 
-class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
+class GroupOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`offset` is the next one to read; `lag` is how many messages are behind it, or handed out to pop consumers and
     not acknowledged: those are `held`. Everything before `processed` is processed."""
 
@@ -295,7 +303,7 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
     processed: int = 0
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One visible batch of a queue: `count` messages, `base_offset` and following.
 
     `block_length` bytes of the payload of the commit log record at `position`, from `block_offset` on, are its message
@@ -345,7 +353,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
         return [ordinal for ordinal in range(self.count + len(skip)) if ordinal not in skip]
 
 
-class HalfBatchView(msgspec.Struct, frozen=True, array_like=True):
+class HalfBatchView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     queue: int
     count: int
@@ -358,7 +366,7 @@ class HalfBatchView(msgspec.Struct, frozen=True, array_like=True):
     uncompressed_bytes: int | None = None
 
 
-class TransactionView(msgspec.Struct, frozen=True, array_like=True):
+class TransactionView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     transaction_id: str
     state: TransactionState
     producer_group: str
@@ -375,7 +383,7 @@ class TransactionView(msgspec.Struct, frozen=True, array_like=True):
 TimelineEventName = Literal["prepared", "check", "answer", "committed", "rolled_back", "discarded", "resumed"]
 
 
-class TimelineEvent(msgspec.Struct, frozen=True, array_like=True):
+class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     at_ms: int
     event: TimelineEventName
     raft_index: int
@@ -388,14 +396,14 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True):
     forced: bool = False
 
 
-class TransactionPage(msgspec.Struct, frozen=True, array_like=True):
+class TransactionPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`next` continues the listing; None when it is complete."""
 
     transactions: tuple[TransactionView, ...]
     next: str | None
 
 
-class DueCheck(msgspec.Struct, frozen=True, array_like=True):
+class DueCheck(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     transaction_id: str
     producer_group: str
     client_id: str

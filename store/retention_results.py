@@ -3,7 +3,7 @@
 import msgspec
 
 
-class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True):
+class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`messages` were removed; offsets from `start` on are kept."""
 
     topic: str
@@ -12,7 +12,7 @@ class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True):
     messages: int
 
 
-class Expired(msgspec.Struct, frozen=True, array_like=True):
+class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What ExpireMessages removed. `rows` counts those of deleted topics too."""
 
     queues: tuple[ExpiredQueue, ...]
@@ -20,7 +20,7 @@ class Expired(msgspec.Struct, frozen=True, array_like=True):
     transactions: int
 
 
-class Released(msgspec.Struct, frozen=True, array_like=True):
+class Released(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What ReleaseMessages removed: rows from the fronts of these queues, and messages that waited for their time in
     deleted topics."""
 
@@ -28,5 +28,5 @@ class Released(msgspec.Struct, frozen=True, array_like=True):
     dropped: int
 
 
-class Swept(msgspec.Struct, frozen=True, array_like=True):
+class Swept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """SweepIndex was carried out. What it found is not part of the state, and need not be the same everywhere."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
+from crc32c import crc32c
+
 from store.disk import File
+from store.record_chain import CHAINED_BYTES, RecordChain
 
 SEGMENT_SUFFIX = ".log"
 SIDECAR_SUFFIX = ".idx"
@@ -34,12 +37,12 @@ def start_of(name: str, suffix: str) -> int | None:
 
 
 class SegmentIndex:
-    """Offsets and terms of a segment's records: 4 bytes per record, 16 per change of term.
+    """Offsets, terms and chain of a segment's records: 8 bytes per record, 16 per change of term.
 
     Invariant: `offsets` ascends and begins with 0; `run_firsts` (Raft indexes) and `run_terms` ascend together.
     """
 
-    __slots__ = ("first_index", "length", "offsets", "run_firsts", "run_terms")
+    __slots__ = ("chain", "first_index", "length", "offsets", "run_firsts", "run_terms")
 
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
@@ -47,6 +50,7 @@ class SegmentIndex:
         self.offsets = array("I")
         self.run_firsts = array("Q")
         self.run_terms = array("Q")
+        self.chain = RecordChain()
 
     @property
     def next_index(self) -> int:
@@ -54,15 +58,19 @@ class SegmentIndex:
 
     @property
     def memory_bytes(self) -> int:
-        return 4 * len(self.offsets) + 16 * len(self.run_firsts)
+        return 4 * (len(self.offsets) + len(self.chain.values)) + 16 * len(self.run_firsts)
 
-    def append(self, size: int, term: int) -> None:
-        """Notes a record of `size` bytes after the last one."""
+    def append(self, size: int, term: int, header: bytes) -> None:
+        """Notes a record of `size` bytes after the last one; `header` is what of it is chained, or more."""
         if not self.run_terms or self.run_terms[-1] != term:
             self.run_firsts.append(self.next_index)
             self.run_terms.append(term)
         self.offsets.append(self.length)
         self.length += size
+        chain = self.chain
+        if chain.origin is not None:  # here, since a call would cost as much again
+            chain.last = value = crc32c(header[:CHAINED_BYTES], chain.last)
+            chain.values.append(value)
 
     def offset_of(self, index: int) -> int:
         """File offset of record `index`, or of the end for the index after the last."""
@@ -89,6 +97,7 @@ class SegmentIndex:
 
     def truncate(self, index: int) -> None:
         """Forgets record `index` and all after it."""
+        self.chain.truncate(index)
         self.length = self.offset_of(index)
         del self.offsets[index - self.first_index :]
         keep = bisect_left(self.run_firsts, index)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from store.disk import Disk, File
 from store.log_errors import DiskFull, LogCorruption, UnsupportedLog
 from store.record import HEADER_BYTES, UnsupportedRecord
+from store.record_chain import Link, chained_of
 from store.scan import scan_records
 from store.segment import Segment, SegmentIndex, sidecar_name
 from store.sidecar import decode_sidecar, encode_sidecar
@@ -30,13 +34,19 @@ class SegmentSet:
         self._firsts: list[int] = []
         self._loaded: OrderedDict[int, Segment] = OrderedDict()  # sealed ones, least recently used first
         self.sidecars_rebuilt = 0
+        self.base_link: Link | None = None
+        """The chain before the first record, if it is known."""
 
     @property
     def active(self) -> Segment:
         return self.segments[-1]
 
     def add(self, segment: Segment) -> None:
-        """Makes `segment` the last one. The one before, now sealed, keeps what it has loaded until it is evicted."""
+        """Makes `segment` the last one. The one before, now sealed, keeps what it has loaded until it is evicted. The
+        chain goes on in a segment that is new.
+        """
+        if segment.index is not None and not segment.index.offsets:
+            segment.index.chain.begin(self.link_before(segment), segment.first_index)
         if self.segments and self.active.index is not None:
             self._loaded[self.active.start] = self.active
         self.segments.append(segment)
@@ -92,10 +102,19 @@ class SegmentSet:
             self._loaded.move_to_end(segment.start)
         return segment.index
 
+    def link_before(self, segment: Segment) -> Link | None:
+        """The chain before the segment's first record, if that can be told without reading another segment."""
+        ordinal = bisect_right(self._starts, segment.start - 1) - 1
+        if ordinal < 0:
+            return self.base_link
+        before = self.segments[ordinal]
+        index = before.index or self._read_sidecar(before)
+        return None if index is None else index.chain.at(index.next_index - 1)
+
     def write_sidecar(self, segment: Segment) -> None:
         """Not durable on return; given up when the disk is full: derived data, rebuilt by a scan when missing."""
         index, file = self.index_of(segment), self.file_of(segment)
-        data = encode_sidecar(segment.start, index, self._last_header_crc(file, index))
+        data = encode_sidecar(segment.start, index, _last_header_crc(file, index))
         path = f"{self.directory}/{sidecar_name(segment.start)}"
         try:
             sidecar = self._disk.open(path, create=True)
@@ -135,21 +154,32 @@ class SegmentSet:
                 segment.file.close()
                 segment.file = None
 
+    def load_ahead(self, index: int) -> tuple[Segment, Callable[[], SegmentIndex | None]] | None:
+        """The sealed segment of record `index`, and what reads its sidecar in any thread; None when it is loaded."""
+        segment = self.with_index(index)
+        if segment.index is not None:
+            return None
+        place = SidecarPlace(self.directory, segment.path, segment.start, segment.length, segment.first_index)
+        return segment, partial(read_sidecar, self._disk, place)
+
+    def adopt(self, segment: Segment, index: SegmentIndex | None) -> None:
+        """What `load_ahead` read, unless the segment was changed or removed meanwhile, or the sidecar is no good."""
+        unchanged = segment in self.segments and segment.index is None
+        if index is not None and unchanged and segment.length == index.length:
+            segment.index = index
+            self._check_continuity(segment, index)
+            self._note_use(segment)
+
     def _read_sidecar(self, segment: Segment) -> SegmentIndex | None:
-        path = f"{self.directory}/{sidecar_name(segment.start)}"
-        if not self._disk.exists(path):
-            return None
-        decoded = decode_sidecar(self._disk.read_bytes(path), segment.start, segment.length, segment.first_index)
-        if decoded is None:
-            return None
-        index, last_header_crc = decoded
-        return index if self._last_header_crc(self.file_of(segment), index) == last_header_crc else None
+        place = SidecarPlace(self.directory, segment.path, segment.start, segment.length, segment.first_index)
+        return read_sidecar(self._disk, place)
 
     def _rebuild(self, segment: Segment) -> SegmentIndex:
         index = SegmentIndex(segment.first_index)
+        index.chain.begin(self.link_before(segment), segment.first_index)
         try:
             for header, _ in scan_records(self.file_of(segment), segment.start):
-                index.append(HEADER_BYTES + header.payload_length, header.term)
+                index.append(HEADER_BYTES + header.payload_length, header.term, chained_of(header))
         except UnsupportedRecord as error:
             raise UnsupportedLog(segment.name, segment.start + index.length, str(error)) from error
         if index.length != segment.length:
@@ -171,6 +201,32 @@ class SegmentSet:
             "corrupt_synced_record", segment.name, segment.start + index.length, index.next_index, detail
         )
 
-    @staticmethod
-    def _last_header_crc(file: File, index: SegmentIndex) -> int:
-        return int.from_bytes(file.pread(4, index.offsets[-1] + HEADER_BYTES - 4), "little")
+
+class SidecarPlace(NamedTuple):
+    """Of a sealed segment, what its sidecar has to fit."""
+
+    directory: str
+    path: str
+    start: int
+    length: int
+    first_index: int
+
+
+def read_sidecar(disk: Disk, place: SidecarPlace) -> SegmentIndex | None:
+    """Of one segment, if there is one that fits; from any thread. Raises `DiskError`."""
+    path = f"{place.directory}/{sidecar_name(place.start)}"
+    if not disk.exists(path):
+        return None
+    decoded = decode_sidecar(disk.read_bytes(path), place.start, place.length, place.first_index)
+    if decoded is None:
+        return None
+    index, last_header_crc = decoded
+    file = disk.open(place.path)
+    try:
+        return index if _last_header_crc(file, index) == last_header_crc else None
+    finally:
+        file.close()
+
+
+def _last_header_crc(file: File, index: SegmentIndex) -> int:
+    return int.from_bytes(file.pread(4, index.offsets[-1] + HEADER_BYTES - 4), "little")

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from crc32c import crc32c
 
 from store import keys
 from store.block_location import BlockLocation
@@ -56,6 +57,7 @@ from store.dedupe import DedupeCounters, DedupeWindow
 from store.delivery import Delivery
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.expiry import OUTCOMES_REMOVED_MIN, Expiry
+from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.given_back import GivenBackMarks
 from store.group_history import GroupHistory
 from store.group_removal import GroupRemoval
@@ -76,6 +78,7 @@ from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
 from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
 from store.settings import ClusterSettings
+from store.state_history import StateDigest, StateHistory
 from store.timers import TimerCounters, Timers
 from store.topics import FIRST_TOPIC_ID, Topics
 from store.transactions import Transactions
@@ -92,7 +95,7 @@ _HASHED_HEADER: Final = struct.Struct(">QQBQ")
 Handler = Callable[[Any, At, tuple[int, ...]], Result]
 
 
-class _Applied(msgspec.Struct, array_like=True):
+class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Written with every apply: how far it went, and the counters that are not in a table of their own."""
 
     index: int = 0
@@ -105,6 +108,17 @@ class _Applied(msgspec.Struct, array_like=True):
     timers: TimerCounters = msgspec.field(default_factory=TimerCounters)
     first_outcome: int = 0
     """Entries before it have no outcome row: an older version applied them. 0 when that version wrote this."""
+    rows_hash: int = 0
+    """CRC32C over every key and value that the entries after `rows_from` staged: entry by entry, sorted within each, as
+    a restart may stage them in another order."""
+    rows_from: int = -1
+    """-1 when an older version wrote this, which hashed no rows."""
+
+
+def _digest(applied: _Applied) -> StateDigest:
+    if applied.rows_from < 0:  # from here on
+        applied.rows_hash, applied.rows_from = 0, applied.index
+    return StateDigest(applied.index, applied.state_hash, applied.rows_from, applied.rows_hash)
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
@@ -142,7 +156,7 @@ class StateMachine(Queries):
         """Load what the index holds; a new index gets the system topics, one of an earlier version is upgraded."""
         upgrade(index, log_range_bytes)
         stored = index.get(keys.META_APPLIED)
-        self._applied = applied = _decode_applied(stored) if stored is not None else _Applied()
+        self._applied = applied = _decode_applied(stored) if stored is not None else _Applied(rows_from=0)
         if applied.first_outcome == 0:
             applied.first_outcome = applied.index + 1
         self._index = index
@@ -171,10 +185,10 @@ class StateMachine(Queries):
         expiry = Expiry(index, topics, queues, table, groups, marks, messages, references, releases, delivery, forget)
         removal = GroupRemoval(topics, groups, marks, history, leases, messages)
         self._transactions = transactions
-        self._flush_log_bytes = flush_log_bytes
-        self._flush_entries = flush_entries
+        self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
         self._flushed_position: int | None = None
         self._unflushed_entries = 0
+        self.history = StateHistory(_digest(applied))
         self._handlers: dict[type[Command], Handler] = {
             PutTopic: self._put_topic,
             DeleteTopic: self._delete_topic,
@@ -205,9 +219,14 @@ class StateMachine(Queries):
             ExpirePopped: lambda command, at, _: pops.expire(command, at),
             DeleteGroup: lambda command, _at, _: removal.delete(command),
         }
+        self.feature_level = self._level_applied()
         if stored is None:
             topics.create_system_topics()
             self._commit()
+
+    def _level_applied(self) -> int:
+        """That of the last configuration applied: what the next entry is carried out and hashed by."""
+        return FIRST_LEVEL if self.configuration is None else read_level(self.configuration[1]).level
 
     @property
     def applied_index(self) -> int:
@@ -227,6 +246,16 @@ class StateMachine(Queries):
         """The last configuration record at or below `applied_index`: its index and payload; None before the first."""
         stored = self._index.get(keys.META_CONFIGURATION)
         return None if stored is None else (keys.read_u64(stored[:8]), stored[8:])
+
+    @property
+    def cluster_uid(self) -> str:
+        """What the cluster was named by the first no-op that names one; empty before that."""
+        return (self._index.get(keys.META_CLUSTER) or b"").decode()
+
+    def knows_batch(self, topic: str, batch_id: str) -> bool:
+        """Whether a batch with this id was accepted lately: it is a duplicate when it is sent again."""
+        found = self._topics.get(topic)
+        return found is not None and self._placement.seen(found, batch_id) is not None
 
     @property
     def first_outcome(self) -> int:
@@ -261,6 +290,8 @@ class StateMachine(Queries):
         applied = self._applied
         if entry.index != applied.index + 1:
             raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")
+        touched = self._index.touched
+        touched.clear()
         results: list[Result | Refused] = []
         header: bytes | memoryview = b""
         if entry.kind == KIND_ENTRY:
@@ -268,22 +299,32 @@ class StateMachine(Queries):
             header = memoryview(entry.payload)[: decoded.header_bytes]
             applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
             self._references.begin_entry(entry.index)
-            results = self._carry_out(decoded, At(entry.index, entry.term, entry.position, applied.clock_ms))
+            results = self._carry_out(decoded, self._at(entry))
             self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)
             self._references.end_entry()
             self._outcomes.store(entry.index, entry.term, applied.clock_ms)
         elif entry.kind == KIND_CONFIG:
             header = entry.payload
             self._index.put(keys.META_CONFIGURATION, keys.u64(entry.index) + entry.payload)
+            self.feature_level = read_level(entry.payload).level
+        elif entry.payload:
+            header = entry.payload
+            if not self.cluster_uid:
+                self._index.put(keys.META_CLUSTER, entry.payload)
         applied.index = entry.index
         applied.term = entry.term
         # The header holds the CRC of every block, so the blocks need not be hashed.
-        running = blake2b(applied.state_hash, digest_size=HASH_BYTES)
-        running.update(_HASHED_HEADER.pack(entry.index, entry.term, entry.kind, entry.position))
-        running.update(header)
-        running.update(_encode(results))
-        applied.state_hash = running.digest()
+        place = _HASHED_HEADER.pack(entry.index, entry.term, entry.kind, entry.position)
+        said = _encode(FEATURES.at(results, self.feature_level))
+        applied.state_hash = blake2b(
+            b"".join((applied.state_hash, place, header, said)), digest_size=HASH_BYTES
+        ).digest()
+        applied.rows_hash = crc32c(b"".join(b"".join(each) for each in sorted(touched)), applied.rows_hash)
+        self.history.note(entry.index, applied.state_hash, applied.rows_hash)
         return results
+
+    def _at(self, entry: Entry) -> At:
+        return At(entry.index, entry.term, entry.position, self._applied.clock_ms, self.feature_level)
 
     def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
         results: list[Result | Refused] = []

@@ -35,7 +35,7 @@ class TimerKey(NamedTuple):
     sequence: int
 
 
-class Timer(msgspec.Struct, array_like=True, frozen=True):
+class Timer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Value of a timer in the index: `count` messages of a block of `block_count`, for one queue of a topic."""
 
     topic_id: int
@@ -91,7 +91,7 @@ class Timer(msgspec.Struct, array_like=True, frozen=True):
         return SeenBatch(count, block.crc32c, block.length, self.queue, None, self.count, self.known, due_ms)
 
 
-class TimerCounters(msgspec.Struct, array_like=True):
+class TimerCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Replicated: how many timers and messages wait, and how many of the timers reserve their ids."""
 
     next_sequence: int = 0

@@ -24,6 +24,7 @@ from store.index import Index
 from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX, RETENTION_FOREVER_MS
 from store.log_references import Holder
 from store.results import TopicInfo
+from store.sorted_names import SortedNames
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -44,7 +45,7 @@ _DELAYED: Final = ("delayed message", ("delay", "any"))
 _HALF: Final = ("message of a transaction", ("transaction", "any"))
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
+class _Record(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Value of a topic in the index."""
 
     id: int
@@ -57,7 +58,18 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
 class Topic:
     """A topic, and of each of its queues the first offset that is kept and the next one."""
 
-    __slots__ = ("created_at_ms", "ends", "holder", "id", "name", "retention_ms", "starts", "system", "type")
+    __slots__ = (
+        "created_at_ms",
+        "ends",
+        "holder",
+        "id",
+        "name",
+        "oldest_ms",
+        "retention_ms",
+        "starts",
+        "system",
+        "type",
+    )
 
     def __init__(self, name: str, record: _Record) -> None:
         self.name = name
@@ -68,6 +80,8 @@ class Topic:
         self.holder = holder_of(name)
         """As what its rows point at the log."""
         self.created_at_ms = record.created_at_ms
+        self.oldest_ms = -1
+        """Nothing that it holds was stored earlier, as far as it was looked for. Not part of the state."""
         self.ends = [0] * record.queues
         self.starts = [0] * record.queues
 
@@ -94,7 +108,13 @@ class Topics:
         self._index = index
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self._names = SortedNames()
+        self._user_names = SortedNames()
+        self._own_names = SortedNames()
+        """Of topics whose rows may go before their retention is over: the system's and the groups' own."""
         self.next_id = next_id
+        self.of_clients = 0
+        """How many of them are not the system's."""
         for key, value in index.scan(keys.TOPIC, keys.after(keys.TOPIC)):
             topic = Topic(key[1:].decode(), _decode(value))
             for queue in range(len(topic.ends)):
@@ -131,7 +151,23 @@ class Topics:
 
     def all(self) -> list[Topic]:
         """In the order of their names."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        return [self._topics[name] for name in self._names]
+
+    def after(self, name: str | None, limit: int) -> list[Topic]:
+        """In the order of their names, behind `name`, at most `limit`."""
+        return [self._topics[each] for each in self._names.after(name, limit)]
+
+    def starting(self, name: str, limit: int) -> list[Topic]:
+        """In the order of their names, from `name` on, at most `limit`."""
+        return [self._topics[each] for each in self._names.starting(name, limit)]
+
+    def users_after(self, name: str | None, limit: int) -> list[Topic]:
+        """Like `after`, without system topics."""
+        return [self._topics[each] for each in self._user_names.after(name, limit)]
+
+    def own_after(self, name: str | None, limit: int) -> list[Topic]:
+        """Like `after`, of the system's topics and the groups' own."""
+        return [self._topics[each] for each in self._own_names.after(name, limit)]
 
     def put(self, command: PutTopic, clock_ms: int) -> tuple[Topic, bool]:
         """Create or change a topic; the topic, and whether it is new."""
@@ -186,6 +222,9 @@ class Topics:
             self._index.put(keys.dropped_topic(topic.id), bytes((topic.holder,)))
         del self._topics[topic.name]
         del self._by_id[topic.id]
+        self.of_clients -= not topic.system
+        self._names.remove(topic.name)
+        self._names_of(topic).remove(topic.name)
 
     def advance(self, topic: Topic, queue: int, count: int) -> int:
         """Take `count` offsets of the queue; the first of them."""
@@ -212,6 +251,12 @@ class Topics:
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._by_id[topic.id] = topic
+        self.of_clients += not topic.system
+        self._names.add(topic.name)
+        self._names_of(topic).add(topic.name)
+
+    def _names_of(self, topic: Topic) -> SortedNames:
+        return self._own_names if topic.system else self._user_names
 
     def _check(self, command: PutTopic) -> None:
         if command.queues is not None and not 1 <= command.queues <= QUEUES_MAX:

@@ -35,7 +35,7 @@ _DECIDED: Final = (COMMITTED, ROLLED_BACK)
 _ANSWER_OF_STATE: Final = {COMMITTED: "commit", ROLLED_BACK: "rollback"}
 
 
-class HalfBatch(msgspec.Struct, array_like=True, frozen=True):
+class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A batch of a half transaction, and where its block is."""
 
     topic: str
@@ -65,7 +65,7 @@ class HalfBatch(msgspec.Struct, array_like=True, frozen=True):
         )
 
 
-class TransactionRecord(msgspec.Struct, array_like=True):
+class TransactionRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Value of a transaction in the index."""
 
     state: int

@@ -29,7 +29,7 @@ FILE_BYTES: Final = 3 * 4096
 MARKS_BYTES_MAX: Final = FILE_BYTES - _MARKS_OFFSET - _MARKS.size - 4
 
 
-class PeerMark(msgspec.Struct, array_like=True):
+class PeerMark(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What another node was known to have on its disk, by its own word. It concerns that disk alone: a node that comes
     with another incarnation begins anew.
     """
@@ -40,6 +40,8 @@ class PeerMark(msgspec.Struct, array_like=True):
     acked_term: int = 0
     acked_index: int = 0
     """It acknowledged to the leader of `acked_term` to hold everything up to here; 0 before it did."""
+    superseded: tuple[str, ...] = ()
+    """Incarnations that it gave up for later ones; the latest last."""
 
 
 class Watermarks:

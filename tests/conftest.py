@@ -1,7 +1,11 @@
 """For all tests."""
 
 import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -18,3 +22,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+OUTPUT_LINES: Final = 40
+"""Of each node that a failed test had started, in the report."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows the end of what its nodes printed: it may fail on one machine only, and only once."""
+    report = yield
+    directory = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and directory is not None:
+        for path in sorted(Path(directory).rglob("node*.out")):
+            lines = path.read_text(errors="replace").splitlines()[-OUTPUT_LINES:]
+            report.sections.append((f"end of {path.relative_to(directory)}", "\n".join(lines)))
+    return report

@@ -174,6 +174,7 @@ def _no_tracing() -> str | None:
 
 MAKE: Final = Requirement("make")
 BASH: Final = Requirement("bash")
+GIT: Final = Requirement("git")
 DYING_WITH_PARENT: Final = Requirement("setpriv")
 POSTGRESQL: Final = Requirement("initdb", "pg_ctl", "setpriv", attempt=_no_database_user)
 SMALL_DISK: Final = Requirement("mount", "umount", root=True, attempt=_no_small_disk)

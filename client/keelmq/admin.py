@@ -8,7 +8,7 @@ import msgspec
 
 from keelmq import wire
 from keelmq.connection import Connection
-from keelmq.errors import InvalidRequest, OffsetOutOfRange
+from keelmq.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from keelmq.limits import (
     QUEUES_MAX,
     check_audit,
@@ -21,6 +21,9 @@ from keelmq.limits import (
 from keelmq.log_events import EventsPage
 from keelmq.retry import Deadline
 from keelmq.scheduled import cancel_scheduled
+
+PAGE_MAX: Final = 1_000
+"""Entries that one page of a list has at most."""
 
 LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
@@ -45,8 +48,8 @@ class Admin:
         return await self._call("PUT", _topic_path(topic), {k: v for k, v in settings.items() if v is not None})
 
     async def topics(self, *, system: bool = False) -> list[Json]:
-        listed: list[Json] = (await self._call("GET", "/v1/topics" + ("?system=true" if system else "")))["topics"]
-        return listed
+        """All of them by name, page by page."""
+        return await self._pages("/v1/topics", "topics", {"system": "true" if system else None})
 
     async def topic(self, topic: str) -> Json:
         return await self._call("GET", _topic_path(topic))
@@ -157,11 +160,18 @@ class Admin:
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
     async def groups(self) -> list[Json]:
-        listed: list[Json] = (await self._call("GET", "/v1/groups"))["groups"]
-        return listed
+        """All of them by name, page by page; each with its first members and offsets (1,000 at most)."""
+        return await self._pages("/v1/groups", "groups", {})
 
     async def group(self, group: str) -> Json:
-        return await self._call("GET", _group_path(group))
+        """The group with all members and offsets, however many pages they take."""
+        found = await self._call("GET", _group_path(group))
+        for name in ("members", "offsets"):
+            following = found.pop(f"{name}_next", None)
+            if following is not None:
+                limit = {"limit": PAGE_MAX, "after": following}
+                found[name] += await self._pages(f"{_group_path(group)}/{name}", name, limit)
+        return found
 
     async def put_group(
         self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
@@ -281,10 +291,65 @@ class Admin:
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         return await self._call("POST", f"/v1/cluster/members/{node_id}/promote")
 
+    async def set_node_address(
+        self,
+        node_id: int,
+        *,
+        peer_address: str | None = None,
+        http_address: str | None = None,
+        force: bool = False,
+    ) -> Json:
+        """Say where a node is now; what is None stays. It has to answer at `peer_address` already (Conflict with the
+        code `address_unreachable`), unless `force`. Durable on return, and harmless when repeated.
+        """
+        check_range("node_id", node_id, 0, NODE_ID_MAX)
+        given = {"peer_address": peer_address, "http_address": http_address}
+        body = {name: value for name, value in given.items() if value is not None}
+        target = f"/v1/cluster/members/{node_id}/address" + ("?force=true" if force else "")
+        return await self._call("PUT", target, body)
+
     async def remove_node(self, node_id: int, *, force: bool = False) -> Json:
         """Remove a node, the leader too. `force`: also when those that would remain do not answer as a majority."""
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         return await self._call("DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else ""))
+
+    async def rebuild_node(self, node_id: int, *, force: bool = False) -> Json:
+        """Throw the copy of a node away, which the others fill anew; the request goes to that node. Durable on return.
+
+        Raises Conflict with the code `quorum_at_risk` when too few others hold what is committed; `force`: as long as
+        there is any. NotFound when the cluster has no such node.
+        """
+        check_range("node_id", node_id, 0, NODE_ID_MAX)
+        view = await self.cluster()
+        url = next((node["url"] for node in view["nodes"] if node["node_id"] == node_id and node["url"]), None)
+        if url is None:
+            raise NotFound("node_not_found", f"the cluster has no node {node_id}")
+        target = f"/v1/cluster/rebuild?node_id={node_id}" + ("&force=true" if force else "")
+        connection = Connection(url)
+        try:
+            return await connection.call_for(dict, "POST", target, anywhere=True)
+        finally:
+            connection.close()
+
+    async def raise_feature_level(self, level: int | None = None) -> Json:
+        """Raise the feature level, to the highest that every node knows unless one is given: `feature_level` then, and
+        what runs on each of the `nodes`. Raises Conflict with the code `feature_level_not_known` while a node does not
+        know it. Durable on return, and harmless when repeated; there is no way back.
+        """
+        return await self._call("POST", "/v1/cluster/feature-level", {} if level is None else {"level": level})
+
+    async def _pages(self, path: str, name: str, query: Json) -> list[Json]:
+        """What all pages of a list hold; a broker that knows no pages gives everything as the first one."""
+        found: list[Json] = []
+        asked = dict(query)
+        while True:
+            given = _query(asked)
+            page = await self._call("GET", f"{path}?{given}" if given else path)
+            found += page[name]
+            following = page.get("next")
+            if following is None:
+                return found
+            asked["after"] = following
 
     async def _call(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Json:
         response = await self._connection.call(

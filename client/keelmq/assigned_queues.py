@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from keelmq.errors import InvalidRequest
 from keelmq.faults import Faults
@@ -11,8 +12,15 @@ from keelmq.handover import Handover
 from keelmq.message import ReceivedMessage
 from keelmq.queue_reader import Hold, QueueReader
 from keelmq.session_watch import SessionWatch
+from keelmq.stall_watch import StallWatch
+
+CANCELLED_GRACE_MS: Final = 1_000
+"""What a handler call gets to heed its cancellation when the consumer closes."""
 
 log = logging.getLogger("keelmq")
+
+_abandoned: Final[set[asyncio.Task[None]]] = set()
+"""Only so that nobody forgets them before they have ended."""
 
 
 class AssignedQueues:
@@ -25,6 +33,9 @@ class AssignedQueues:
         self.leaving: dict[TopicQueue, asyncio.Task[None]] = {}
         """Queues that are not read any more, as long as handler calls of theirs run."""
         self.session = SessionWatch(session_timeout_ms, self._session_ended)
+        self.stalls = StallWatch(self._loop_stood)
+        self._session_s = session_timeout_ms / 1000
+        self._last_call: ReceivedMessage | None = None
         self._topics = topics
         self._handover = handover
         self._faults = faults
@@ -87,16 +98,52 @@ class AssignedQueues:
         task.add_done_callback(released)
 
     async def stop(self, grace_ms: int) -> None:
-        """Every reader, those that are leaving included."""
-        await asyncio.gather(*(reader.stop(grace_ms) for reader in self.readers.values()), *self.leaving.values())
+        """Every reader, those that are leaving included. Handler calls that go on for longer than a second after they
+        were cancelled are left alone: what they do may be done again, and their queues are not kept for them."""
+        leaving = dict(self.leaving)
+        for place, reader in self.readers.items():
+            leaving[place] = asyncio.create_task(reader.stop(grace_ms))
+        if not leaving:
+            return
+        stopping = set(leaving.values())
+        _, stuck = await asyncio.wait(stopping, timeout=(grace_ms + CANCELLED_GRACE_MS) / 1000)
+        for place, task in leaving.items():
+            if task in stuck:
+                _abandoned.add(task)
+                task.add_done_callback(_abandoned.discard)
+                log.error("%s/%d: a handler does not end though it was cancelled, and runs on unheeded", *place)
+                if place in self.readers:
+                    self._faults.fenced(self.readers[place].handling, "the consumer was closed")
+
+    def close(self) -> None:
+        """No timer is left behind."""
+        self.session.close()
+        self.stalls.close()
+
+    def before_call(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A handler is about to be called: if the loop stood, this comes before any timer that would tell of it."""
+        self.stalls.look()
+        self.session.look()
+        self._last_call = messages[0]
+
+    def _loop_stood(self, stood_s: float) -> None:
+        last = self._last_call
+        called = "" if last is None else f"; the last call was for {last.topic}/{last.queue} {last.message_id}"
+        log.warning(
+            "the event loop of this process stood for %.1f s, and no heartbeat was sent: a handler that blocks has "
+            "to be a plain function (def), which runs in a thread%s",
+            stood_s,
+            called,
+        )
 
     def _session_ended(self) -> None:
         """By this side's clock: the broker may have given the queues to others. What runs may end: if the session goes
         on after all, for nobody could be reached, it is committed."""
-        log.error("no heartbeat got through for a session's time: handling waits until one does")
+        why = f"no heartbeat got through for a session's time{self.stalls.lately(self._session_s)}"
+        log.error("%s: handling waits until one does", why)
         for place, reader in self.readers.items():
             self._hold(place, reader, "session")
-            self._faults.fenced(reader.handling, "no heartbeat got through for a session's time")
+            self._faults.fenced(reader.handling, why)
 
     def _hold(self, place: TopicQueue, reader: QueueReader, why: Hold) -> None:
         reader.hold(why)

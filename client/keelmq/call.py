@@ -7,6 +7,7 @@ redirect, `no_leader`) is certain to have stored nothing; it costs time of the b
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from keelmq.answer_time import AnswerTime
 from keelmq.errors import KeelMQError, NoLeader, SendTimeout, UnknownOutcome
 from keelmq.http1 import Origin
 from keelmq.retry import Backoff, Deadline
@@ -37,6 +38,7 @@ class Call:
     """`asked` are the nodes of the round that is going on, which ends with a pause; `next_node` is where to go now."""
 
     __slots__ = (
+        "answers",
         "asked",
         "backoff",
         "deadline",
@@ -48,7 +50,15 @@ class Call:
         "tries_left",
     )
 
-    def __init__(self, request: Request, deadline: Deadline, tries: int | None, rng: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        deadline: Deadline,
+        tries: int | None,
+        rng: Callable[[], float],
+        answers: AnswerTime | None = None,
+    ) -> None:
+        self.answers = answers
         self.request = request
         self.deadline = deadline
         self.tries_left = tries
@@ -60,10 +70,18 @@ class Call:
         self.last_error: KeelMQError | None = None
 
     def try_timeout_s(self) -> float:
-        """An equal share of what is left, so that a node that hangs does not eat the whole budget."""
+        """An equal share of what is left, so that a node that hangs does not eat the whole budget; half of it where
+        tries are not counted, and what the request may wait at the broker on top. But as long as answers take, for a
+        try that is cut off before is stored all the same, and then repeated.
+        """
+        left_s = self.deadline.remaining_s()
+        expected_s = 0.0 if self.answers is None else self.answers.expected_s
         if self.tries_left is None:
-            return self.deadline.remaining_s()
-        return self.share_s(self.tries_left)
+            waits_s = min(self.request.waits_ms / 1000, left_s)
+            share_s = waits_s + max((left_s - waits_s) / 2, TRY_TIMEOUT_MIN_MS / 1000)
+        else:
+            share_s = self.share_s(self.tries_left)
+        return min(left_s, max(share_s, expected_s))
 
     def share_s(self, parts: int) -> float:
         """One of `parts` equal parts of the time that is left, but 250 ms if there is so much."""

@@ -1,7 +1,7 @@
 """Calls that travel together: those that wait in the same turn of the loop become one request, as sends do (lane.py).
 
 A call that is alone is sent as such, at once. While `in_flight_max` requests are under way, what comes collects into
-the next one.
+the next one; who has less time left than answers take is not sent (answer_time.py).
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from keelmq.answer_time import AnswerTime
 from keelmq.connection import Connection, Unfinished
 from keelmq.errors import (
     BrokerFault,
@@ -35,8 +36,8 @@ Result = TypeVar("Result", bound=PartResult)
 class CallLike(Protocol[Asked, Result]):
     """How calls of one kind are sent."""
 
-    async def send_one(self, item: Asked, deadline: Deadline) -> Result:
-        """The call by itself. Raises what Connection.call raises."""
+    async def send_one(self, item: Asked, deadline: Deadline, answers: AnswerTime) -> Result:
+        """The call by itself. Raises what Connection.call raises, and tells `answers` what that tells it."""
         ...
 
     def encode_all(self, items: Sequence[Asked]) -> bytes:
@@ -71,11 +72,12 @@ class Waiting(Generic[Item, Result]):
             self.future.set_exception(error)
 
     def expire(self) -> None:
-        end = f"no success within {self.deadline.budget_ms:.0f} ms"
         if self.sent:
+            end = f"no success within {self.deadline.budget_ms:.0f} ms"
             detail = f"{end}, it may or may not have taken effect; repeat with the same id"
             self.fail(SendTimeout("send_timeout", detail))
         else:
+            end = f"too little is left of the {self.deadline.budget_ms:.0f} ms"
             self.fail(Unavailable("not_sent", f"{end}, nothing was sent: earlier calls wait for their answers"))
 
 
@@ -99,6 +101,7 @@ class CallLane(Generic[Item, Result]):
         self._tries = tries
         self._count_max = count_max
         self._size_max = size_max
+        self._answers = AnswerTime()
         self._waiting: deque[Waiting[Item, Result]] = deque()
         self._workers: set[asyncio.Task[None]] = set()
 
@@ -134,6 +137,8 @@ class CallLane(Generic[Item, Result]):
         size = 0
         while self._waiting and len(group) < self._count_max:
             waiting = self._waiting[0]
+            if waiting.deadline.remaining_s() < self._answers.needed_s(waiting.deadline.budget_ms / 1000):
+                waiting.expire()
             if not waiting.future.done():
                 if group and size + waiting.size > self._size_max:
                     break
@@ -157,7 +162,7 @@ class CallLane(Generic[Item, Result]):
 
     async def _send_one(self, waiting: Waiting[Item, Result]) -> None:
         try:
-            waiting.resolve(await self._kind.send_one(waiting.item, waiting.deadline))
+            waiting.resolve(await self._kind.send_one(waiting.item, waiting.deadline, self._answers))
         except KeelMQError as exc:
             waiting.fail(exc)
 
@@ -174,6 +179,7 @@ class CallLane(Generic[Item, Result]):
                 deadline=max((waiting.deadline for waiting in group), key=lambda deadline: deadline.at_s),
                 tries=self._tries,
                 unfinished=answers.take,
+                answers=self._answers,
             )
         except KeelMQError as exc:
             if exc.retryable or exc.outcome_unknown or isinstance(exc, BrokerFault | Corrupt | Closed):

@@ -7,12 +7,14 @@ from typing import Final
 from urllib.parse import quote
 
 from keelmq import wire
+from keelmq.assigned_queues import CANCELLED_GRACE_MS
 from keelmq.causation import processing
 from keelmq.connection import Connection
-from keelmq.decision import CheckHandler, Decision, Transaction
+from keelmq.decision import Decision, Transaction
 from keelmq.decision_teller import DecisionTeller
 from keelmq.errors import Closed, KeelMQError, TransactionConflict
 from keelmq.message import Message
+from keelmq.plain_calls import AsyncCall
 from keelmq.retry import Backoff, Deadline
 
 POLL_WAIT_MS: Final = 5_000
@@ -37,7 +39,7 @@ class CheckLoop:
         connection: Connection,
         group: str,
         client_id: str,
-        handler: CheckHandler,
+        handler: AsyncCall[Transaction],
         teller: DecisionTeller,
         *,
         concurrency: int,
@@ -67,7 +69,10 @@ class CheckLoop:
         _, late = await asyncio.wait(tasks, timeout=grace_ms / 1000)
         for task in late:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ended, left = await asyncio.wait(tasks, timeout=CANCELLED_GRACE_MS / 1000)
+        await asyncio.gather(*ended, return_exceptions=True)
+        if left:  # a plain function, or one that swallows its cancellation
+            log.warning("checks of producer group %s still run and are left behind: %d", self._group, len(left))
 
     async def _poll_forever(self) -> None:
         backoff = Backoff(PAUSE_MS, PAUSE_MAX_MS)
@@ -124,7 +129,9 @@ class CheckLoop:
             async with asyncio.timeout(self._handler_timeout_s):
                 with processing((), self._group):  # the producer may have been started in a handler
                     decision: object = await self._handler(transaction)
-        except Exception:
+        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:  # whatever it is: unanswered, it would be asked by nobody else meanwhile
             log.exception("transaction %s: the check handler failed, answering unknown", check.transaction_id)
             return Decision.UNKNOWN
         if not isinstance(decision, Decision):

@@ -11,12 +11,14 @@ from keelmq import (
     cli_group,
     cli_log,
     cli_message,
+    cli_output,
     cli_pop,
     cli_scheduled,
     cli_send,
     cli_topic,
     cli_transaction,
 )
+from keelmq.version import VERSION
 
 app = typer.Typer(
     name="keelmq",
@@ -47,9 +49,7 @@ app.command("pop", epilog=cli_pop.EXAMPLES)(cli_pop.pop)
 
 def _show_version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
-
-        print(version("keelmq"))
+        print(f"keelmq {VERSION}")
         raise typer.Exit
 
 
@@ -63,4 +63,7 @@ def _root(
 
 def main() -> None:
     """Entry point of the `keelmq` command."""
-    app()
+    try:
+        app()
+    finally:
+        cli_output.flush()

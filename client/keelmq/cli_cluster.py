@@ -6,8 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from keelmq import cli_nodes
-from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, print_table, run, when
+from keelmq import cli_nodes, cli_upgrade
+from keelmq.cli_output import (
+    DEFAULT_SERVERS,
+    EXIT_ERROR,
+    AsJson,
+    Servers,
+    print_json,
+    print_table,
+    printable,
+    run,
+    say,
+    when,
+)
 
 if TYPE_CHECKING:
     from keelmq.connection import Connection
@@ -15,6 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The state of the cluster.")
 
 cli_nodes.register(app)
+cli_upgrade.register(app)
 
 NODE_TIMEOUT_MS: Final = 2_000
 
@@ -63,7 +75,7 @@ def settings(
     if as_json:
         print_json(answer)
     else:
-        print(f"new transactions are {'refused' if answer['reject_transactions'] else 'taken'}")
+        say(f"new transactions are {'refused' if answer['reject_transactions'] else 'taken'}")
 
 
 def _is_healthy(nodes: list[dict[str, Any]]) -> bool:
@@ -122,6 +134,22 @@ def _role(node: dict[str, Any]) -> str:
     return role if percent is None else f"{role}, snapshot {percent} %"
 
 
+def _comparison(node: dict[str, Any]) -> str | None:
+    """With whom this replica was compared, at which entry, and what came of it."""
+    replica = node.get("replica")
+    if not replica:
+        return None
+    if replica["differs"]:
+        return f"differs from entry {replica['first_index']} on" if replica["exact"] else "differs"
+    parts = []
+    for word, agrees in (("equals", True), ("not", False)):
+        found = [each for each in replica["compared"] if each["agrees"] == agrees]
+        if found:
+            peers = ", ".join(str(each["node_id"]) for each in found)
+            parts.append(f"{word} {peers} @{min(each['raft_index'] for each in found)}")
+    return "; ".join(parts) or None
+
+
 def _print_log_holders(nodes: list[dict[str, Any]]) -> None:
     """What the log is kept for, by the leader's word, or that of any node while there is none."""
     answering = [node for node in nodes if node.get("log_holders")]
@@ -148,10 +176,11 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
     if answering:
         newest = max(answering, key=lambda node: (node["leader_url"] is not None, node["term"]))
         leader = newest["leader_url"] or "no leader is known"
-        print(f"cluster {newest['cluster_id']}, term {newest['term']}, leader {leader}")
+        level = f", feature level {newest['feature_level']}" if "feature_level" in newest else ""
+        say(f"cluster {newest['cluster_id']}, term {newest['term']}, leader {leader}{level}")
     leaders = [str(node["node_id"]) for node in nodes if node.get("role") == "leader"]
     if len(leaders) > 1:
-        print(f"nodes {', '.join(leaders)} lead: one has been replaced just now, or they are of two clusters")
+        say(f"nodes {', '.join(leaders)} lead: one has been replaced just now, or they are of two clusters")
     rows = [
         (
             node.get("node_id"),
@@ -162,16 +191,21 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
             node.get("applied_index"),
             node.get("durable_index"),
             f"{node['state_hash'][:12]} @{node['hash_index']}" if node.get("state_hash") else None,
+            _comparison(node),
             ", ".join(str(peer["node_id"]) for peer in node.get("nodes", ()) if peer["connected"]) or None,
+            cli_upgrade.build_of(node),
         )
         for node in nodes
     ]
-    columns = ["node", "url", "role", "term", "committed", "applied", "durable", "state hash", "connected to"]
+    positions = ["committed", "applied", "durable", "state hash"]
+    columns = ["node", "url", "role", "term", *positions, "replica", "connected to", "version"]
     print_table(None, columns, rows)
     _print_log_holders(nodes)
     for node in nodes:
         for alarm in node.get("alarms", ()):
-            print(f"node {node['node_id']}: {alarm['severity']} alarm {alarm['code']}: {alarm['detail']}")
+            say(f"node {node['node_id']}: {alarm['severity']} alarm {alarm['code']}: {alarm['detail']}")
     for node in nodes:
         if "error" in node:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"{node['url']}: {node['error']}", markup=False)
+            Console(stderr=True, highlight=False, soft_wrap=True).print(
+                printable(f"{node['url']}: {node['error']}"), markup=False
+            )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from keelmq.cli_complete import TopicArgument, group_names
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
 
 if TYPE_CHECKING:
     from keelmq.connection import Connection
@@ -218,7 +218,7 @@ def print_message(message: "ReceivedMessage", *, as_json: bool) -> None:
     details += [f"{name}={value}" for name, value in message.properties.items()]
     place = f"{message.topic}/{message.queue} {message.offset}"
     shown = text if encoding == "utf8" else f"({len(message.body)} bytes, base64) {text}"
-    print("  ".join([f"{when(message.stored_at_ms)}  {place}", *details, shown]), flush=True)
+    say("  ".join([f"{when(message.stored_at_ms)}  {place}", *details, shown]), flush=True)
 
 
 def _text(body: bytes) -> tuple[str, str]:

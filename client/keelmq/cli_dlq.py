@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from keelmq.cli_complete import GroupArgument
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin
@@ -50,7 +50,7 @@ def list_dead_letters(
     ]
     print_table(None, ["offset", "message", "origin", "attempts", "dead since (UTC)", "reason", "replayed (UTC)"], rows)
     if page["next_offset"] < page["max_offset"]:
-        print(f"there are more: --offset {page['next_offset']}")
+        say(f"there are more: --offset {page['next_offset']}")
 
 
 @app.command(epilog="Example:  keelmq dlq replay points --rate 100")
@@ -72,7 +72,7 @@ def replay(
     if as_json:
         print_json({"group": group, "replayed": replayed, "already_replayed": already})
     else:
-        print(f"{replayed} dead letters of {group} are replayed, {already} were before")
+        say(f"{replayed} dead letters of {group} are replayed, {already} were before")
 
 
 async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | None) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from keelmq.cli_complete import GroupArgument, group_names, topic_names
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
 from keelmq.cli_time import parse_duration
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
     if as_json:
         print_json(found)
         return
-    print(f"{found['group']}: generation {found['generation']}, topics {', '.join(found['topics']) or '-'}")
+    say(f"{found['group']}: generation {found['generation']}, topics {', '.join(found['topics']) or '-'}")
     for topic, tags in found["tags"].items():
-        print(f"of {topic} only the tags {tags}")
+        say(f"of {topic} only the tags {tags}")
     for topic, expression in found["filters"].items():
-        print(f"of {topic} only {expression}")
+        say(f"of {topic} only {expression}")
     members = [
         (m["member_id"], m["client_id"], when(m["joined_at_ms"]), _queues(m["assignment"])) for m in found["members"]
     ]
@@ -90,8 +90,8 @@ def settings(
     if as_json:
         print_json(answer)
         return
-    print(f"{group}: a message is given again {answer['retry_max_attempts']} times, then it is a dead letter")
-    print(f"it waits {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
+    say(f"{group}: a message is given again {answer['retry_max_attempts']} times, then it is a dead letter")
+    say(f"it waits {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
 
 
 @app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
@@ -111,7 +111,7 @@ def clone_offsets(
     if as_json:
         print_json(answer)
         return
-    print(f"{target} goes on from where {source} is, generation {answer['generation']}")
+    say(f"{target} goes on from where {source} is, generation {answer['generation']}")
     print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
 
 
@@ -142,7 +142,7 @@ def delete(
     if as_json:
         print_json({"group": group, "deleted": True})
     else:
-        print(f"group {group} is deleted")
+        say(f"group {group} is deleted")
 
 
 RESET_EXAMPLES: Final = (
@@ -175,7 +175,7 @@ def reset(
     if as_json:
         print_json(answer)
         return
-    print(f"{group}: generation {answer['generation']}")
+    say(f"{group}: generation {answer['generation']}")
     print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
 
 

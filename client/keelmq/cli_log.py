@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
 
 app = typer.Typer(no_args_is_help=True, help="The commit log, as a replica delivers it.")
 
@@ -43,7 +43,7 @@ def dump(
                 return
 
     if not as_json:
-        print(_COLUMNS)
+        say(_COLUMNS)
     run(servers, read, as_json=as_json)
 
 
@@ -66,7 +66,7 @@ def _print_record(record: Any, as_json: bool) -> None:
         return
     time = when(header.timestamp_ms) if header else "-"
     commands = ", ".join(_counted(header.command_names)) if header else ""
-    print(
+    say(
         f"{record.index:>10} {record.term:>6} {record.position:>14} {record.size:>10} {record.kind_name:<6} "
         f"{time or '-':<23}  {commands}",
         flush=True,

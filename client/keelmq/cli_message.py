@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from keelmq.cli_complete import topic_names
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 from keelmq.cli_time import parse_time
 from keelmq.cli_timeline import Event, print_timeline
 
@@ -122,7 +122,7 @@ def _print_list(page: dict[str, Any]) -> None:
     ]
     print_table(None, ["stored (UTC)", "queue", "offset", "message", "tag", "body"], rows)
     if page.get("next"):
-        print(f"there are more: --after {page['next']}")
+        say(f"there are more: --after {page['next']}")
 
 
 def _shown(message: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _shown(message: dict[str, Any]) -> str:
 def _print_message(message: dict[str, Any]) -> None:
     where = f"{message['topic']}/{message['queue']}"
     where += f" at offset {message['offset']}" if "offset" in message else f", {message['state']}"
-    print(f"message {message['message_id']} in {where}")
+    say(f"message {message['message_id']} in {where}")
     rows: list[tuple[str, Any]] = [
         ("stored", f"{when(message['stored_at_ms'])} UTC"),
         ("due", f"{when(message['deliver_at_ms'])} UTC" if "deliver_at_ms" in message else None),
@@ -149,5 +149,5 @@ def _print_message(message: dict[str, Any]) -> None:
     ]
     for name, value in rows:
         if value:
-            print(f"  {name}: {value}")
-    print(f"  body{' (base64)' if message['encoding'] == 'base64' else ''}: {message['body']}")
+            say(f"  {name}: {value}")
+    say(f"  body{' (base64)' if message['encoding'] == 'base64' else ''}: {message['body']}")

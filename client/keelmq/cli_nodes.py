@@ -1,4 +1,4 @@
-"""`keelmq cluster add-node`, `promote` and `remove-node`: the nodes of a running cluster."""
+"""`keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a running cluster."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
 from keelmq.errors import Conflict
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ def register(app: typer.Typer) -> None:
         epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
     )(add_node)
     app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
+    app.command(
+        "set-address",
+        epilog="Example:  keelmq cluster set-address 3 --peer 10.1.0.3:7091 --url http://10.1.0.3:7081",
+    )(set_address)
     app.command("remove-node", epilog="Example:  keelmq cluster remove-node 1")(remove_node)
+    app.command(epilog="Example:  keelmq cluster rebuild 2")(rebuild)
 
 
 def add_node(
@@ -62,6 +67,26 @@ def promote(
     _print(run(servers, work, as_json=as_json), as_json)
 
 
+def set_address(
+    node_id: NodeId,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Where the others reach it.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where clients reach it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also when it does not answer there yet.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a node is that was moved. It has to answer there, unless it is going to be there (--force)."""
+    from keelmq.admin import Admin
+
+    if peer is None and url is None:
+        raise typer.BadParameter("give --peer, --url or both")
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        return await Admin(connection).set_node_address(node_id, peer_address=peer, http_address=url, force=force)
+
+    _print(run(servers, work, as_json=as_json), as_json)
+
+
 def remove_node(
     node_id: NodeId,
     force: Annotated[
@@ -76,6 +101,27 @@ def remove_node(
     _print(
         run(servers, lambda connection: Admin(connection).remove_node(node_id, force=force), as_json=as_json), as_json
     )
+
+
+def rebuild(
+    node_id: NodeId,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also when the others that hold what is committed are no majority."),
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Throw the copy of a node away, whose replica differs or is damaged, and have the others fill it anew."""
+    from keelmq.admin import Admin
+
+    answer = run(servers, lambda connection: Admin(connection).rebuild_node(node_id, force=force), as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    others = ", ".join(map(str, answer["filled_by"]))
+    say(f"node {node_id} starts again with an empty disk and is filled by the others ({others})")
+    say("it votes again once it has caught up: see keelmq cluster status")
 
 
 async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
@@ -114,4 +160,4 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
     ]
     print_table(None, columns, rows)
     for warning in answer["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", file=sys.stderr)

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -21,6 +22,10 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
+
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Those that JSON does not escape by itself."""
 
 Servers = Annotated[
     str,
@@ -52,15 +57,25 @@ def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: 
         raise typer.Exit(EXIT_ERROR) from None
 
 
+def flush() -> None:
+    """Whatever is still to be printed, at the very end; nobody is told that the reader of a pipe has gone away."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain with an exit code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_ERROR) from None
+
+
 def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
     """Usage errors are those found before anything was sent."""
     if as_json:
         problem = {"code": error.code, "detail": error.detail, "status": error.status, "retryable": error.retryable}
         print(json.dumps({"error": {**error.extra, **problem}}, default=str), file=sys.stderr)
     else:
-        print(f"error: {error.detail} ({error.code})", file=sys.stderr)
+        say(f"error: {error.detail} ({error.code})", file=sys.stderr)
         for hint in _hints(error):
-            print(f"hint: {hint}", file=sys.stderr)
+            say(f"hint: {hint}", file=sys.stderr)
     usage = isinstance(error, InvalidRequest) and error.status == 0
     raise typer.Exit(EXIT_USAGE if usage else EXIT_ERROR) from None
 
@@ -81,8 +96,20 @@ def _state_of(error: KeelMQError) -> str:
     return f"; it is {state}" if state else ""
 
 
+def printable(text: str) -> str:
+    """`text` with its control characters, but for tabs and line ends, escaped: what a message says of itself must not
+    move the cursor of whoever looks at it.
+    """
+    return text.translate(_CONTROLS)
+
+
+def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None = None) -> None:
+    """Print for people."""
+    print(printable(text), end=end, flush=flush, file=file)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    print(json.dumps(value, ensure_ascii=False, default=str).translate(_JSON_CONTROLS), flush=True)
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -92,12 +119,12 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     from rich.text import Text
 
     listed = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title and printable(title), title_justify="left", header_style="bold")
     for position, name in enumerate(columns):
         numeric = {type(row[position]) for row in listed} - {type(None)} == {int}
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*[Text("-" if cell is None else str(cell)) for cell in row])
+        table.add_row(*[Text("-" if cell is None else printable(str(cell))) for cell in row])
     console = Console()
     if not console.is_terminal:
         console = Console(width=4_000)

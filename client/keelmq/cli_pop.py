@@ -6,7 +6,7 @@ import typer
 
 from keelmq.cli_complete import TopicArgument, group_names
 from keelmq.cli_consume import message_line, print_message
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say
 from keelmq.cli_time import parse_duration
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def pop(
                     if as_json:
                         print_json({**message_line(each.message), "receipt_handle": each.receipt_handle})
                     else:
-                        print(each.receipt_handle, end="  ")
+                        say(each.receipt_handle, end="  ")
                         print_message(each.message, as_json=False)
                 else:
                     print_message(each.message, as_json=as_json)

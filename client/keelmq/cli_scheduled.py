@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from keelmq.cli_complete import TopicArgument
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 
 app = typer.Typer(no_args_is_help=True, help="List and take back messages that wait for their time.")
 
@@ -33,7 +33,7 @@ def list_scheduled(
     ]
     print_table(None, ["message", "queue", "due (UTC)", "scheduled (UTC)", "transaction"], rows)
     if page.get("next"):
-        print(f"there are more: --after {page['next']}")
+        say(f"there are more: --after {page['next']}")
 
 
 @app.command(epilog="Example:  keelmq scheduled cancel reminders reminder-17")
@@ -50,4 +50,4 @@ def cancel(
     if as_json:
         print_json({"topic": topic, "message_id": message_id, "cancelled": True})
     else:
-        print(f"message {message_id} of {topic} will not be delivered")
+        say(f"message {message_id} of {topic} will not be delivered")

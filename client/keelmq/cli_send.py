@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from keelmq.cli_complete import TopicArgument
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
 from keelmq.cli_time import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -108,4 +108,4 @@ def _print_result(result: "SendResult", as_json: bool) -> None:
     nodes = ", ".join(map(str, result.receipt.durable_on))
     again = ", stored before" if result.duplicate else ""
     place = f"offset {result.offset}" if result.offset is not None else f"due {when(result.deliver_at_ms)} UTC"
-    print(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}")
+    say(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from keelmq.cli_output import when
+from keelmq.cli_output import printable, when
 
 COLORS: Final = {
     "committed": "green",
@@ -28,14 +28,14 @@ def print_timeline(title: str, timeline: Sequence[Event], said_of: Callable[[Eve
     from rich.markup import escape
     from rich.tree import Tree
 
-    tree = Tree(escape(title))
+    tree = Tree(escape(printable(title)))
     start_ms = timeline[0]["at_ms"] if timeline else 0
     for event in timeline:
         name = event["event"]
         color = COLORS.get(name)
-        shown = f"[{color}]{name}[/{color}]" if color else name
+        shown = f"[{color}]{name}[/{color}]" if color else escape(printable(name))
         after = f"+{event['at_ms'] - start_ms} ms"
-        said = escape(", ".join(said_of(event)))
+        said = escape(printable(", ".join(said_of(event))))
         tree.add(f"{when(event['at_ms'])}  {after:>10}  {shown}  {said}  [dim]#{event['raft_index']}")
     console = Console()
     (console if console.is_terminal else Console(width=4_000)).print(tree)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from keelmq.cli_complete import TopicArgument
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and delete topics.")
 
@@ -74,7 +74,7 @@ def delete(
     if as_json:
         print_json({"topic": topic, "deleted": True})
     else:
-        print(f"topic {topic} is deleted")
+        say(f"topic {topic} is deleted")
 
 
 def _kept(topic: dict[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _print_topic(topic: dict[str, Any], as_json: bool) -> None:
         print_json(topic)
         return
     created = when(topic["created_at_ms"])
-    print(f"{topic['topic']}: {topic['type']}, kept {_kept(topic)}, created {created} UTC")
+    say(f"{topic['topic']}: {topic['type']}, kept {_kept(topic)}, created {created} UTC")
     rows = [
         (
             q["queue"],

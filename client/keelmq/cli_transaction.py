@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, when
+from keelmq.cli_output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 from keelmq.cli_time import parse_duration
 from keelmq.cli_timeline import Event, print_timeline
 
@@ -49,7 +49,7 @@ def list_transactions(
     ]
     print_table(None, ["transaction", "state", "group", "prepared (UTC)", "checks", "messages"], rows)
     if page.get("next"):
-        print(f"there are more: --after {page['next']}")
+        say(f"there are more: --after {page['next']}")
 
 
 @app.command(epilog="Example:  keelmq transaction show 4b39f920a1c28884d447c708f3f858b6")
@@ -61,17 +61,17 @@ def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_j
     if as_json:
         print_json(found)
         return
-    print(f"transaction {found['transaction_id']} of producer group {found['producer_group']} is {found['state']}")
+    say(f"transaction {found['transaction_id']} of producer group {found['producer_group']} is {found['state']}")
     for batch in found["messages"]:
-        print(f"  {batch['count']} message(s) for {batch['topic']}")
+        say(f"  {batch['count']} message(s) for {batch['topic']}")
     for place in found.get("positions") or ():
         where = f"{place['topic']}/{place['queue']}"
         if "offset" in place:
-            print(f"  visible in {where} at offset {place['offset']}, {place['count']} message(s)")
+            say(f"  visible in {where} at offset {place['offset']}, {place['count']} message(s)")
         else:
-            print(f"  due in {where} {when(place['deliver_at_ms'])} UTC, {place['count']} message(s)")
+            say(f"  due in {where} {when(place['deliver_at_ms'])} UTC, {place['count']} message(s)")
     if found.get("next_check_at_ms"):
-        print(f"  next check {when(found['next_check_at_ms'])} UTC")
+        say(f"  next check {when(found['next_check_at_ms'])} UTC")
     print_timeline("timeline (UTC)", found["timeline"], _said_of)
 
 
@@ -94,7 +94,7 @@ def resume(
     if as_json:
         print_json(answer)
     else:
-        print(f"transaction {transaction_id} is {answer['state']}, next check {when(answer['next_check_at_ms'])} UTC")
+        say(f"transaction {transaction_id} is {answer['state']}, next check {when(answer['next_check_at_ms'])} UTC")
 
 
 @app.command(epilog="Example:  keelmq transaction commit 4b39f920a1c28884d447c708f3f858b6")
@@ -148,7 +148,7 @@ def _decide(
     if as_json:
         print_json(answer)
     else:
-        print(f"transaction {answer['transaction_id']} is {answer['state']}")
+        say(f"transaction {answer['transaction_id']} is {answer['state']}")
 
 
 def _topics(transaction: dict[str, Any]) -> str:

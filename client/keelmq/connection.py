@@ -22,9 +22,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from keelmq import wire
+from keelmq.answer_time import AnswerTime
 from keelmq.call import TRY_TIMEOUT_MIN_MS, Call, Request
 from keelmq.errors import Closed, InvalidRequest, KeelMQError, NoLeader, Overloaded, Unavailable, error_from_problem
-from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
+from keelmq.http1 import ConnectFailed, ConnectTimedOut, ExchangeFailed, HttpClient, HttpResponse, Origin
 from keelmq.node_health import NodeHealth
 from keelmq.retry import Clock, Deadline
 
@@ -32,6 +33,9 @@ DEFAULT_SERVERS: Final = ("http://127.0.0.1:7081", "http://127.0.0.1:7082", "htt
 CONNECT_TIMEOUT_MS: Final = 1_000
 CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
+TIMEOUT_MS_MAX: Final = 3_600_000
+TIMEOUT_HEADER: Final = "KeelMQ-Timeout-Ms"
+"""For how long the client waits for the answer to a write: a broker that knows it proposes nothing after that."""
 NODES_KNOWN_S: Final = 300
 """A connection that is in use asks for the nodes of the cluster anew after so long."""
 
@@ -132,6 +136,7 @@ class Connection:
         follower_ok: bool = False,
         waits_ms: int = 0,
         unfinished: IsUnfinished | None = None,
+        answers: AnswerTime | None = None,
     ) -> HttpResponse:
         """The 2xx response of the cluster; of its leader if there is one, so that reads see what was written before.
 
@@ -145,13 +150,13 @@ class Connection:
         `outcome_unknown` set.
 
         A response that is complete only in parts is the end of a try too: what `unfinished` says is left of it is tried
-        again, as if its error had been the answer.
+        again, as if its error had been the answer. `answers` is told how long each try took to be answered.
         """
         headers = f"Accept: {accept}\r\n"
-        if body:
+        if body or method != "GET":  # the broker wants one on every write: a web page could not send it
             headers += f"Content-Type: {content_type}\r\n"
         request = Request(method, target, headers, body, anywhere, leader_only, follower_ok, waits_ms)
-        call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng)
+        call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng, answers)
         try:
             return await self._until_answered(call, unfinished)
         except KeelMQError as exc:
@@ -165,18 +170,21 @@ class Connection:
             node = self._choose(call)
             self._ask_for_nodes_sometimes(node)
             pause_s: float | None = None
+            timeout_s = call.try_timeout_s()
             try:
                 node = await self._by_way_of(node, call)
-                response = await self._ask(node, call.request, call.try_timeout_s())
+                timeout_s = call.try_timeout_s()
+                response = await self._ask(node, call.request, timeout_s, call.answers)
             except (ConnectFailed, _NotTheLeader) as exc:
                 if call.last_error is None or call.deadline.remaining_s() > 0:  # a cut-off attempt tells nothing new
-                    call.last_error = NoLeader("no_leader", str(exc))
+                    call.last_error = _not_reached(exc, timeout_s)
                 pause_s = self._give_up_on(node, call)
             except ExchangeFailed as exc:
                 call.last_error = Unavailable("no_answer", f"{node.url}: {exc}")
                 call.stored_perhaps = call.stored_perhaps or call.request.writes
                 call.used_a_try()
-                pause_s = self._give_up_on(node, call)
+                # With less time it was our haste: the node is where the next calls go, over the connections it has.
+                pause_s = None if _is_haste(timeout_s) else self._give_up_on(node, call)
             else:
                 if response.status < 300:
                     self._took(node, call)
@@ -263,8 +271,8 @@ class Connection:
         request = call.request
         if request.leader_only:
             return await self._confirmed_leader(node, call)
-        if request.writes or self._at_leader or request.anywhere:
-            return node
+        if self._at_leader or request.anywhere or (request.writes and not request.waits_ms):
+            return node  # one that waits is worth a question: nobody can tell a node that hangs from one that waits
         leader = await self._look_for_leader(node, call)
         if leader is None or (request.follower_ok and self._health.is_avoided(leader)):
             return node  # knowing no leader, its reads are its best
@@ -272,19 +280,29 @@ class Connection:
             call.asked.add(node)  # if that leader cannot be reached, it is the others' turn
         return leader
 
-    async def _ask(self, node: Origin, request: Request, timeout_s: float) -> HttpResponse:
+    async def _ask(
+        self, node: Origin, request: Request, timeout_s: float, answers: AnswerTime | None = None
+    ) -> HttpResponse:
         """The node's answer, whatever it is; how it behaves is remembered."""
+        headers = request.headers
+        if request.writes:
+            way_s = 0.0 if answers is None else answers.least_s
+            headers += f"{TIMEOUT_HEADER}: {min(max(int((timeout_s - way_s) * 1000), 1), TIMEOUT_MS_MAX)}\r\n"
         begun_s = self._clock()
         try:
             response = await self._transport.request(
-                node, request.method, request.target, request.headers, request.body, timeout_s
+                node, request.method, request.target, headers, request.body, timeout_s
             )
-        except (ConnectFailed, ExchangeFailed):
-            if timeout_s * 1000 >= TRY_TIMEOUT_MIN_MS:  # with less it was our haste
+        except (ConnectFailed, ExchangeFailed) as exc:
+            if not _is_haste(timeout_s):
                 self._health.failed(node)
+            if answers is not None and isinstance(exc, ExchangeFailed):
+                answers.lost(self._clock() - begun_s)
             raise
-        latency_ms = round((self._clock() - begun_s) * 1000, 3)
-        self._health.answered(node, latency_ms - request.waits_ms)
+        took_s = self._clock() - begun_s
+        self._health.answered(node, round(took_s * 1000, 3) - request.waits_ms)
+        if answers is not None and response.status < 300:
+            answers.took(took_s)
         return response
 
     async def _confirmed_leader(self, node: Origin, call: Call) -> Origin:
@@ -352,7 +370,9 @@ class Connection:
         if leader not in self._nodes:  # one that was added: it names the others as soon as there is time
             self._nodes = [*self._nodes, leader]
             self._asked_nodes_s = self._clock() - NODES_KNOWN_S
-        call.last_error = NoLeader("no_leader", f"{node.url} names {leader.url} as the leader")
+        # Not NoLeader: there is one, unless nodes keep pointing at each other.
+        kind, code = (NoLeader, "no_leader") if call.redirects >= REDIRECTS_IN_A_ROW_MAX else (Unavailable, "not_sent")
+        call.last_error = kind(code, f"{node.url} names {leader.url} as the leader")
         call.asked.add(node)
         if self._health.is_failed(leader) and not self._round_is_over(call):
             call.next_node = self._candidate(call, self._place(node) + 1)
@@ -380,6 +400,17 @@ class Connection:
 
 
 _WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"", False, False, False, 0)
+
+
+def _is_haste(timeout_s: float) -> bool:
+    """Whether a failure within so little time says nothing about the node."""
+    return timeout_s * 1000 < TRY_TIMEOUT_MIN_MS
+
+
+def _not_reached(error: Exception, timeout_s: float) -> KeelMQError:
+    if isinstance(error, ConnectTimedOut) and _is_haste(timeout_s):
+        return Unavailable("not_sent", f"{error}; no connection within the {timeout_s * 1000:.0f} ms that were left")
+    return NoLeader("no_leader", str(error))
 
 
 def _problem(response: HttpResponse) -> dict[str, Any]:

@@ -46,3 +46,5 @@ class Position(msgspec.Struct, frozen=True):
 
 CheckHandler = Callable[[Transaction], Awaitable[Decision]]
 """Answers what became of a transaction, from the application's own durable state."""
+PlainCheckHandler = Callable[[Transaction], Decision]
+"""The same as a plain function, which runs in a worker thread."""

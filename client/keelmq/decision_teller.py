@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from keelmq import wire
+from keelmq.answer_time import AnswerTime
 from keelmq.call_lane import CallLane
 from keelmq.connection import Connection
 from keelmq.decision import Decision, Position
@@ -39,13 +40,16 @@ class DecisionTeller:
         response = await self._lane.call(told, 1, Deadline(timeout_ms))
         return tuple(Position(p.topic, p.queue, p.offset, p.count, p.deliver_at_ms) for p in response.positions)
 
-    async def send_one(self, item: wire.DecisionOfOne, deadline: Deadline) -> wire.DecisionResponse:
+    async def send_one(
+        self, item: wire.DecisionOfOne, deadline: Deadline, answers: AnswerTime
+    ) -> wire.DecisionResponse:
         return await self._connection.call_for(
             wire.DecisionResponse,
             "POST",
             f"/v1/transactions/{item.transaction_id}/{item.decision}",
             body=wire.DecisionRequest(item.source, item.producer_group, item.client_id),
             deadline=deadline,
+            answers=answers,
         )
 
     def encode_all(self, items: Sequence[wire.DecisionOfOne]) -> bytes:

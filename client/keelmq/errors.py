@@ -13,7 +13,7 @@
     │   ├── TransactionConflict     another decision was recorded first: see .state, .decided_at_ms
     │   ├── IdempotencyConflict     the same batch or transaction id with other content
     │   ├── StaleGeneration         the group moved on: fetch the assignment again, commit nothing
-    │   ├── NotAssigned, OffsetMovesBack
+    │   ├── NotAssigned, OffsetMovesBack, AlreadyBegun
     ├── OffsetOutOfRange            see .max_offset
     ├── LogRangeRemoved             the log, or what is kept of it, begins later: see .first_index
     ├── Unavailable                 retryable, and certainly nothing was stored
@@ -24,7 +24,7 @@
     ├── UnknownOutcome              the write may or may not be stored: retry with the same id
     │   └── SendTimeout             the time budget of the call ran out after it was sent
     ├── Corrupt                     the broker's answer fails its checksum or does not follow the contract
-    ├── BrokerFault                 code `internal`: a bug in the broker
+    ├── BrokerFault                 code `internal`: a bug in the broker; `message_damaged`: a message is lost
     ├── ConsumeTimeout              a handler took longer than consume_timeout_ms and was cancelled
     ├── MessagesExpired             a group was too late for messages, whose retention was over: see .skipped
     ├── QueueLost                   a handler's queue is, or may be, another member's by now
@@ -129,6 +129,9 @@ class NotAssigned(Conflict): ...
 class OffsetMovesBack(Conflict): ...
 
 
+class AlreadyBegun(Conflict): ...
+
+
 class OffsetOutOfRange(KeelMQError):
     @property
     def max_offset(self) -> int | None:
@@ -222,18 +225,28 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "stale_generation": StaleGeneration,
     "not_assigned": NotAssigned,
     "offset_moves_back": OffsetMovesBack,
+    "already_begun": AlreadyBegun,
     "group_has_members": Conflict,
     "group_is_popped": Conflict,
     "handle_expired": Conflict,
     "too_many_held": Overloaded,
+    "too_many_transactions": Overloaded,
+    "too_many_timers": Overloaded,
     "producer_group_mismatch": Conflict,
     "subscription_mismatch": Conflict,
     "topic_exists_with_more_queues": Conflict,
     "node_not_found": NotFound,
     "node_exists": Conflict,
     "too_many_nodes": Conflict,
+    "too_many_topics": Conflict,
+    "too_many_groups": Conflict,
+    "too_many_members": Conflict,
+    "address_unreachable": Conflict,
     "no_peer_address": Conflict,
     "change_in_progress": Conflict,
+    "feature_not_enabled": Conflict,
+    "feature_level_not_known": Conflict,
+    "feature_level_in_force": Conflict,
     "not_caught_up": Conflict,
     "last_voter": Conflict,
     "quorum_at_risk": Conflict,
@@ -246,6 +259,10 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "disk_full": DiskFull,
     "not_found": NotFound,
     "method_not_allowed": InvalidRequest,
+    "unsupported_media_type": InvalidRequest,
+    "cross_origin": InvalidRequest,
+    "unknown_host": InvalidRequest,
+    "message_damaged": BrokerFault,
     "internal": BrokerFault,
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from keelmq.errors import ConsumeTimeout, MessagesExpired, QueueLost
 from keelmq.message import ReceivedMessage
+from keelmq.plain_calls import check_plain_function
 
 log = logging.getLogger("keelmq")
 
@@ -16,28 +17,32 @@ What it raises is logged."""
 
 class Faults:
     def __init__(self, on_fault: OnFault | None) -> None:
+        """Raises InvalidRequest unless it is a plain function."""
+        if on_fault is not None:
+            check_plain_function("on_fault", on_fault)
         self._on_fault = on_fault
 
     def timed_out(self, error: ConsumeTimeout, messages: Sequence[ReceivedMessage]) -> None:
         first = messages[0]
-        log.error("%s/%d: offset %d: %s", first.topic, first.queue, first.offset, error)
-        self._tell(error, messages)
+        log.error("%s/%d: message %s (offset %d): %s", first.topic, first.queue, first.message_id, first.offset, error)
+        self.tell(error, messages)
 
     def expired(self, topic: str, queue: int, first: int, start: int) -> None:
         """The group was to read on at `first`, and what is kept begins at `start`."""
         detail = f"{topic}/{queue}: {start - first} messages from offset {first} on expired before they were consumed"
         log.error("%s; going on at offset %d", detail, start)
         extra = {"topic": topic, "queue": queue, "offset": first, "skipped": start - first}
-        self._tell(MessagesExpired("messages_expired", detail, extra=extra), ())
+        self.tell(MessagesExpired("messages_expired", detail, extra=extra), ())
 
     def fenced(self, calls: Sequence[Sequence[ReceivedMessage]], why: str) -> None:
         """`calls` run for a queue that is, or may be, another member's: what they do may be done there again."""
         for messages in calls:
             first = messages[0]
             log.warning("%s/%d: the handler of offset %d is fenced: %s", first.topic, first.queue, first.offset, why)
-            self._tell(QueueLost("queue_lost", why), messages)
+            self.tell(QueueLost("queue_lost", why), messages)
 
-    def _tell(self, error: Fault, messages: Sequence[ReceivedMessage]) -> None:
+    def tell(self, error: Fault, messages: Sequence[ReceivedMessage]) -> None:
+        """Without a line in the log."""
         if self._on_fault is None:
             return
         try:

@@ -1,14 +1,23 @@
 """A member of a consumer group: joining, heartbeats, offsets, leaving. One HTTP call per method, no policy."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from keelmq import wire
 from keelmq.batch import decode_block, received_messages
 from keelmq.connection import Connection
-from keelmq.errors import Corrupt, GroupNotFound, StaleGeneration, Unavailable, UnknownOutcome
+from keelmq.errors import (
+    Corrupt,
+    GroupNotFound,
+    MemberNotFound,
+    NotAssigned,
+    OffsetMovesBack,
+    StaleGeneration,
+    Unavailable,
+    UnknownOutcome,
+)
 from keelmq.message import ReceivedMessage
 from keelmq.retry import Deadline
 from keelmq.selection import EVERYTHING, Selection
@@ -18,6 +27,11 @@ TopicQueue = tuple[str, int]
 OFFSETS_PER_COMMIT_MAX: Final = 1_024
 GIVEN_BACK_PER_CALL_MAX: Final = 256
 PULL_MARGIN_MS: Final = 5_000
+
+SESSION_OVER: Final = (MemberNotFound, GroupNotFound)
+"""The member is in no group of this name: its session is over, or the group was deleted meanwhile. It joins again."""
+MOVED_ON: Final = (StaleGeneration, NotAssigned, OffsetMovesBack, *SESSION_OVER)
+"""Another assignment is in force: it has to be looked at."""
 
 
 class GroupSession:
@@ -56,17 +70,21 @@ class GroupSession:
             wire.Membership, "POST", f"{self._path}/members", body=request, deadline=self._deadline(), tries=3
         )
 
-    async def heartbeat(self, generation: int, wait_ms: int, asked: asyncio.Event) -> tuple[wire.Membership, bool]:
+    async def heartbeat(
+        self, generation: int, wait_ms: int, asked: asyncio.Event, on_broken: Callable[[], None] = lambda: None
+    ) -> tuple[wire.Membership, bool]:
         """The membership, and whether the heartbeat waited at the broker (or tried to) for the group to move on.
 
-        At most `wait_ms`, and until `asked` is set, which it clears; then, or when it got lost, a plain one follows.
-        Raises MemberNotFound when the session is over: join again.
+        At most `wait_ms`, and until `asked` is set, which it clears; then, or when it got lost, a plain one follows:
+        `on_broken` is called before that, for the broker ends a session soon whose connection broke. Raises one of
+        SESSION_OVER: join again.
         """
         lost = False
         if wait_ms and not asked.is_set():
             membership = await self._rebalance(generation, wait_ms, asked)
             if membership is not None:
                 return membership, True
+            on_broken()
             lost = not asked.is_set()
         asked.clear()
         return await self._heartbeat({"generation": max(generation, 0)}, self._call_timeout_ms, tries=3), lost
@@ -114,9 +132,20 @@ class GroupSession:
             return {}
         return {(each.topic, each.queue): each.offset for each in response.offsets}
 
+    async def detail(self) -> wire.GroupDetail:
+        """Members and offsets, by the leader's word only. Raises GroupNotFound."""
+        return await self._connection.call_for(
+            wire.GroupDetail, "GET", self._path, deadline=self._deadline(), leader_only=True
+        )
+
+    async def topic(self, name: str) -> wire.TopicInfo:
+        """By the leader's word only: a node that is behind may know one of that name which is deleted."""
+        path = f"/v1/topics/{quote(name, safe='')}"
+        return await self._connection.call_for(wire.TopicInfo, "GET", path, deadline=self._deadline(), leader_only=True)
+
     async def commit(self, generation: int, offsets: Mapping[TopicQueue, int], *, begins: bool = False) -> None:
         """At most 1,024 offsets. `begins`: in queues without an offset, these are where the group begins, and nothing
-        before them was processed. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
+        before them was processed. Raises one of MOVED_ON, or AlreadyBegun."""
         entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
         request = wire.CommitRequest(entries, self._member_id, generation, begins)
         await self._connection.call(
@@ -127,7 +156,7 @@ class GroupSession:
         self, generation: int, messages: Sequence[ReceivedMessage], delay_ms: int | None, reason: str
     ) -> int:
         """On return the messages are scheduled for the group again, or dead letters; the generation then. Harmless to
-        repeat. Raises StaleGeneration, NotAssigned, MemberNotFound or OffsetMovesBack."""
+        repeat. Raises one of MOVED_ON."""
         for begin in range(0, len(messages), GIVEN_BACK_PER_CALL_MAX):
             entries = [
                 wire.GivenBack(message.topic, message.queue, message.offset, reason, delay_ms)
@@ -150,12 +179,6 @@ class GroupSession:
     async def offset_at(self, place: TopicQueue, at: str | int) -> int:
         """The offset of `earliest`, `latest` or a time in ms."""
         return await first_offset(self._connection, place, at)
-
-    async def queue_count(self, topic: str) -> int:
-        info = await self._connection.call_for(
-            wire.TopicInfo, "GET", f"/v1/topics/{quote(topic, safe='')}", deadline=self._deadline()
-        )
-        return info.queues
 
     def _deadline(self) -> Deadline:
         return Deadline(self._call_timeout_ms)

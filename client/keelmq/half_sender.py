@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from keelmq import wire
+from keelmq.answer_time import AnswerTime
 from keelmq.call_lane import CallLane
 from keelmq.connection import Connection
 from keelmq.errors import Corrupt
@@ -67,7 +68,7 @@ class HalfSender:
         """Its state, durable on return. Raises what Connection.call raises, and Unavailable (`not_sent`)."""
         return await self._lane.call(half, half.size, deadline)
 
-    async def send_one(self, item: Half, deadline: Deadline) -> wire.HalfResponse:
+    async def send_one(self, item: Half, deadline: Deadline, answers: AnswerTime) -> wire.HalfResponse:
         response = await self._connection.call(
             "POST",
             "/v1/transactions",
@@ -76,6 +77,7 @@ class HalfSender:
             accept=wire.MSGPACK,
             deadline=deadline,
             tries=self._tries,
+            answers=answers,
         )
         prepared = wire.decode(wire.HalfResponse, response.body, response.headers.get("content-type", ""))
         if not self.is_about(prepared, item):

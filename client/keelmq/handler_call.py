@@ -8,6 +8,7 @@ from keelmq.causation import processing
 from keelmq.errors import ConsumeTimeout
 from keelmq.handover import Handover
 from keelmq.message import ReceivedMessage
+from keelmq.plain_calls import WorkerThreads, check_function
 from keelmq.tracing import process_span
 
 log = logging.getLogger("keelmq")
@@ -94,25 +95,31 @@ class HandlerCall:
 
 
 def handle_of(
-    handler: Callable[[ReceivedMessage], Awaitable[object]] | None,
-    batch_handler: Callable[[Sequence[ReceivedMessage]], Awaitable[object]] | None,
+    handler: Callable[[ReceivedMessage], object] | None,
+    batch_handler: Callable[[Sequence[ReceivedMessage]], object] | None,
     handover: Handover | None,
+    threads: WorkerThreads,
     group: str,
     client_id: str,
 ) -> Handle:
     """What readers call for a consumer that has one of the three; what the application's handler sends is known to be
-    caused by its messages."""
-
-    async def one(messages: Sequence[ReceivedMessage]) -> None:
-        assert handler is not None
-        with processing(messages, group), process_span(messages, group, client_id):
-            await handler(messages[0])
-
-    async def several(messages: Sequence[ReceivedMessage]) -> None:
-        assert batch_handler is not None
-        with processing(messages, group), process_span(messages, group, client_id):
-            await batch_handler(messages)
-
+    caused by its messages. Raises InvalidRequest for a handler that cannot be called."""
     if handover is not None:
         return handover.handle
-    return one if handler is not None else several
+    check_function("handler" if handler is not None else "batch_handler", handler or batch_handler)
+    if handler is not None:
+        of_one = threads.awaitable(handler)
+
+        async def one(messages: Sequence[ReceivedMessage]) -> None:
+            with processing(messages, group), process_span(messages, group, client_id):
+                await of_one(messages[0])
+
+        return one
+    assert batch_handler is not None
+    of_several = threads.awaitable(batch_handler)
+
+    async def several(messages: Sequence[ReceivedMessage]) -> None:
+        with processing(messages, group), process_span(messages, group, client_id):
+            await of_several(messages)
+
+    return several

@@ -35,6 +35,10 @@ class ConnectFailed(Exception):
     """No connection: nothing was sent."""
 
 
+class ConnectTimedOut(ConnectFailed):
+    """No connection within the time that there was: nothing was sent, and nothing is known of the server."""
+
+
 class ExchangeFailed(Exception):
     """The request may have reached the server, the answer did not reach us."""
 
@@ -209,8 +213,10 @@ class HttpClient:
                 _, protocol = await asyncio.get_running_loop().create_connection(
                     _Exchange, origin.host, origin.port, ssl=self._tls if origin.secure else None
                 )
-        except (OSError, TimeoutError, ValueError) as exc:  # ValueError: a host that cannot be looked up
-            raise ConnectFailed(f"{origin.url}: {str(exc) or 'timed out'}") from exc
+        except TimeoutError as exc:
+            raise ConnectTimedOut(f"{origin.url}: {str(exc) or 'timed out'}") from exc
+        except (OSError, ValueError) as exc:  # ValueError: a host that cannot be looked up
+            raise ConnectFailed(f"{origin.url}: {exc}") from exc
         return protocol
 
     def forget(self, origin: Origin) -> None:

@@ -1,22 +1,30 @@
 """Lanes: where sends wait, become batches and leave in order.
 
 One lane per topic for messages that may go to any queue, one per (topic, queue) for messages that name a queue or a
-sharding key. A lane sends at once while fewer than `in_flight_max` of its batches are under way; what arrives
-meanwhile collects into the next batch. A queue's lane has one batch in flight, so its order is that of the calls.
+sharding key. A lane sends at once while fewer requests of it are under way than its window allows; what arrives
+meanwhile collects into the next batch, and batches that wait share the next request. A queue's lane has one request in
+flight, so its order is that of the calls.
+
+When more comes than can be sent: who has less of the budget left than answers take is not sent, and who cannot be sent
+within it, going by the rate of late, is refused at once (answer_time.py).
 """
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
+from keelmq.answer_time import AnswerTime, ServiceRate, Window
 from keelmq.batch import BatchIds, Block, Entry, encode_entries
 from keelmq.delay import Delay
-from keelmq.errors import Closed, Overloaded, SendTimeout, Unavailable
+from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
+from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_BATCHES_MAX, REQUEST_MESSAGES_MAX
 from keelmq.message import BatchResult, MessagePlace, Receipt, SendResult
+from keelmq.retry import Clock
 from keelmq.wire import ProducedBatch
 
-MESSAGE_ID_FIELD = 5  # of a block entry
+MESSAGE_ID_FIELD: Final = 5  # of a block entry
 
 
 class Backlog:
@@ -123,29 +131,57 @@ class Batch:
                     )
                 )
 
-    def drop_unsent(self, now_s: float) -> None:
-        """Take out the messages whose time is over before they were sent: they are certainly not stored."""
+    def drop_unsent(self, until_s: float, error: Callable[[float], KeelMQError]) -> int:
+        """Take out the messages whose time is over at `until_s`, before they were sent: they are certainly not stored.
+
+        `error` is given their deadline. Returns the bytes that wait no more.
+        """
         late = 0
-        while late < len(self.deadlines_s) and self.deadlines_s[late] <= now_s:
+        while late < len(self.deadlines_s) and self.deadlines_s[late] <= until_s:
             if not self.futures[late].done():
-                self.futures[late].set_exception(
-                    Unavailable("not_sent", "the time budget was over before the message could be sent: not stored")
-                )
+                self.futures[late].set_exception(error(self.deadlines_s[late]))
             late += 1
-        if late:
-            del self.entries[:late], self.futures[:late], self.deadlines_s[:late]
+        if not late:
+            return 0
+        freed = self.size * late // len(self.deadlines_s)
+        self.size -= freed
+        del self.entries[:late], self.futures[:late], self.deadlines_s[:late]
+        return freed
+
+    @property
+    def count(self) -> int:
+        return len(self.entries) if self.block is None else self.block.count
+
+    @property
+    def unpacked_bytes(self) -> int:
+        return self.size if self.block is None else self.block.unpacked_bytes
+
+
+Deliver = Callable[["Lane", Sequence[Batch]], Awaitable[tuple[Sequence[ProducedBatch], Receipt]]]
 
 
 class Lane:
-    """See the text of the module. `deliver` sends one batch and raises KeelMQError when it could not."""
+    """See the text of the module. `deliver` sends batches in one request, all or none of them, and raises KeelMQError
+    when it could not.
+
+    `in_flight_max` bounds the window. A request holds batches of at most `request_bytes_max` together, unless one alone
+    is larger. Every message has `budget_s` from its call on; `answers` is what is known of the time that answers take.
+    """
 
     __slots__ = (
+        "_answers",
         "_backlog",
+        "_budget_s",
+        "_clock",
         "_deliver",
         "_ids",
         "_in_flight",
-        "_in_flight_max",
+        "_last_answer_s",
+        "_rate",
+        "_request_bytes_max",
         "_waiting",
+        "_waiting_bytes",
+        "_window",
         "_workers",
         "queue",
         "topic",
@@ -157,17 +193,28 @@ class Lane:
         queue: int | None,
         *,
         in_flight_max: int,
+        request_bytes_max: int,
+        budget_s: float,
+        answers: AnswerTime,
         backlog: Backlog,
         ids: BatchIds,
-        deliver: "Callable[[Lane, Batch], Awaitable[tuple[ProducedBatch, Receipt]]]",
+        deliver: Deliver,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.topic = topic
         self.queue = queue
-        self._in_flight_max = in_flight_max
+        self._window = Window(in_flight_max)
+        self._request_bytes_max = request_bytes_max
+        self._budget_s = budget_s
+        self._answers = answers
         self._backlog = backlog
         self._ids = ids
         self._deliver = deliver
+        self._clock = clock
+        self._rate = ServiceRate()
+        self._last_answer_s = clock()
         self._waiting: deque[Batch] = deque()
+        self._waiting_bytes = 0
         self._in_flight: set[Batch] = set()
         self._workers: set[asyncio.Task[None]] = set()
 
@@ -191,6 +238,7 @@ class Lane:
 
         The messages of a batch are tried equally often (those that are sent one way once), and have the same delay.
         """
+        self.require_room()
         self._backlog.add(size)
         waiting = self._waiting
         if waiting:
@@ -201,6 +249,7 @@ class Lane:
                 batch.futures.append(future)
                 batch.deadlines_s.append(deadline_s)
                 batch.size += size
+                self._waiting_bytes += size
                 return
         batch = Batch(self._ids.next_id(), tries, delay)
         batch.entries.append(entry)
@@ -213,6 +262,7 @@ class Lane:
         self, block: Block, future: asyncio.Future[BatchResult], deadline_s: float, tries: int, delay: Delay
     ) -> None:
         """Put a whole batch behind what waits. Raises Overloaded."""
+        self.require_room()
         self._backlog.add(len(block.data))
         batch = Batch(self._ids.next_id(), tries, delay, block)
         batch.futures.append(future)
@@ -220,17 +270,43 @@ class Lane:
         batch.size = len(block.data)
         self._push(batch)
 
+    def require_room(self) -> None:
+        """Raises Overloaded when what waits already takes longer to be sent than the budget of what would come."""
+        rate = self._rate.bytes_per_s
+        if rate is None or not self._waiting_bytes:
+            return
+        if self._waiting_bytes > rate * (self._budget_s - self._answers.needed_s(self._budget_s)):
+            raise Overloaded(
+                "overloaded",
+                f"{self._waiting_bytes} bytes wait for {self.topic} and {rate:.0f} are stored per second: not to be "
+                f"sent within {self._budget_s * 1000:.0f} ms, nothing was sent",
+            )
+
     def expire(self, now_s: float) -> None:
-        """Fail every message whose time budget is over."""
+        """Fail every message whose time budget is over, and of those that wait each that has too little left."""
         for batch in self._in_flight:
             batch.expire_sent(now_s)
+        self._drop_late(now_s)
+
+    def _drop_late(self, now_s: float) -> None:
+        until_s = now_s + self._answers.needed_s(self._budget_s)
         while self._waiting:
             first = self._waiting[0]
-            first.drop_unsent(now_s)
+            freed = first.drop_unsent(until_s, self._not_sent)
+            self._waiting_bytes -= freed
+            self._backlog.remove(freed)
             if first.futures:
-                break
+                return
             self._waiting.popleft()
-            self._backlog.remove(first.size)
+
+    def _not_sent(self, deadline_s: float) -> KeelMQError:
+        """The error of a message that was not sent before its time was over, or nearly so."""
+        begun_s = deadline_s - self._budget_s
+        budget = f"the message waited to be sent for most of its {self._budget_s * 1000:.0f} ms"
+        if self._last_answer_s < begun_s:
+            return Unavailable("not_sent", f"{budget}, and earlier requests were not answered: not sent, not stored")
+        needed = f"answers take up to {self._answers.expected_s * 1000:.0f} ms"
+        return Overloaded("not_sent", f"{budget} behind earlier ones, and {needed}: not sent, not stored")
 
     def abort(self) -> None:
         """Stop sending; whoever still waits gets Closed."""
@@ -238,12 +314,17 @@ class Lane:
             batch.fail(Closed("closed", "the producer was closed before the message was sent: not stored"))
             self._backlog.remove(batch.size)
         self._waiting.clear()
+        self._waiting_bytes = 0
         for worker in self._workers:
             worker.cancel()
 
     def _push(self, batch: Batch) -> None:
         self._waiting.append(batch)
-        if len(self._workers) < self._in_flight_max:
+        self._waiting_bytes += batch.size
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        if len(self._workers) < self._window.size:
             self._workers.add(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
@@ -251,23 +332,84 @@ class Lane:
         task = asyncio.current_task()
         assert task is not None
         try:
-            await self._send_waiting()
+            while len(self._workers) <= self._window.size and (group := self._take_group()):
+                await self._send(group)
         finally:
             # At once, not in a done callback: a message added in between would find every worker taken and stay.
             self._workers.discard(task)
 
-    async def _send_waiting(self) -> None:
-        while self._waiting:
-            batch = self._waiting.popleft()
-            self._in_flight.add(batch)
-            try:
-                produced, receipt = await self._deliver(self, batch)
-                batch.resolve(self.topic, produced, receipt)
-            except asyncio.CancelledError:
-                batch.fail(Closed("closed", "the producer was closed; the message may or may not be stored"))
+    def _take_group(self) -> list[Batch]:
+        """The batches of the next request: those at the front that it may hold, at least one if any may be sent."""
+        self._drop_late(self._clock())
+        group: list[Batch] = []
+        size = count = unpacked_bytes = 0
+        while self._waiting and len(group) < REQUEST_BATCHES_MAX:
+            batch = self._waiting[0]
+            size, count, unpacked_bytes = (
+                size + batch.size,
+                count + batch.count,
+                unpacked_bytes + batch.unpacked_bytes,
+            )
+            if group and (
+                batch.tries != group[0].tries
+                or size > self._request_bytes_max
+                or count > REQUEST_MESSAGES_MAX
+                or unpacked_bytes > BLOCK_BYTES_MAX
+            ):
+                break
+            group.append(self._waiting.popleft())
+            self._waiting_bytes -= batch.size
+        return group
+
+    async def _send(self, group: Sequence[Batch]) -> None:
+        full, answered = bool(self._waiting), 0
+        size = sum(batch.size for batch in group)
+        self._in_flight.update(group)
+        try:
+            await self._deliver_all(group, full)
+            self._last_answer_s, answered = self._clock(), size
+        except asyncio.CancelledError:
+            _fail(group, Closed("closed", "the producer was closed; the message may or may not be stored"))
+            raise
+        except Exception as exc:  # whatever it is, nobody may be left waiting
+            self._window.failed()
+            _fail(group, exc)
+        finally:
+            self._in_flight.difference_update(group)
+            self._backlog.remove(size)
+            self._rate.answered(answered, self._clock(), more_waits=bool(self._waiting))
+
+    async def _deliver_all(self, group: Sequence[Batch], full: bool) -> None:
+        begun_s = self._clock()
+        try:
+            produced, receipt = await self._deliver(self, group)
+        except KeelMQError as exc:
+            if (
+                len(group) == 1
+                or exc.retryable
+                or exc.outcome_unknown
+                or isinstance(exc, BrokerFault | Corrupt | Closed)
+            ):
                 raise
-            except Exception as exc:  # whatever it is, nobody may be left waiting
-                batch.fail(exc)
-            finally:
-                self._in_flight.discard(batch)
-                self._backlog.remove(batch.size)
+            # Refused as a whole, so nothing was stored: each by itself finds out whose fault it is, in their order.
+            for batch in group:
+                await self._deliver_alone(batch)
+            return
+        for batch, placed in zip(group, produced, strict=True):
+            batch.resolve(self.topic, placed, receipt)
+        self._window.answered(self._clock() - begun_s, self._answers.least_s, full=full)
+        if self._waiting:
+            self._start_workers()
+
+    async def _deliver_alone(self, batch: Batch) -> None:
+        try:
+            (placed,), receipt = await self._deliver(self, [batch])
+        except KeelMQError as exc:
+            batch.fail(exc)
+        else:
+            batch.resolve(self.topic, placed, receipt)
+
+
+def _fail(group: Sequence[Batch], error: Exception) -> None:
+    for batch in group:
+        batch.fail(error)

@@ -40,6 +40,12 @@ COMMAND_NAMES: Final = {
     20: "clone-offsets",
     21: "expire-messages",
     22: "sweep-index",
+    23: "pop",
+    24: "ack-popped",
+    25: "change-invisible",
+    26: "expire-popped",
+    27: "delete-group",
+    28: "release-messages",
 }
 
 

@@ -3,20 +3,24 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from keelmq.assigned_queues import CANCELLED_GRACE_MS
+from keelmq.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.connection import Connection
 from keelmq.errors import Closed, Conflict, ConsumeTimeout, InvalidRequest, KeelMQError, NotFound
 from keelmq.faults import Faults, OnFault
 from keelmq.handler_call import HandlerCall, handle_of
 from keelmq.limits import check_group, check_range, check_topic
 from keelmq.message import ReceivedMessage
+from keelmq.plain_calls import WorkerThreads
 from keelmq.pop_calls import ACKS_MAX, INVISIBLE_MS, INVISIBLE_MS_MAX, POP_MESSAGES_MAX, PopCalls, PoppedMessage, Start
 from keelmq.producer import default_client_id
 from keelmq.redelivery import RetryLater, wish_of
 from keelmq.selection import Selection
+from keelmq.stop_signals import stopped_by_signals
 
 WAIT_MS: Final = 15_000
 CLOSE_TIMEOUT_MS: Final = 10_000
@@ -50,7 +54,7 @@ class PopConsumer:
 
     def __init__(
         self,
-        handler: Callable[[ReceivedMessage], Awaitable[object]],
+        handler: Callable[[ReceivedMessage], object],
         *,
         topic: str,
         group: str,
@@ -85,7 +89,8 @@ class PopConsumer:
         self._owns_connection = connection is None
         client_id = client_id or default_client_id()
         self._calls = PopCalls(self._connection, group, topic, Selection(tags, filter), client_id)
-        self._handle = handle_of(handler, None, None, group, client_id)
+        self._threads = WorkerThreads(concurrency)
+        self._handle = handle_of(handler, None, None, self._threads, group, client_id)
         self._faults = Faults(on_fault)
         self._start: Start = start
         self._concurrency = concurrency
@@ -106,16 +111,18 @@ class PopConsumer:
         self._state = "running"
         self._tasks = [asyncio.create_task(self._pop_forever()), asyncio.create_task(self._ack_forever())]
 
-    async def run(self) -> None:
+    async def run(self, *, handle_signals: bool = True) -> None:
         """Process until `close` is called or this is cancelled; closes in any case. Raises an error that no waiting can
-        heal: no such topic, a wrong filter, a group that has members or is popped for something else."""
-        try:
-            if self._state == "new":
-                await self.start()
-            if self._tasks:
-                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            await self.close()
+        heal: no such topic, a wrong filter, a group that has members or is popped for something else.
+        `handle_signals` as Consumer.run has it."""
+        with stopped_by_signals(self._begin_close) if handle_signals else contextlib.nullcontext():
+            try:
+                if self._state == "new":
+                    await self.start()
+                if self._tasks:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                await self.close()
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -123,9 +130,12 @@ class PopConsumer:
     async def close(self) -> None:
         """Take no more, let running handlers end (up to `close_timeout_ms`), cancel the others and give their messages
         back for at once, acknowledge what is finished. Not for use in a handler, which would wait for itself."""
+        await asyncio.shield(self._begin_close())
+
+    def _begin_close(self) -> "asyncio.Task[None]":
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
+        return self._closing
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -146,8 +156,13 @@ class PopConsumer:
             left = dict(self._running)
             for task in left:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            await asyncio.gather(*(self._release(popped) for popped in left.values()))
+            if left:
+                _, stuck = await asyncio.wait(left, timeout=CANCELLED_GRACE_MS / 1000)
+                for task in stuck:
+                    message = left[task].message
+                    log.error("%s %s: its handler runs on unheeded after close", message.topic, message.message_id)
+            unfinished = [each for each in left.values() if each.receipt_handle not in self._acks]
+            await asyncio.gather(*map(self._release, unfinished))
             for task in self._tasks[1:]:
                 await _end(task)
             while self._acks:
@@ -155,6 +170,7 @@ class PopConsumer:
         except KeelMQError as exc:
             log.warning("group %s: the last messages are not acknowledged and come again: %s", self.group, exc)
         finally:
+            self._threads.close()
             if self._owns_connection:
                 self._connection.close()
 
@@ -193,18 +209,25 @@ class PopConsumer:
         lost = asyncio.Event()
         keeping = asyncio.create_task(self._keep(popped, lost))
         call = HandlerCall(self._consume_timeout_ms)
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             await call.run(self._handle, [message])
-        except Exception as exc:
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            failure = HandlerCancelled("the handler raised CancelledError")
+        except (SystemExit, KeyboardInterrupt):  # the application ends
+            raise
+        except BaseException as exc:  # a message must not be lost sight of, whatever a handler raises
             failure = exc
-            if isinstance(exc, ConsumeTimeout):
-                self._faults.timed_out(exc, [message])
-            else:
-                log.warning("%s %s: the handler failed: %s", message.topic, message.message_id, exc)
         finally:
             call.close()
             await _end(keeping)
+        if failure is not None:
+            log_failed_attempt(failure, [message], 1, "given to others by now" if lost.is_set() else "given back")
+        if isinstance(failure, ConsumeTimeout):
+            self._faults.tell(failure, [message])
         if lost.is_set():
             return
         if failure is None:
@@ -214,7 +237,7 @@ class PopConsumer:
         with contextlib.suppress(Conflict):
             await self._give_back(handle, failure)
 
-    async def _give_back(self, handle: str, failure: Exception) -> None:
+    async def _give_back(self, handle: str, failure: BaseException) -> None:
         _, reason = wish_of(failure)
         try:
             if isinstance(failure, RetryLater) and failure.delay_ms:
@@ -242,6 +265,8 @@ class PopConsumer:
             except (Conflict, NotFound) as exc:
                 lost.set()
                 self._faults.fenced([[popped.message]], f"the message is not this consumer's any more: {exc.detail}")
+                return
+            except Closed:
                 return
             except KeelMQError as exc:
                 log.warning("group %s: a message cannot be held on to at the moment: %s", self.group, exc)

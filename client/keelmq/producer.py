@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from keelmq import wire
+from keelmq.answer_time import AnswerTime
 from keelmq.batch import MESSAGE_OVERHEAD_BYTES, BatchIds, entry_bytes_max, make_entry
 from keelmq.batch import encode_messages as encode_block
 from keelmq.causation import batch_with_cause, current_cause, with_cause
@@ -43,7 +44,7 @@ RETRIES: Final = 2
 ONE_WAY_TRIES: Final = 1
 COLLECT_BYTES_MAX: Final = 1024 * 1024
 COLLECT_MESSAGES_MAX: Final = 2_000
-IN_FLIGHT_MAX: Final = 2
+IN_FLIGHT_MAX: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 # Waits are ended to within this share of the time budget.
 EXPIRY_STEPS: Final = 20
@@ -63,8 +64,10 @@ class Producer:
 
     `send_timeout_ms` is the budget of one call, all tries included: at most `1 + retries` of them, each with the same
     batch id, so that the broker appends the batch once. Looking for a leader costs time, not a try. Sends to one
-    topic collect into batches of at most `max_batch_bytes` and `max_batch_messages` while `max_in_flight` requests
-    are under way. More than `max_pending_bytes` waiting is refused with Overloaded. With `compress`, batches of at
+    topic collect into batches of at most `max_batch_bytes` and `max_batch_messages` while requests are under way, and
+    batches that wait share a request of `max_batch_bytes`. Two requests are under way, more where the way is long, at
+    most `max_in_flight`. More than `max_pending_bytes` waiting is refused with Overloaded, as is what could not be sent
+    within its budget behind what waits. With `compress`, batches of at
     least 4,096 bytes travel and are stored as zstd where that saves an eighth. `group` names the service that sends,
     for the lineage; what a handler sends is its consumer group's otherwise (causation.py: what is added to properties).
 
@@ -108,6 +111,7 @@ class Producer:
         self._clock = clock
         self._backlog = Backlog(max_pending_bytes)
         self._ids = BatchIds()
+        self._answers = AnswerTime()
         self._routes: dict[str, TopicRoute] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -186,6 +190,10 @@ class Producer:
         """
         route = self._route(topic)
         queue, sharding_key = batch_destination(topic, messages, queue, sharding_key)
+        lane = None
+        if queue is not None or (selector is None and sharding_key is None):
+            lane = route.any_queue if queue is None else route.lane_of_queue(queue)
+            lane.require_room()  # before the work of encoding
         delay = batch_delay(messages, delay_of(delay_level, delay_ms, deliver_at_ms))
         span = start_send(topic, self.client_id, len(messages))
         try:
@@ -201,13 +209,17 @@ class Producer:
         def add(lane: Lane) -> None:
             lane.add_block(block, future, deadline_s, self._tries, delay)
 
-        if queue is None and (selector is not None or sharding_key is not None):
+        if lane is not None:
+            try:
+                add(lane)
+            except BaseException:
+                future.cancel()  # ends the span
+                raise
+        else:
             first = messages[0]
             message = Message(topic=topic, body=first) if isinstance(first, bytes) else first
             choose = choice(selector, sharding_key, topic, message, future)
             route.add_chosen(choose, add, _failing(future))
-        else:
-            add(route.any_queue if queue is None else route.lane_of_queue(queue))
         self._arm_expiry()
         return await future
 
@@ -335,9 +347,13 @@ class Producer:
             topic,
             queue,
             in_flight_max=self._in_flight_max if queue is None else 1,
+            request_bytes_max=self._batch_bytes_max,
+            budget_s=self._timeout_s,
+            answers=self._answers,
             backlog=self._backlog,
             ids=self._ids,
             deliver=self._deliver,
+            clock=self._clock,
         )
 
     async def _fetch_queues(self, topic: str) -> int:
@@ -347,40 +363,45 @@ class Producer:
         )
         return info.queues
 
-    async def _deliver(self, lane: Lane, batch: Batch) -> tuple[wire.ProducedBatch, Receipt]:
-        block = batch.seal(compressed=self._compress)
-        sent = wire.ProduceBatch(
-            batch.batch_id,
-            block.crc32c,
-            block.data,
-            lane.queue,
-            block.encoding,
-            block.uncompressed_bytes,
-            *batch.delay,
-        )
-        request = wire.ProduceRequest([sent], self.client_id)
+    async def _deliver(self, lane: Lane, batches: Sequence[Batch]) -> tuple[Sequence[wire.ProducedBatch], Receipt]:
+        blocks = [batch.seal(compressed=self._compress) for batch in batches]
+        sent = [
+            wire.ProduceBatch(
+                batch.batch_id,
+                block.crc32c,
+                block.data,
+                lane.queue,
+                block.encoding,
+                block.uncompressed_bytes,
+                *batch.delay,
+            )
+            for batch, block in zip(batches, blocks, strict=True)
+        ]
         # The newest message's budget: those that are older end earlier, by _expire.
-        deadline = Deadline.until(batch.deadlines_s[-1], self._timeout_s * 1000, self._clock)
+        deadline_s = max(batch.deadlines_s[-1] for batch in batches)
         try:
             response = await self._connection.call(
                 "POST",
                 f"/v1/topics/{quote(lane.topic, safe='')}/messages",
-                body=wire.encode_msgpack(request),
+                body=wire.encode_msgpack(wire.ProduceRequest(sent, self.client_id)),
                 content_type=wire.MSGPACK,
                 accept=wire.MSGPACK,
-                deadline=deadline,
-                tries=batch.tries,
+                deadline=Deadline.until(deadline_s, self._timeout_s * 1000, self._clock),
+                tries=batches[0].tries,
+                answers=self._answers,
             )
         except NotFound:
             self._routes[lane.topic].forget_queues()
             raise
         answer = wire.decode(wire.ProduceResponse, response.body, response.headers.get("content-type", ""))
-        result = answer.results[0] if len(answer.results) == 1 else None
-        if result is None or result.batch_id != batch.batch_id or result.count > block.count:
-            raise Corrupt("invalid_response", "the broker's answer is not about the batch that was sent")
-        if result.messages is not None and len(result.messages) != block.count:
-            raise Corrupt("invalid_response", "the broker's answer does not tell about every message of the batch")
-        return result, answer.receipt
+        if len(answer.results) != len(batches):
+            raise Corrupt("invalid_response", "the broker's answer is not about the batches that were sent")
+        for result, batch, block in zip(answer.results, batches, blocks, strict=True):
+            if result.batch_id != batch.batch_id or result.count > block.count:
+                raise Corrupt("invalid_response", "the broker's answer is not about the batch that was sent")
+            if result.messages is not None and len(result.messages) != block.count:
+                raise Corrupt("invalid_response", "the broker's answer does not tell about every message of the batch")
+        return answer.results, answer.receipt
 
     def _arm_expiry(self) -> None:
         if self._expiry is None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from keelmq.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.connection import Connection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
 from keelmq.group_session import Pulled, TopicQueue, pull
@@ -34,8 +35,10 @@ Hold = Literal["paused", "session"]
 OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 OnExpired = Callable[[str, int, int, int], None]
 """Told of topic, queue, where to read on, and where what is kept begins."""
-GiveBack = Callable[[Sequence[ReceivedMessage], Exception], Awaitable[None]]
+GiveBack = Callable[[Sequence[ReceivedMessage], BaseException], Awaitable[None]]
 """Returns when the broker has the messages, for later; raises KeelMQError."""
+BeforeCall = Callable[[Sequence[ReceivedMessage]], None]
+"""May hold the queue; then the call waits."""
 
 
 class ReaderOptions(msgspec.Struct, frozen=True):
@@ -54,10 +57,9 @@ class ReaderOptions(msgspec.Struct, frozen=True):
 
 
 class QueueReader:
-    """Reads `place` from `position` on until stopped.
+    """Reads `place` from `position`, what is committed, on until stopped.
 
-    `begin` is where it began, `committed` what the broker is known to have (None: no offset of the group yet), `sent`
-    what it may have; the last two belong to the consumer's committer.
+    `committed` is what the broker is known to have, `sent` what it may have; both belong to the consumer's committer.
     A handler that raises is called again with the same messages after a pause, or they are given back, which finishes
     them once the broker has them: nothing behind an unfinished message is ever committed.
     """
@@ -67,7 +69,6 @@ class QueueReader:
         connection: Connection,
         place: TopicQueue,
         position: int,
-        committed: int | None,
         handle: Handle,
         slots: asyncio.Semaphore,
         options: ReaderOptions,
@@ -77,10 +78,11 @@ class QueueReader:
         on_timeout: OnTimeout | None = None,
         on_expired: OnExpired | None = None,
         holds: Iterable[Hold] = (),
+        before_call: BeforeCall | None = None,
     ) -> None:
         self.place = place
-        self.committed = committed
-        self.sent = committed
+        self.committed = position
+        self.sent = position
         self._connection = connection
         self._handle = handle
         self._slots = slots
@@ -90,8 +92,8 @@ class QueueReader:
         self._give_back = give_back
         self._on_timeout = on_timeout
         self._on_expired = on_expired
+        self._before_call = before_call
         self._holds: set[Hold] = set(holds)
-        self.begin = position
         self._progress = QueueProgress(position)
         self._fetch_offset = position
         self._ready: deque[ReceivedMessage] = deque()
@@ -114,7 +116,7 @@ class QueueReader:
     @property
     def is_ahead(self) -> bool:
         """Something was processed that is not committed."""
-        return self.position != self.committed and self.position > self.begin
+        return self.position > self.committed
 
     @property
     def handling(self) -> list[Sequence[ReceivedMessage]]:
@@ -252,12 +254,17 @@ class QueueReader:
                     return False
                 if not self._free.is_set():  # a message that was on offer to an iterating loop, and was withdrawn
                     continue
-                log.warning("%s/%d: the handler was cancelled at offset %d", *self.place, messages[0].offset)
-            except Exception as failure:
-                self._report(failure, messages)
-                if self._gives_back(failure, tried):
-                    return await self._give_back_until_done(messages, failure)
-            if await self._stops_within(backoff.next_s()):
+                failure: BaseException = HandlerCancelled("the handler raised CancelledError")
+            except (SystemExit, KeyboardInterrupt):  # the application ends
+                raise
+            except BaseException as exc:  # a queue must not stop in silence, whatever a handler raises
+                failure = exc
+            if self._gives_back(failure, tried):
+                self._report(failure, messages, tried, "given back")
+                return await self._give_back_until_done(messages, failure)
+            pause_s = backoff.next_s()
+            self._report(failure, messages, tried, f"called again in {pause_s:.1f} s")
+            if await self._stops_within(pause_s):
                 return False
         raise AssertionError("counted to the end")
 
@@ -268,25 +275,27 @@ class QueueReader:
             async with self._slots:
                 if self._stop.is_set():  # while it waited: the queue may be another member's by now
                     return False
+                if self._before_call is not None and self._free.is_set():
+                    self._before_call(messages)
                 if self._free.is_set():
                     await call.run(self._handle, messages)
                     return True
 
-    def _report(self, failure: Exception, messages: list[ReceivedMessage]) -> None:
-        if isinstance(failure, ConsumeTimeout):
-            if self._on_timeout is not None:
-                self._on_timeout(failure, messages)
-        elif not isinstance(failure, RetryLater):
-            log.exception("%s/%d: the handler failed at offset %d", *self.place, messages[0].offset)
-        elif self._give_back is None:
-            log.warning("%s/%d: nothing is given back here, handled again in place", *self.place)
+    def _report(self, failure: BaseException, messages: list[ReceivedMessage], tried: int, following: str) -> None:
+        if isinstance(failure, RetryLater) and self._give_back is None:
+            following = f"nothing is given back here: {following}"
+        log_failed_attempt(failure, messages, tried, following)
+        if isinstance(failure, ConsumeTimeout) and self._on_timeout is not None:
+            self._on_timeout(failure, messages)
 
-    def _gives_back(self, failure: Exception, tried: int) -> bool:
+    def _gives_back(self, failure: BaseException, tried: int) -> bool:
         if self._give_back is None:
+            return False
+        if isinstance(failure, HandlerCancelled):
             return False
         return isinstance(failure, RetryLater) or (self._options.tries is not None and tried >= self._options.tries)
 
-    async def _give_back_until_done(self, messages: list[ReceivedMessage], failure: Exception) -> bool:
+    async def _give_back_until_done(self, messages: list[ReceivedMessage], failure: BaseException) -> bool:
         """True when the broker has them; False when the reader stopped before that: they are unfinished then."""
         assert self._give_back is not None
         backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)

@@ -21,7 +21,7 @@ class RetryLater(Exception):
         self.reason = reason
 
 
-def wish_of(failure: Exception) -> tuple[int | None, str]:
+def wish_of(failure: BaseException) -> tuple[int | None, str]:
     """The delay and the reason with which a message is given back."""
     if isinstance(failure, RetryLater):
         return failure.delay_ms, _cut(failure.reason)

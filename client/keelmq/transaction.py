@@ -22,7 +22,7 @@ from keelmq.batch import encode_messages
 from keelmq.causation import transaction_with_cause
 from keelmq.check_loop import CheckLoop
 from keelmq.connection import Connection
-from keelmq.decision import CheckHandler, Decision, Position, RollbackTransaction, Transaction
+from keelmq.decision import CheckHandler, Decision, PlainCheckHandler, Position, RollbackTransaction, Transaction
 from keelmq.decision_teller import DecisionTeller
 from keelmq.delay import Delay, delay_of
 from keelmq.errors import (
@@ -47,6 +47,7 @@ from keelmq.limits import (
     check_writable_topic,
 )
 from keelmq.message import Message, Receipt
+from keelmq.plain_calls import AsyncCall, WorkerThreads, check_function, is_async
 from keelmq.producer import RETRIES, SEND_TIMEOUT_MS, default_client_id
 from keelmq.retry import Deadline
 from keelmq.routing import QueueCounts, queue_for_key
@@ -62,7 +63,10 @@ UNKNOWN_TIMEOUT_MS: Final = 1_000
 
 log = logging.getLogger("keelmq")
 
-LocalTransaction = Callable[[Transaction], Awaitable[Decision | None]]
+LOCAL_THREADS_MAX: Final = 16
+"""Threads for local transactions that are plain functions; further ones wait before their half is sent."""
+
+LocalTransaction = Callable[[Transaction], Awaitable[Decision | None] | Decision | None]
 
 
 class Outcome(enum.StrEnum):
@@ -103,7 +107,7 @@ class TransactionProducer:
         servers: str | Sequence[str],
         group: str,
         *,
-        check: CheckHandler,
+        check: CheckHandler | PlainCheckHandler,
         client_id: str | None = None,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
@@ -114,8 +118,7 @@ class TransactionProducer:
         connection: Connection | None = None,
     ) -> None:
         check_group(group)
-        if not callable(check):
-            raise InvalidRequest("invalid_request", "a TransactionProducer needs a check handler: check=async function")
+        check_function("check", check)
         check_range("send_timeout_ms", send_timeout_ms, 1, 3_600_000)
         check_range("retries", retries, 0, 100)
         check_range("decision_timeout_ms", decision_timeout_ms, 1, 3_600_000)
@@ -132,11 +135,13 @@ class TransactionProducer:
         self._started = False
         self._halves = HalfSender(self._connection, 1 + retries)
         self._decisions = DecisionTeller(self._connection, group, self.client_id)
+        self._local_threads = WorkerThreads(LOCAL_THREADS_MAX)
+        self._check_threads = WorkerThreads(check_concurrency)
         self._checks = CheckLoop(
             self._connection,
             group,
             self.client_id,
-            check,
+            self._check_threads.awaitable(check),
             self._decisions,
             concurrency=check_concurrency,
             handler_timeout_ms=check_handler_timeout_ms,
@@ -155,6 +160,8 @@ class TransactionProducer:
             return
         self._started = False
         await self._checks.stop(CLOSE_GRACE_MS)
+        self._check_threads.close()
+        self._local_threads.close()
         if self._owns_connection:
             self._connection.close()
 
@@ -182,12 +189,29 @@ class TransactionProducer:
         exception leaves it to the check too and is raised again: whether the local transaction took effect is not
         known. `check_after_ms` is the age at which the broker begins to ask.
 
+        A plain function runs in a worker thread, of which there are 16. It cannot be cancelled: when `execute` is, it
+        runs on, and the check tells its outcome.
+
         A `transaction_id` that was used before: when it is committed already, `local_transaction` does not run again.
         Raises what `Producer.send` raises when there is no half message (the local transaction did not run then), and
         TransactionConflict when somebody else decided otherwise meanwhile.
         """
         if not self._started:
             raise InvalidRequest("not_started", "start the producer first (async with): nobody would answer checks")
+        check_function("local_transaction", local_transaction)
+        if is_async(local_transaction):
+            local = self._local_threads.awaitable(local_transaction)
+            return await self._execute(messages, local, transaction_id, check_after_ms)
+        async with self._local_threads.place() as place:
+            return await self._execute(messages, place.awaitable(local_transaction), transaction_id, check_after_ms)
+
+    async def _execute(
+        self,
+        messages: Message | Sequence[Message],
+        local: AsyncCall[Transaction],
+        transaction_id: str | None,
+        check_after_ms: int | None,
+    ) -> TransactionResult:
         half = await self._prepare(messages, transaction_id, check_after_ms)
         transaction, prepared = half
         if prepared.state == Outcome.COMMITTED:
@@ -199,12 +223,14 @@ class TransactionProducer:
                 extra={"state": prepared.state},
             )
         try:
-            decision = await local_transaction(transaction)
+            decision = await local(transaction)
         except RollbackTransaction:
             decision = Decision.ROLLBACK
         except Exception:
             await self._tell_unknown(transaction.id)
             raise
+        if decision is not None and not isinstance(decision, Decision):
+            log.error("transaction %s: the local transaction returned %r, not a Decision", transaction.id, decision)
         if decision is None or decision is Decision.COMMIT:
             return await self._end(transaction.id, Decision.COMMIT, prepared.receipt)
         if decision is Decision.ROLLBACK:

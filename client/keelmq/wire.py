@@ -247,6 +247,18 @@ class GroupOffsetsResponse(msgspec.Struct):
     offsets: list[GroupOffset]
 
 
+class GroupMember(msgspec.Struct):
+    member_id: str
+    joined_at_ms: int
+    assignment: list[Assigned]
+
+
+class GroupDetail(msgspec.Struct):
+    generation: int
+    members: list[GroupMember]
+    offsets: list[GroupOffset]
+
+
 class CommitOffset(msgspec.Struct):
     topic: str
     queue: int

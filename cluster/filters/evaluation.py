@@ -171,9 +171,13 @@ def _comparison(condition: Comparison) -> Evaluate:
         return _negated_if(symbol == "<>", _equal_properties(_reader(left), _reader(right)))
     if isinstance(right, Boolean):
         is_true = right.value
-        return _negated_if(symbol == "<>", _of_text(left, lambda text: (text.lower() == "true") is is_true))
+        return _negated_if(symbol == "<>", _of_text(left, lambda text: _says_true(text) is is_true))
     assert isinstance(right, Text)
     return _negated_if(symbol == "<>", _of_text(left, right.value.__eq__))
+
+
+def _says_true(text: str) -> bool:
+    return len(text) == len("true") and text.lower() == "true"
 
 
 def _constant(left: Operand, symbol: Operator, right: Operand) -> Evaluate:

@@ -31,6 +31,11 @@ def like(pattern: str, escape: str | None) -> Matches:
     return _by_bits(elements) if ONE in elements else _by_pieces(elements)
 
 
+def looks_at_each_character(pattern: str, escape: str | None) -> bool:
+    """Whether matching takes a step of Python for each character of the text: with `_` it does."""
+    return ONE in _elements(pattern, escape)
+
+
 def _elements(pattern: str, escape: str | None) -> list[_Element]:
     elements: list[_Element] = []
     characters = iter(pattern)

@@ -6,19 +6,48 @@ from typing import Final
 
 from cluster.filters.evaluation import Attributes, compile_condition
 from cluster.filters.parser import parse
+from cluster.filters.steps import Evaluation, compile_steps, weight
+from cluster.limits import KEY_BYTES_MAX, KEYS_MAX, PROPERTIES_BYTES_MAX
 
 COMPILED_MAX: Final = 256
 """Expressions that are kept compiled, the ones used last: consumers poll with the same ones again and again."""
 ALL_TAGS: Final = "*"
 
+ATTRIBUTES_LENGTH_MAX: Final = PROPERTIES_BYTES_MAX + KEYS_MAX * KEY_BYTES_MAX
+COSTLY: Final = 640_000
+"""Weight of an expression times characters of a message from which on it is evaluated step by step: 2 to 3 ms."""
+
 Selects = Callable[[Attributes], bool]
 
 
+class Expression:
+    """Selects the messages for which an SQL92 expression is true. InvalidFilter when it is not one."""
+
+    def __init__(self, expression: str) -> None:
+        condition = parse(expression)
+        self._evaluate = compile_condition(condition)
+        self._steps = compile_steps(condition)
+        self._weight = weight(condition)
+
+    def __call__(self, message: Attributes) -> bool:
+        return self._evaluate(message) is True
+
+    def is_costly(self, message: Attributes) -> bool:
+        """Whether it is to be evaluated by `steps`."""
+        if self._weight * ATTRIBUTES_LENGTH_MAX < COSTLY:
+            return False
+        length = sum(map(len, message.properties.values())) + sum(map(len, message.keys))
+        return self._weight * length >= COSTLY
+
+    def steps(self, message: Attributes) -> Evaluation:
+        """Stops before each predicate; only True selects the message."""
+        return self._steps(message)
+
+
 @functools.lru_cache(COMPILED_MAX)
-def by_expression(expression: str) -> Selects:
-    """Messages for which an SQL92 expression is true. InvalidFilter when it is not one."""
-    evaluate = compile_condition(parse(expression))
-    return lambda message: evaluate(message) is True
+def by_expression(expression: str) -> Expression:
+    """InvalidFilter when it is not one."""
+    return Expression(expression)
 
 
 def tag_set(text: str) -> frozenset[str] | None:

@@ -79,9 +79,11 @@ class LogReader:
                 low = entry.index + 1
         return low
 
-    def pages(self, start: int, end: int, *, skip_removed: bool = False) -> Iterator[EventsPage]:
+    def pages(
+        self, start: int, end: int, *, skip_removed: bool = False, from_earliest: bool = False
+    ) -> Iterator[EventsPage]:
         """Everything that the entries start <= index < end did, which must be committed. DataLoss when a part of it is
-        removed, unless that is to be skipped."""
+        removed, unless that is to be skipped, or is the beginning and was asked for as whatever the log begins with."""
         index, event = start, 0
         coming = self._next(index, event, end)
         while index < end:
@@ -89,7 +91,8 @@ class LogReader:
                 page = coming.result()
             except LogRangeRemoved as removed:
                 first = removed.first_index
-                if not skip_removed or first is None:
+                may_skip = skip_removed or (from_earliest and (index, event) == (start, 0))
+                if not may_skip or first is None:
                     detail = f"entries {index} to {end - 1} of the log are needed and it begins at {first}"
                     raise DataLoss(f"{detail}: {removed.detail}; {GO_ON}") from None
                 log.warning("skipping the log from %d to %s, which is removed", index, first)

@@ -30,10 +30,12 @@ PLANNER_WAIT_MS: Final = 200
 class LogRange(InputPartition):
     """Entries start <= index < end."""
 
-    def __init__(self, start: int, end: int) -> None:
+    def __init__(self, start: int, end: int, *, is_earliest: bool = False) -> None:
         super().__init__((start, end))
         self.start = start
         self.end = end
+        self.is_earliest = is_earliest
+        """The log began there when the query was planned; it may begin later when this is read."""
 
 
 class KeelMQDataSource(DataSource):
@@ -69,7 +71,8 @@ class KeelMQReader(DataSourceReader):
             if options.ending > end:
                 raise ValueError(f"endingOffsets: index {options.ending} is beyond the end of the log, {end}")
             end = options.ending
-        return split(start, end, options.min_partitions)
+        begins_earliest = options.starting == "earliest" and options.starting_timestamp_ms is None
+        return split(start, end, options.min_partitions, from_earliest=begins_earliest)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Where nothing was planned, Spark asks for the partition None.
@@ -146,20 +149,22 @@ def starting_index(log: LogReader, options: SourceOptions) -> int:
     return options.starting
 
 
-def split(start: int, end: int, partitions: int) -> list[LogRange]:
+def split(start: int, end: int, partitions: int, *, from_earliest: bool = False) -> list[LogRange]:
     """The range in parts of about the same number of entries, at most `partitions` of them."""
     entries = end - start
     if entries <= 0:
         return []
     parts = max(1, min(partitions, entries // ENTRIES_PER_PARTITION_MIN))
     bounds = [start + entries * part // parts for part in range(parts + 1)]
-    return [LogRange(*bounds[part : part + 2]) for part in range(parts)]
+    return [LogRange(*bounds[part : part + 2], is_earliest=from_earliest and part == 0) for part in range(parts)]
 
 
 def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
     """Arrow batches of the range, in its order."""
     with open_log(options) as log:
-        pages = log.pages(part.start, part.end, skip_removed=not options.fail_on_data_loss)
+        pages = log.pages(
+            part.start, part.end, skip_removed=not options.fail_on_data_loss, from_earliest=part.is_earliest
+        )
         if options.view == "events":
             yield from event_batches(pages)
         else:

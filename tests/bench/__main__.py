@@ -20,7 +20,7 @@ import aiohttp
 from rich.console import Console
 
 from deploy.local_nodes import NodeError
-from tests.bench import compression, floor, groups, load, pops, storm, timers
+from tests.bench import cold_reader, compression, floor, groups, hostile, load, numbers, overload, pops, storm, timers
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
 
@@ -97,9 +97,41 @@ async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figur
         cluster.close()
 
 
+async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await hostile.measure(cluster, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
 async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
     console.print(f"twice {NODES} nodes, one cluster with {settings.storm:,} transactions that nobody decides")
     await storm.measure(directory, settings.storm, settings.seconds, figures)
+
+
+async def run_overload(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"twice {NODES} nodes, one cluster behind a link of {2 * overload.ONE_WAY_MS:.0f} ms")
+    await overload.measure(directory, settings.seconds, figures)
+
+
+async def run_cold_reader(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(f"{NODES} nodes, a reader of {settings.cold_gib:g} GiB that are not in memory")
+    cluster = BenchCluster(directory)
+    try:
+        cluster.start()
+        await cold_reader.measure(cluster, settings.cold_gib, settings.seconds, figures)
+    finally:
+        cluster.close()
+
+
+async def run_numbers(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
+    console.print(
+        f"{NODES} nodes, {settings.topics:,} topics, {settings.consumer_groups:,} groups, {settings.members:,} members"
+    )
+    await numbers.measure(directory, settings, figures)
 
 
 async def create_topics(url: str) -> None:
@@ -168,8 +200,16 @@ def chosen(settings: argparse.Namespace) -> Section:
         return run_timers
     if settings.storm is not None:
         return run_storm
+    if settings.overload:
+        return run_overload
+    if settings.hostile:
+        return run_hostile
     if settings.pops:
         return run_pops
+    if settings.cold_reader:
+        return run_cold_reader
+    if settings.numbers:
+        return run_numbers
     return run_groups if settings.groups else run
 
 
@@ -191,8 +231,23 @@ def main() -> int:
     parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at one moment (default 100,000)")
     parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
     parser.add_argument("--pops", action="store_true", help="measure pop consumers, and nothing else")
+    parser.add_argument("--hostile", action="store_true", help="measure what attacks leave to others, and nothing else")
+    parser.add_argument(
+        "--cold-reader", action="store_true", help="measure what a reader of old messages does to producers, only"
+    )
+    parser.add_argument("--cold-gib", type=float, default=1.0, help="with --cold-reader: old messages (default 1)")
+    parser.add_argument(
+        "--numbers", action="store_true", help="measure many topics, groups, members and pulls, and nothing else"
+    )
+    parser.add_argument("--topics", type=int, default=10_000, help="with --numbers: topics of 8 queues (10,000)")
+    parser.add_argument("--consumer-groups", type=int, default=5_000, help="with --numbers: groups (5,000)")
+    parser.add_argument("--members", type=int, default=500, help="with --numbers: members of one group (500)")
+    parser.add_argument("--pulls", type=int, default=2_000, help="with --numbers: pulls that wait (2,000)")
     parser.add_argument(
         "--storm", type=int, metavar="N", help="measure what N undecided transactions do to producers, and nothing else"
+    )
+    parser.add_argument(
+        "--overload", action="store_true", help="offer twice the capacity, near and far, and measure nothing else"
     )
     settings = parser.parse_args()
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)

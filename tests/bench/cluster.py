@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +16,8 @@ MIB: Final = 1 << 20
 
 
 class BenchCluster:
-    def __init__(self, directory: Path) -> None:
-        self.nodes = nodes_on_free_ports(directory, NODES)
+    def __init__(self, directory: Path, options: Mapping[str, str] | None = None) -> None:
+        self.nodes = nodes_on_free_ports(directory, NODES, options)
         self.urls = [node.url for node in self.nodes]
 
     def start(self) -> None:

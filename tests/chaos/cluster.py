@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ import aiohttp
 import msgspec
 
 from cluster.exit_codes import ExitCode
-from deploy.local_nodes import free_ports
+from deploy.local_nodes import free_ports, make_secret
 from tests.chaos.broken import BROKEN_VARIABLE
 from tests.chaos.history import History
 from tests.chaos.isolation import Machine
 from tests.chaos.network import CLIENT_HOST, Network, host_of
 from tests.chaos.node import ChaosNode
+from tests.chaos.skewed_node import set_offset_ns
 from tests.chaos.violations import Kind, Violations
 from tests.chaos.wall_clocks import WallClocks
 from tests.patience import PATIENCE_S
@@ -33,6 +35,9 @@ RESTARTS_MAX: Final = 10
 """Nodes that ended without a reason are started again this often in a run."""
 DISK_BYTES: Final = 8 << 30
 """Size of a node's file system. Memory is used only for what is written."""
+SPARES: Final = 1
+"""Places for nodes beside those that the cluster begins with."""
+PORTS_MAX: Final = 1_000
 STAT_BLOCK_BYTES: Final = 512
 EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE})
 
@@ -65,24 +70,28 @@ class ChaosCluster:
         self.directory = directory
         ids = range(1, settings.nodes + 1)
         self.network = network
+        self._settings = settings
         self.nodes = {node_id: self._node(node_id) for node_id in ids}
         self.clocks = WallClocks({node_id: node.clock_file for node_id, node in self.nodes.items()})
         self.leader_id: int | None = None
         self.unreachable: set[int] = set()
         self.full: set[int] = set()
         """Nodes whose disks are full: they may end, and may not be able to start, as often as they are started."""
+        self.removed: set[int] = set()
+        """Nodes of the first ones that are no voters at the moment, or soon."""
+        self.has_changed = False
+        """Whether the log says who is in the cluster and where: who loses its disk joins then, and founds nothing."""
+        self.spare: ChaosNode | None = None
+        """A node that has come; not among `nodes`, which faults choose from and whose logs are compared in the end."""
+        self.retired: dict[int, Path] = {}
+        """Nodes that have come and gone, with what they printed."""
+        self._overrides = 0
         self._restarts = 0
         self._reported: set[tuple[int, int]] = set()  # ends that were judged: node, number of the start
-        peers = [part for node in self.nodes.values() for part in ("--peer", node.peer)]
         for node in self.nodes.values():
             node.data_dir.mkdir(parents=True)
-            node.arguments = ["--cluster-id", "chaos", "--node-id", str(node.node_id)]
-            node.arguments += ["--data-dir", str(node.data_dir), *peers, *settings.options]
-            if settings.broken is not None:
-                node.module = "tests.chaos.broken_node"
-                node.environment[BROKEN_VARIABLE] = settings.broken
-            elif settings.skewed_clocks:
-                node.module = "tests.chaos.skewed_node"
+            self.configure(node)
+            self._break(node)
             if machine.isolated:
                 mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(node.data_dir)]
                 subprocess.run(mount, check=True, capture_output=True)
@@ -102,10 +111,62 @@ class ChaosCluster:
         self._watcher.cancel()
         await asyncio.gather(self._watcher, return_exceptions=True)
         await self._session.close()
+        if self.spare is not None:
+            self.spare.kill()
         for node in self.nodes.values():
             node.kill()
             if self.machine.isolated:
                 await (await asyncio.create_subprocess_exec("umount", str(node.data_dir))).wait()
+
+    def configure(self, node: ChaosNode, *, override: int = 0) -> None:
+        """What the node is told at its next starts: the places of all, or once the log knows them, whom to join."""
+        others = [other for other in self.nodes.values() if other is not node]
+        joins = (self.has_changed and not override) or node.node_id not in self.nodes
+        node.arguments = ["--cluster-id", "chaos", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]
+        if joins:
+            node.arguments += ["--join", others[0].url, "--http-listen", f"{node.host}:{node.http_port}"]
+            node.arguments += ["--peer-listen", f"{node.host}:{node.peer_port}"]
+        else:
+            node.arguments += [part for each in self.nodes.values() for part in ("--peer", each.peer)]
+        if override:
+            node.arguments += ["--override-addresses", str(override)]
+        node.arguments += ["--peer-secret-file", str(make_secret(self.directory)), *self._settings.options]
+
+    def _break(self, node: ChaosNode) -> None:
+        if self._settings.broken is not None:
+            node.module = "tests.chaos.broken_node"
+            node.environment[BROKEN_VARIABLE] = self._settings.broken
+        elif self._settings.skewed_clocks:
+            node.module = "tests.chaos.skewed_node"
+
+    def move(self, node: ChaosNode) -> None:
+        """Its peers find it at another port from its next start on."""
+        if self.network is None:
+            node.peer_port = free_ports(1)[0]
+        else:
+            node.peer_port = PEER_PORT + (node.peer_port - PEER_PORT + 1) % PORTS_MAX
+
+    def next_override(self) -> int:
+        self._overrides += 1
+        return self._overrides
+
+    def start_spare(self) -> ChaosNode:
+        """A node that was never there, with an empty disk and an id that nobody had."""
+        node_id = len(self.nodes) + 1 + len(self.retired)
+        self.spare = node = self._node(node_id, place=len(self.nodes) + 1)
+        node.data_dir.mkdir(parents=True)
+        self.configure(node)
+        self._break(node)
+        set_offset_ns(node.clock_file, 0)
+        node.start()
+        return node
+
+    def retire_spare(self) -> None:
+        if self.spare is not None:
+            self.spare.kill()
+            shutil.rmtree(self.spare.data_dir)
+            self.retired[self.spare.node_id] = self.spare.log_path
+            self.spare = None
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -186,16 +247,18 @@ class ChaosCluster:
         claims = [(view["term"], view["node_id"]) for view in views if view is not None and view["role"] == "leader"]
         return max(claims)[1] if claims else None
 
-    def _node(self, node_id: int) -> ChaosNode:
+    def _node(self, node_id: int, place: int = 0) -> ChaosNode:
+        """`place`: where it lives, if that is not where a node of this id began."""
+        place = place or node_id
         if self.network is not None:
-            prefix = self.network.prefix(node_id)
-            return ChaosNode(node_id, host_of(node_id), HTTP_PORT, PEER_PORT, self.directory, prefix)
+            prefix = self.network.prefix(place)
+            return ChaosNode(node_id, host_of(place), HTTP_PORT, PEER_PORT, self.directory, prefix)
         http_port, peer_port = free_ports(2)
         return ChaosNode(node_id, "127.0.0.1", http_port, peer_port, self.directory, ())
 
     async def _watch(self) -> None:
         while True:
-            for node in self.nodes.values():
+            for node in (*self.nodes.values(), *([self.spare] if self.spare is not None else [])):
                 self._judge_end(node)
             await asyncio.sleep(WATCH_INTERVAL_S)
 

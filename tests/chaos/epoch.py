@@ -43,6 +43,9 @@ CHECK_IMMUNITY_MS: Final = 1_000
 CHECK_INTERVAL_MS: Final = 1_000
 BATCH_MESSAGES: Final = 100
 BATCH_WORKERS: Final = 2
+LARGE_BATCH_MESSAGES: Final = 9_000
+"""Of some 110 bytes: an entry of 1 MB, which takes a slow link a second or more."""
+LARGE_BATCH_INTERVAL_S: Final = 5.0
 BATCHES_SHARE: Final = 0.8
 """Of the wanted rate; the workers that send one by one have fixed paces."""
 MEMBERS: Final = 3
@@ -181,6 +184,7 @@ class Epoch:
         batch_interval_s = BATCH_MESSAGES * BATCH_WORKERS / (self.plan.rate * BATCHES_SHARE)
         workloads: list[Workload] = [
             *(Batches(field, BATCH_MESSAGES, batch_interval_s) for _ in range(BATCH_WORKERS)),
+            Batches(field, LARGE_BATCH_MESSAGES, LARGE_BATCH_INTERVAL_S, compress=False),
             Singles(field, 0.1),
             Keyed(field, 0.1),
             Idempotent(field, 0.05),

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.chaos.broken import DEFECTS
+from tests.chaos.cluster import SPARES
 from tests.chaos.display import Display
 from tests.chaos.epoch import Epoch, Plan
 from tests.chaos.isolation import Machine
@@ -74,7 +75,7 @@ class Run:
         plan, display = self.plan, self._display
         for line in summary_of(self._choice.skipped):
             display.event("step", line)
-        network = Network(range(1, plan.nodes + 1)) if self._machine.isolated else None
+        network = Network(range(1, plan.nodes + 1 + SPARES)) if self._machine.isolated else None
         if plan.broken is not None and DEFECTS[plan.broken].in_client:
             DEFECTS[plan.broken].install()
         done: list[Figures] = []

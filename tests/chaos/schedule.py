@@ -18,7 +18,8 @@ HOLD_S: Final = (0.8, 5.0)
 PEACE_S: Final = (0.3, 2.0)
 PROGRESS_TIMEOUT_S: Final = 60.0
 # Space and network first: a node that is started needs both.
-HEAL_ORDER: Final = ("disk", "network", "clock", "process")
+# So does whoever is to take part in a change of the nodes.
+HEAL_ORDER: Final = ("disk", "network", "clock", "process", "stranger", "membership")
 
 
 class Round(NamedTuple):

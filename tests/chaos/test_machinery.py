@@ -57,7 +57,7 @@ def test_faults_at_the_same_time_are_of_different_families(seed: int) -> None:
 
 def test_what_cannot_be_had_is_said_with_the_reason() -> None:
     choice = choose("all", LOOPBACK, 3)
-    assert {kind.family for kind in choice.kinds} == {"process", "clock", "disk"}
+    assert {kind.family for kind in choice.kinds} == {"process", "clock", "disk", "membership", "stranger"}
     assert {kind.name for kind in choice.kinds if kind.family == "disk"} == {"wipe"}
     assert choice.skipped["halves"] == "no namespaces"
     assert choice.skipped["disk-full"] == "no namespaces"

@@ -211,6 +211,9 @@ class Verdict:
             contents.append(await asyncio.to_thread(log.check))
             leaders_in(node_id, node.log_path, self._observer.leaders, self._field.violations)
             traces_in(node_id, node.log_path, EXPLAINED_BY_DISK, self._field.violations)
+        for node_id, log_path in self._cluster.retired.items():
+            leaders_in(node_id, log_path, self._observer.leaders, self._field.violations)
+            traces_in(node_id, log_path, EXPLAINED_BY_DISK, self._field.violations)
         compare_logs(contents, self._field.violations)
 
     async def _read_queue(

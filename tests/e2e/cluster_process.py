@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from deploy.local_nodes import free_ports
+from deploy.local_nodes import free_ports, make_secret
 from tests.patience import PATIENCE_S
 
 POLL_INTERVAL_S: Final = 0.02
@@ -69,6 +69,8 @@ class NodeProcess:
         self.log_path = directory / f"node{node_id}.out"
         self.module = "cluster.main"
         self.arguments: list[str] = []
+        self.tree: Path | None = None
+        """Where it is started, and the tree that it is of; None for this one."""
         self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -95,6 +97,7 @@ class NodeProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
+                cwd=self.tree,
                 preexec_fn=_die_with_parent,
             )
 
@@ -143,7 +146,7 @@ class NodeProcess:
         sent = dict(headers or {})
         if payload is not None:
             body = json.dumps(payload).encode()
-        if body is not None:
+        if body is not None or method in ("POST", "PUT"):
             sent.setdefault("Content-Type", "application/json")
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
         try:
@@ -190,6 +193,7 @@ class ClusterProcess:
         for node in self.nodes.values():
             node.arguments = ["--cluster-id", "e2e", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]
             node.arguments += [part for peer in peers for part in ("--peer", peer)]
+            node.arguments += ["--peer-secret-file", str(make_secret(directory))]
             # Small segments: a test would otherwise preallocate 128 MiB per node.
             node.arguments += ["--segment-bytes", str(4 << 20), "--min-free-bytes", "0", *options]
             node.environment = dict(environment or {})

@@ -1,10 +1,11 @@
 """Fixtures of real clusters. `cluster` is shared by a module: a test that breaks it makes its own."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from keelmq.connection import Connection
 from tests.databases import database_url as database_url
 from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
@@ -18,6 +19,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     """Three nodes, ready."""
     with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
         yield running
+
+
+@pytest.fixture
+async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
+    """The SDK's, to the three nodes."""
+    made = Connection([node.url for node in cluster.nodes.values()])
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

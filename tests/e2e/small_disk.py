@@ -15,8 +15,14 @@ DISK_BYTES: Final = 96 * MIB
 @contextlib.contextmanager
 def mounted_disk(parent: Path) -> Iterator[Path]:
     """Mounted below `parent` for the length of the context; skips the test where that is not possible."""
+    with mounted_at(parent / "small") as mounted:
+        yield mounted
+
+
+@contextlib.contextmanager
+def mounted_at(mounted: Path) -> Iterator[Path]:
+    """As `mounted_disk`, at that path, which does not exist yet."""
     SMALL_DISK.require()
-    mounted = parent / "small"
     mounted.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mounted)], check=True)
     try:

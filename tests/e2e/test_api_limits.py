@@ -37,7 +37,11 @@ def connection(node: NodeProcess) -> Iterator[socket.socket]:
 
 
 def head(method: str = "POST", path: str = PATH, **headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: node", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

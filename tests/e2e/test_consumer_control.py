@@ -2,27 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from keelmq import Admin, Connection, Consumer, ReceivedMessage
 from keelmq.errors import ConsumeTimeout, KeelMQError, QueueLost
-from tests.e2e.cluster_process import ClusterProcess
 from tests.e2e.test_sdk_consumer import Collector, committed, fill, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 _names = itertools.count()
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in cluster.nodes.values()])
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -131,7 +123,7 @@ async def test_a_handler_that_outlives_its_session_is_fenced_and_told_and_anothe
     await first.start()
     await asyncio.wait_for(entered.wait(), PATIENCE_S)
     # Its heartbeats end as those of a process that stands still do, while its handler goes on.
-    first._tasks[0].cancel()
+    next(task for task in first._tasks if task.get_name() == "session").cancel()
     seen = Collector()
     async with Consumer([], topic, topic, seen, **options):
         await until(lambda: len(faults) > 0)

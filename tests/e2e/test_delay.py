@@ -134,7 +134,7 @@ async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None
         assert await producer.cancel("t", "reminder:1"), "the new leader knows that it was taken back"
         assert not await producer.cancel("t", "reminder:2")
         assert await producer.cancel("t", kept.message_id)
-        moved = await producer.send("t", b"moved", deliver_at_ms=now_ms(), message_id="reminder:1")
+        moved = await producer.send("t", b"moved", deliver_at_ms=now_ms() - 1_000, message_id="reminder:1")
         assert (moved.duplicate, moved.offset) == (False, 0)
         assert not await producer.cancel("t", "reminder:1"), "too late"
     for node in own_cluster.alive():

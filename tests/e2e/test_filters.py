@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,13 +19,6 @@ EUROPE = "price > 3 AND region = 'eu'"
 MESSAGES = 300
 
 _names = itertools.count()
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in cluster.nodes.values()])
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.exit_codes import ExitCode
-from deploy.local_nodes import free_ports
+from deploy.local_nodes import free_ports, make_secret
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
@@ -40,7 +40,7 @@ def empty_node(cluster: ClusterProcess, node_id: int, directory: Path) -> NodePr
     node = NodeProcess(node_id, directory, http_port, peer_port)
     node.arguments = ["--node-id", str(node_id), "--data-dir", str(node.data_dir), "--join", cluster.nodes[1].url]
     node.arguments += ["--http-listen", f"127.0.0.1:{http_port}", "--peer-listen", f"127.0.0.1:{peer_port}"]
-    node.arguments += OPTIONS
+    node.arguments += [*OPTIONS, "--peer-secret-file", str(make_secret(directory))]
     cluster.nodes[node_id] = node
     return node
 
@@ -232,6 +232,7 @@ def founder(directory: Path) -> NodeProcess:
     http_port, peer_port = free_ports(2)
     node = NodeProcess(1, directory, http_port, peer_port)
     node.arguments = ["--node-id", "1", "--data-dir", str(node.data_dir), *OPTIONS]
+    node.arguments += ["--peer-secret-file", str(make_secret(directory))]
     node.arguments += ["--http-listen", f"127.0.0.1:{http_port}", "--peer-listen", f"127.0.0.1:{peer_port}"]
     return node
 

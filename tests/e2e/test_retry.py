@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,6 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.process
 
 _names = itertools.count()
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection(urls(cluster))
-    yield made
-    made.close()
 
 
 @pytest.fixture

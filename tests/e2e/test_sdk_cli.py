@@ -268,14 +268,16 @@ def test_follow_and_interrupt(shell: Shell, topic: str) -> None:
         process.communicate()
 
 
-def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str) -> None:
+@pytest.mark.parametrize("command", [("consume",), ("topic", "show")], ids=["at once", "at the end"])
+def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str, command: tuple[str, ...]) -> None:
+    """Whether a line is written at once or when the process ends."""
     shell("send", topic, "--lines", stdin="\n".join(["x" * 1000] * 500))
     environment = {**os.environ, **shell.environment}
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         done = subprocess.run(
-            [*COMMAND, "consume", topic],
+            [*COMMAND, *command, topic],
             env=environment,
             stdout=pipe,
             stderr=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,6 @@ from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 pytestmark = pytest.mark.process
 
 _names = itertools.count()
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in cluster.nodes.values()])
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def vanish(consumer: Consumer) -> None:
     """Like a process that is killed: nothing is committed, nobody leaves the group. It still has to be closed."""
-    for reader in consumer._readers.values():
+    for reader in consumer._queues.readers.values():
         reader.begin_stop()
     for task in consumer._tasks:
         task.cancel()

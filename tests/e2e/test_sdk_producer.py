@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,6 @@ _names = itertools.count()
 
 def urls(cluster: ClusterProcess) -> list[str]:
     return [node.url for node in cluster.nodes.values()]
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection(urls(cluster))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,6 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.process
 
 _names = itertools.count()
-
-
-@pytest.fixture
-async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in cluster.nodes.values()])
-    yield made
-    made.close()
 
 
 @pytest.fixture

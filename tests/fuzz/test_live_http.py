@@ -30,7 +30,7 @@ TIMED: Final = ("queue_offsets", "positions", "max_offset", "lag", "held")
 """So do messages that wait for their time, or that a pop consumer did not acknowledge in its time."""
 MEMORY_GROWTH_BYTES_MAX: Final = 200 << 20
 REQUEST: Final = (
-    b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\n"
+    b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b'Content-Length: 29\r\nConnection: close\r\n\r\n{"messages":[{"body":"text"}]}'
 )
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.errors import ProtocolError
-from raft.messages import FRAME, Hello, Welcome, decode
-from raft.transport import PROTOCOL
+from raft.handshake import NONCE_BYTES, PROTOCOL
+from raft.messages import FRAME, Challenge, Hello, Welcome, decode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.fuzz.budget import fuzz
 from tests.fuzz.test_peer_frames import frame_of, hostile_frames
@@ -22,12 +22,13 @@ CLUSTER_ID: Final = "e2e"
 NODE: Final = 1
 PEER: Final = 2
 INCARNATION: Final = "0123456789abcdef"
+NONCE: Final = bytes(NONCE_BYTES)
+OLD_HELLO: Final = Hello(CLUSTER_ID, PEER, NODE, PROTOCOL - 1, INCARNATION)
 HELLOS: Final = (
-    Hello(CLUSTER_ID, PEER, NODE, PROTOCOL, INCARNATION),
-    Hello("other", PEER, NODE, PROTOCOL, INCARNATION),
-    Hello(CLUSTER_ID, 9, NODE, PROTOCOL, INCARNATION),
-    Hello(CLUSTER_ID, PEER, 3, PROTOCOL, INCARNATION),
-    Hello(CLUSTER_ID, PEER, NODE, PROTOCOL + 1, INCARNATION),
+    Hello(CLUSTER_ID, PEER, NODE, PROTOCOL, INCARNATION, nonce=NONCE),
+    Hello("other", PEER, NODE, PROTOCOL, INCARNATION, nonce=NONCE),
+    Hello(CLUSTER_ID, 9, NODE, PROTOCOL + 1, INCARNATION, nonce=NONCE),
+    OLD_HELLO,
 )
 
 
@@ -80,9 +81,12 @@ def test_whoever_does_not_speak_the_protocol_is_cut_off(
     node: NodeProcess, hello: Hello | None, frames: list[bytes]
 ) -> None:
     answer = talk(node, (frame_of(hello) if hello else b"") + b"".join(frames))
-    if answer:  # also to a Hello among the frames, which is of another cluster
-        _, header_length, header_crc = FRAME.unpack_from(answer)
-        welcome = decode(memoryview(answer)[FRAME.size :], header_length, header_crc)
-        assert isinstance(welcome, Welcome)
-        assert bool(welcome.refusal) == (hello != HELLOS[0])
+    if answer:  # also to a Hello among the frames
+        body_length, header_length, header_crc = FRAME.unpack_from(answer)
+        first = decode(memoryview(answer)[FRAME.size : FRAME.size + body_length], header_length, header_crc)
+        if hello is not None and hello.protocol >= PROTOCOL:
+            assert isinstance(first, Challenge), "whoever it is, and whomever it means"
+        else:
+            assert isinstance(first, Challenge | Welcome)
+            assert isinstance(first, Challenge) or (first.refusal and not first.incarnation)
     assert node.status() is not None

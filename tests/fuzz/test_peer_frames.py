@@ -19,9 +19,13 @@ from raft.messages import (
     MAX_FRAME_BYTES,
     Append,
     AppendReply,
+    Arrived,
+    Build,
+    Challenge,
     Hello,
     Message,
     PreVote,
+    Proof,
     RequestVote,
     TimeoutNow,
     VoteReply,
@@ -54,12 +58,16 @@ def entries_of(sizes: Sequence[int]) -> list[Entry]:
 
 
 SAMPLES: list[Message | Append] = [
-    Hello("shop", 1, 2, 1, "abc"),
-    Welcome(2, "", "abc"),
+    Hello("shop", 1, 2, 3, "abc", "h:1", 5, "uid", 0, bytes(16), Build("1.0", 1, 2)),
+    Challenge(bytes(16)),
+    Proof(bytes(32)),
+    Welcome(2, "", "abc", False, bytes(32), Build("1.0", 1, 2)),
     PreVote(3, 10, 2, False),
     RequestVote(4, 10, 2, True),
     VoteReply(4, True),
     AppendReply(4, False, 0, 12, 7),
+    AppendReply(4, True, 9, heartbeat=True),
+    Arrived(4, 1 << 40),
     TimeoutNow(4),
     make_append(3, 7, 2, 6, entries_of([0, 10, 300])),
 ]

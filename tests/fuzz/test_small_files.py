@@ -81,7 +81,7 @@ def test_mark_never_claims_more_than_was_written(data: bytes) -> None:
 def written_sidecar() -> bytes:
     index = SegmentIndex(5)
     for term, size in ((1, 60), (1, 300), (2, 52), (2, 4000)):
-        index.append(size, term)
+        index.append(size, term, bytes(52))
     return encode_sidecar(4096, index, HEADER_CRC)
 
 

@@ -17,6 +17,7 @@ EXPLICIT_ID_PROBABILITY = 0.3
 MESSAGES_MAX = 4
 DELAYED_PROBABILITY, DELAY_MS_MAX = 0.08, 1_500
 RECENT_MAX = 40
+LARGE_PROBABILITY, LARGE_BYTES_MIN, LARGE_BYTES_MAX = 0.03, 100_000, 1_500_000
 
 
 class _Recent(NamedTuple):
@@ -36,6 +37,9 @@ class Batches:
         self._recent: deque[_Recent] = deque(maxlen=RECENT_MAX)
         self.clocks_are_true: Callable[[], bool] = lambda: True
         """Until a clock has leapt, what nodes do in time can be held against the time there is."""
+        self.large = False
+        """Now and then a message is large: a thin link is busy with it for longer than an election takes."""
+        self._large_random = world.random_of("large messages")
 
     def new_id(self, kind: str) -> str:
         self._made += 1
@@ -47,6 +51,8 @@ class Batches:
         queue, count = self._random.randrange(queues), self._random.randint(1, MESSAGES_MAX)
         explicit = self._random.random() < EXPLICIT_ID_PROBABILITY
         body = f"{batch_id}:".encode() * self._random.choice((1, 3, 20))
+        if self.large and self._large_random.random() < LARGE_PROBABILITY:
+            count, body = 1, body.ljust(self._large_random.randint(LARGE_BYTES_MIN, LARGE_BYTES_MAX), b".")
         messages: list[list[Any]] = [
             [body, None, [], {}, None, f"{batch_id}-{ordinal}"] if explicit else [body] for ordinal in range(count)
         ]

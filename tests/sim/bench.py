@@ -84,7 +84,7 @@ class ManualNetwork:
             self._apart.discard(frozenset((node_id, peer)))
             self._connect(node_id, peer)
 
-    def send(self, source: int, target: int, message: Any) -> bool:
+    def send(self, source: int, target: int, message: Any, lane: int = 0, size_bytes: int = 0) -> bool:
         queue = self.queues.get((source, target))
         if queue is None:
             return False

@@ -12,6 +12,7 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
+from raft.lanes import SingleLane
 from raft.library import LEADER
 from raft.membership import founded
 from store.commit_log import CommitLog
@@ -77,7 +78,7 @@ class StockMember(StockReplica):
             super().tick()
 
 
-class _BenchTransport(Transport):  # type: ignore[misc]  # untyped library
+class _BenchTransport(SingleLane, Transport):  # type: ignore[misc]  # untyped library
     def __init__(self, network: ManualNetwork, node_id: int) -> None:
         super().__init__(None, None, None)
         self._network = network

@@ -48,9 +48,9 @@ def decode_body(reply: Reply) -> Any:
 
 
 def json_request(method: str, target: str, body: Any = None, on_left: OnLeft | None = None) -> Request:
-    if body is None:
-        return Request(method, target, on_left=on_left)
-    return Request(method, target, msgspec.json.encode(body), {"Content-Type": JSON}, on_left)
+    """Writes say what they send also when that is nothing."""
+    headers = {"Content-Type": JSON} if method in ("POST", "PUT") else {}
+    return Request(method, target, b"" if body is None else msgspec.json.encode(body), headers, on_left)
 
 
 def msgpack_request(method: str, target: str, body: Any) -> Request:
@@ -174,4 +174,4 @@ class Clients:
 
 def node_of(headers: Mapping[str, str]) -> int:
     """The node that a redirect points at: nodes advertise http://node-<id>."""
-    return int(headers["location"].removeprefix("http://node-").partition("/")[0])
+    return int(headers["location"].removeprefix("http://node-").partition("/")[0].partition(":")[0])

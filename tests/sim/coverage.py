@@ -37,6 +37,7 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "election": ("pre-vote refused", "vote refused", "leadership transfer"),
     "nodes": (
         *("configuration", "configuration taken back", "the leader is to be removed"),
+        *("started with an override", "override", "move: done"),
         *("add: done", "promote: done", "remove: done", "promote: not_caught_up", "remove: quorum_at_risk"),
     ),
     "log": ("truncation", "rollover", "append refused", "cut"),

@@ -179,6 +179,11 @@ class TimedDisk(SimDisk):
         self.capacity_bytes = self._used() + free_bytes
         self._on_full = on_full
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a log may not grow on it."""
+        return self.capacity_bytes is not None
+
     def make_space(self) -> None:
         self.capacity_bytes = None
 

@@ -11,6 +11,7 @@ from .world import World
 RESERVED_BYTES = 32 * 1024 * 1024  # the commit log never takes the last of a disk
 SLOW_SYNC_US_CHOICES = (20_000, 100_000, 400_000, 4_000_000)
 FAILING_READS_MAX = 3
+FULL_FOR_LONG_US = 9_000_000  # until the load is over
 
 
 class DiskFaults:
@@ -22,6 +23,7 @@ class DiskFaults:
             "hard_state_failure": self._on_any(self._hard_state_failure),
             "read_failure": self._on_any(self._read_failure),
             "disk_full": self._on_any(self._disk_full),
+            "leader_disk_full": self._on_any(self._full_for_long, leader_probability=1.0),
         }
 
     def heal(self) -> None:
@@ -89,3 +91,8 @@ class DiskFaults:
         disk, duration_us = replica.disk, fault.random.randint(PAUSE_US_MIN, PAUSE_US_MAX)
         disk.fill(RESERVED_BYTES, lambda: fault.happened(replica.node_id, duration_us // 1000))
         self._world.after(duration_us, disk.make_space)
+
+    def _full_for_long(self, fault: Fault, replica: Replica) -> None:
+        disk = replica.disk
+        disk.fill(RESERVED_BYTES, lambda: fault.happened(replica.node_id, FULL_FOR_LONG_US // 1000))
+        self._world.after(FULL_FOR_LONG_US, disk.make_space)

@@ -15,6 +15,7 @@ from .observer import Observer
 from .plan import FAULT_KINDS, PlannedFault
 from .put_back_faults import PutBackFaults
 from .replica import Replica
+from .stranger_faults import StrangerFaults
 from .world import MICROSECONDS_PER_SECOND, World
 
 YEAR_MS = 365 * 24 * 3_600_000
@@ -61,6 +62,7 @@ class Faults:
             **NetworkFaults(world, network, lambda: self.running).table,
             **self._disks.table,
             **DamageFaults(world, replicas).table,
+            **StrangerFaults(world, replicas).table,
             "wall_clock_jump": self._wall_clock_jump,
             "wall_clock_strobe": self._wall_clock_strobe,
             "clock_jump": self._clock_jump,

@@ -5,10 +5,12 @@ Served over connections of the simulated client network instead of sockets; webh
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cluster.config import NodeConfig
 from cluster.core import Core
+from cluster.disk_guard import DiskGuard
+from cluster.log_reads import LogReads
 from cluster.long_poll import AppliedWaiters
 from cluster.metrics import Metrics
 from cluster.services import Services
@@ -35,16 +37,35 @@ from .wire import ServerTransport
 if TYPE_CHECKING:
     from .replica import Replica
 
+T = TypeVar("T")
+
+
+class InlineReads:
+    """The reader threads' steps, one at a time, where the loop turns to them."""
+
+    async def run(self, step: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        return step()
+
+    def stop(self) -> None:
+        """There is no thread to end."""
+
+
+class ObservedReads(LogReads):
+    """The real reads; what was removed from the log is still in the observer's archive."""
+
+    replica: "Replica"
+
+    def cached(self, position: int) -> bytes | None:
+        if position < self.replica.log.base.position:
+            return self.replica.observer.archive.payload(position)
+        return super().cached(position)
+
 
 class ObservedCore(Core):
     """The real core; the checkers see every promise at the moment it is made, and what the services decide alone."""
 
     replica: "Replica"
-
-    def read_payload(self, position: int) -> bytes:
-        if position < self.log.base.position:
-            return self.replica.observer.archive.payload(position)
-        return super().read_payload(position)
 
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
         observer = self.replica.observer
@@ -110,19 +131,34 @@ class Front:
     def __init__(self, replica: "Replica", config: NodeConfig, waiters: AppliedWaiters, clock: Clock) -> None:
         self._replica = replica
         self.node_id = replica.node_id
+        metrics = Metrics()
+        reads = ObservedReads(
+            replica.log,
+            replica.disk,
+            InlineReads(),
+            metrics,
+            bytes_per_s=config.cold_read_bytes_per_s,
+            on_fatal=replica.on_fatal,
+        )
+        reads.replica = replica
         self.core = ObservedCore(
             config,
             replica.node,
             replica.machine,
             replica.log,
             waiters,
-            Metrics(),
+            metrics,
+            reads,
             on_fatal=replica.on_fatal,
             clock=clock,
             id_prefix=f"n{replica.node_id}-{replica.life}-",
         )
         self.core.replica = replica
-        self.services = Services(self.core, SimWebhooks(replica, config.check_webhook_timeout_ms))
+        self.services = Services(
+            self.core, SimWebhooks(replica, config.check_webhook_timeout_ms), lambda _: replica.wipe()
+        )
+        self._disk_guard = DiskGuard(self.core, replica.disk, "/data")
+        self.services.alarms.add(self._disk_guard.conditions)
         self._runner = self.services.make_runner()
         self._ended = False
 
@@ -135,10 +171,12 @@ class Front:
         await self._runner.setup()
         await self._replica.node.start()
         self.services.start()
+        self._disk_guard.start()
         self._replica.clients.attach(self)
 
     async def leave(self) -> None:
         """As the broker does: hand over, answer everybody, take no more connections."""
+        await self._disk_guard.stop()
         await self.services.leave()
         self._replica.clients.refuse(self.node_id)
         await self._runner.cleanup()

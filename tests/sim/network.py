@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .world import World
+from .world import MICROSECONDS_PER_SECOND, World
 
 
 class Endpoint(Protocol):
@@ -27,7 +27,7 @@ class Wire(Protocol):
     def node_ids(self) -> Sequence[int]: ...
     def attach(self, node_id: int, endpoint: Endpoint) -> None: ...
     def detach(self, node_id: int) -> None: ...
-    def send(self, source: int, target: int, message: Any) -> bool: ...
+    def send(self, source: int, target: int, message: Any, lane: int = 0, size_bytes: int = 0) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class LinkProfile:
     reorder_probability: float = 0.0
     reconnect_us_min: int = 20_000
     reconnect_us_max: int = 500_000
+    bytes_per_s: int = 0
+    """What a link carries in each direction, both lanes together, in one queue without an end; 0: any amount."""
+
+    @property
+    def is_thin(self) -> bool:
+        return self.bytes_per_s > 0
 
 
 class Network:
@@ -59,6 +65,8 @@ class Network:
         self.node_ids = tuple(node_ids)
         self.profile = profile
         self.counts: dict[str, int] = {"sent": 0, "lost": 0, "duplicated": 0, "reordered": 0, "reset": 0, "slow": 0}
+        self.bytes_by_lane = [0, 0]
+        """What thin links have carried."""
         self.on_send: Callable[[int, int, Any], None] | None = None
         self._endpoints: dict[int, Endpoint] = {}
         self._epoch: dict[tuple[int, int], int] = {}  # (low, high) -> number of the standing connection
@@ -67,7 +75,8 @@ class Network:
         self._cuts: set[tuple[int, int]] = set()  # (source, target)
         self._held: dict[tuple[int, int], list[Any]] = {}
         self._drag_us: dict[tuple[int, int], int] = {}
-        self._last_arrival_us: dict[tuple[int, int], int] = {}
+        self._last_arrival_us: dict[tuple[int, int, int], int] = {}  # by source, target and lane
+        self._carried_until_us: dict[tuple[int, int], int] = {}  # by thin links
 
     def attach(self, node_id: int, endpoint: Endpoint) -> None:
         """A node has started: its connections to running nodes come up one by one."""
@@ -115,8 +124,8 @@ class Network:
 
     def uncut(self, source: int, target: int) -> None:
         self._cuts.discard((source, target))
-        for message in self._held.pop((source, target), []):
-            self._carry(source, target, message)
+        for message, lane, size_bytes in self._held.pop((source, target), []):
+            self._carry(source, target, message, lane, size_bytes)
 
     def drag(self, source: int, target: int, drag_us: int) -> None:
         """From now on everything from `source` to `target` takes so much longer; 0 ends it."""
@@ -133,8 +142,11 @@ class Network:
                 if one < other and not self.connected(one, other):
                     self._reconnect_later(one, other, self._random.randint(0, self.profile.reconnect_us_min))
 
-    def send(self, source: int, target: int, message: Any) -> bool:
-        """Send over the standing connection; False when there is none. True promises nothing about arrival."""
+    def send(self, source: int, target: int, message: Any, lane: int = 0, size_bytes: int = 0) -> bool:
+        """Send over the standing connection; False when there is none. True promises nothing about arrival.
+
+        What goes by different lanes keeps no order; `size_bytes` tells a thin link for how long it is busy with it.
+        """
         if not self.connected(source, target):
             return False
         self.counts["sent"] += 1
@@ -144,16 +156,16 @@ class Network:
             if self._lossy:
                 self.counts["lost"] += 1
             else:
-                self._held.setdefault((source, target), []).append(message)
+                self._held.setdefault((source, target), []).append((message, lane, size_bytes))
             return True
-        self._carry(source, target, message)
+        self._carry(source, target, message, lane, size_bytes)
         return True
 
     @property
     def _lossy(self) -> bool:
         return self.profile.loss_probability > 0
 
-    def _carry(self, source: int, target: int, message: Any) -> None:
+    def _carry(self, source: int, target: int, message: Any, lane: int, size_bytes: int) -> None:
         profile, draw = self.profile, self._random.random
         if profile.loss_probability and draw() < profile.loss_probability:
             self.counts["lost"] += 1
@@ -163,9 +175,9 @@ class Network:
             self.counts["duplicated"] += 1
             copies = 2
         for _ in range(copies):
-            self._schedule_delivery(source, target, message)
+            self._schedule_delivery(source, target, message, lane, size_bytes)
 
-    def _schedule_delivery(self, source: int, target: int, message: Any) -> None:
+    def _schedule_delivery(self, source: int, target: int, message: Any, lane: int, size_bytes: int) -> None:
         profile, now_us = self.profile, self._world.now_us
         draw, shortest_us = self._random.random, profile.delay_us_min
         delay_us = shortest_us + int(draw() * (profile.delay_us_max - shortest_us + 1))
@@ -174,14 +186,25 @@ class Network:
             delay_us = self._random.randint(delay_us, profile.slow_us_max)
         if self._drag_us:
             delay_us += self._drag_us.get((source, target), 0)
-        arrival_us = now_us + delay_us
+        arrival_us = self._carried_us(source, target, lane, size_bytes) + delay_us
         if profile.reorder_probability and draw() < profile.reorder_probability:
             self.counts["reordered"] += 1
         else:
-            arrival_us = max(arrival_us, self._last_arrival_us.get((source, target), 0))
-            self._last_arrival_us[source, target] = arrival_us
+            arrival_us = max(arrival_us, self._last_arrival_us.get((source, target, lane), 0))
+            self._last_arrival_us[source, target, lane] = arrival_us
         epoch = self._epoch[_pair(source, target)]
         self._world.after(arrival_us - now_us, lambda: self._deliver(source, target, epoch, message))
+
+    def _carried_us(self, source: int, target: int, lane: int, size_bytes: int) -> int:
+        """When all of it has left: now, unless the link is thin."""
+        now_us, profile = self._world.now_us, self.profile
+        if not profile.is_thin:
+            return now_us
+        self.bytes_by_lane[lane] += size_bytes
+        begins_us = max(now_us, self._carried_until_us.get((source, target), 0))
+        until_us = begins_us + size_bytes * MICROSECONDS_PER_SECOND // profile.bytes_per_s
+        self._carried_until_us[source, target] = until_us
+        return until_us
 
     def _deliver(self, source: int, target: int, epoch: int, message: Any) -> None:
         if self._epoch.get(_pair(source, target)) != epoch:
@@ -207,8 +230,10 @@ class Network:
             return
         self._epochs_used += 1
         self._epoch[pair] = self._epochs_used
-        self._last_arrival_us.pop((one, other), None)
-        self._last_arrival_us.pop((other, one), None)
+        for pair_of_ends in ((one, other), (other, one)):
+            self._carried_until_us.pop(pair_of_ends, None)
+            for lane in (0, 1):
+                self._last_arrival_us.pop((*pair_of_ends, lane), None)
         self._world.trace("link", one, other)
         for node_id, peer in ((one, other), (other, one)):
             if pair in self._epoch:  # the first end may have failed on being told

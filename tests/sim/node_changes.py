@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
+from .addresses import PLACES_MAX, peer_address, url
 from .checkers.membership import Members
 from .clients import Answer, Clients, json_request
 from .fault import impaired, minority
 from .observer import Observer
 from .replica import Replica
-from .settings import url
 from .world import World
 
 FIRST_US = 1_200_000
@@ -48,13 +48,18 @@ class NodeChanges:
 
     def _change(self, members: Members) -> None:
         outside = sorted(self._replicas.keys() - members.voters - members.learners)
-        kinds = ["remove"] + ["add"] * bool(outside) * 2 + ["promote"] * bool(members.learners) * 3
+        kinds = ["remove", "move"] + ["add"] * bool(outside) * 2 + ["promote"] * bool(members.learners) * 3
         kind = self._random.choice(kinds)
         path = "/v1/cluster/members"
         if kind == "add":
             node_id = self._random.choice(outside)
             body = {"node_id": node_id, "peer_address": f"simulated:{node_id}", "http_address": url(node_id)}
             self._call("POST", path, body, kind)
+        elif kind == "move":
+            node_id, place = self._random.choice(sorted(self._replicas)), self._random.randint(0, PLACES_MAX)
+            at = peer_address(node_id, place)
+            body = {"peer_address": f"{at.host}:{at.port}", "http_address": url(node_id, place)}
+            self._call("PUT", f"{path}/{node_id}/address", body, kind)
         elif kind == "promote":
             node_id = self._random.choice(sorted(members.learners))
             self._call_safely(self._model.promotions, node_id, "POST", f"{path}/{node_id}/promote", kind)

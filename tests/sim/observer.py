@@ -22,6 +22,8 @@ from store.state_machine import StateMachine
 from .checkers import Violation
 from .checkers.corruption import check_corruption, corruption_case
 from .checkers.durable_log import DurableLog
+from .checkers.equal_replicas import check_equal, watch_appends
+from .checkers.fit_leader import FitLeader
 from .checkers.history import History
 from .checkers.majority_durable import check_on_majority, check_receipt
 from .checkers.membership import Members, MembershipModel
@@ -102,6 +104,8 @@ class Observer:
         self.history = History()
         self.archive = Archive()
         self.disks: dict[int, DurableLog] = {}
+        self.replicas: dict[int, Replica] = {}
+        self._fit_leader = FitLeader()
         self.found: Violation | None = None
         self._rules = RaftRules(world, election_timeout_us, self.safety, self.disks, self.membership)
         self._finding = _Finding(self)
@@ -258,11 +262,24 @@ class Observer:
         if handlers.role == LEADER and self._led.get(node_id) != handlers.term:
             self._on_leader(replica, handlers.term)
         self._rules.after_step(replica)
+        if replica.is_leader:
+            self._fit_leader.on_lead(
+                node_id, handlers.term, should_hand_over=self._should_hand_over(replica), now_us=self._world.now_us
+            )
+        check_equal(replica)
         voters = handlers.configuration.voters
         learners = frozenset(member.node_id for member in handlers.configuration.members) - voters
         self.membership.check_in_force(node_id, voters, learners, self.members_of(replica))
         if handlers.commit_index > self._commit_seen[node_id]:
             self._on_commit(replica, handlers.commit_index)
+
+    def _should_hand_over(self, leader: "Replica") -> bool:
+        """Its disk is full, and another voter is up, has room and has caught up."""
+        raft = leader.raft
+        return leader.disk.is_full and any(
+            self.replicas[peer].alive and not self.replicas[peer].disk.is_full and raft.is_caught_up(peer)
+            for peer in raft.other_voters
+        )
 
     def _on_leader(self, replica: "Replica", term: int) -> None:
         node_id, log = replica.node_id, replica.log
@@ -329,7 +346,7 @@ class Observer:
             if replica.raft.term != self._led.get(replica.node_id):
                 self.note("step-down: higher term")
             else:
-                self.note(f"step-down: {'slow disk' if replica.raft.sync_is_overdue() else 'no quorum'}")
+                self.note(f"step-down: {'slow disk' if replica.raft.unsynced.is_overdue() else 'no quorum'}")
 
     def _on_commit(self, replica: "Replica", commit_index: int) -> None:
         node_id, handlers = replica.node_id, replica.raft
@@ -366,7 +383,7 @@ class Observer:
                 if not self.disks[node_id].voter and not self.disks[node_id].wipes:
                     raise Violation("membership", f"node {node_id} gets a vote and has never caught up")
             self.membership.check_proposal(replica.node_id, before, members, committed.knows, led)
-            self.note("nodes: configuration")
+            self.note("nodes: configuration" if members.override == before.override else "nodes: override")
 
     def _watch(self, node_id: int, log: CommitLog, replica: "Replica") -> None:
         """Every append and every cut goes past the checkers."""
@@ -414,3 +431,4 @@ class Observer:
         handlers.snapshots.stop_receiving = watched_stop  # type: ignore[method-assign]
         log.append, log.truncate_from = watched_append, watched_truncate  # type: ignore[method-assign]
         handlers.on_role_changed = watched_role  # type: ignore[method-assign]
+        watch_appends(replica, self.finding)

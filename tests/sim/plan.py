@@ -23,14 +23,22 @@ from .world import MICROSECONDS_PER_SECOND, World
 
 KIB, MIB = 1024, 1024 * 1024
 QUIET_US = 1 * MICROSECONDS_PER_SECOND
+THIN_PROBABILITY = 0.15
+THIN_BYTES_PER_S = 1_000_000
+THIN_PEACE_PROBABILITY = 0.6
 ROCKSDB_PROBABILITY = 0.125  # it takes a third of a run's time
 LOAD_US = 9 * MICROSECONDS_PER_SECOND
+
+FULL_LEADER_PROBABILITY = 0.1
+FULL_LEADER_US, CALM_FROM_US = 3_500_000, 3_000_000
+"""In such seeds the faults end early, and then the leader's disk is full for the rest of the load."""
 
 FAULT_KINDS = (
     *("kill", "kill_leader", "power_loss", "power_loss_leader", "power_loss_all", "crash_in_operation"),
     *("graceful_stop", "freeze", "wipe", "put_back"),
-    *("isolate", "halves", "one_way", "bridge", "ring", "flap", "slow_link", "reset"),
-    *("slow_sync", "sync_failure", "hard_state_failure", "read_failure", "disk_full", "bit_flip", "file_damage"),
+    *("isolate", "halves", "one_way", "bridge", "ring", "flap", "slow_link", "reset", "stranger"),
+    *("slow_sync", "sync_failure", "hard_state_failure", "read_failure", "disk_full", "leader_disk_full"),
+    *("bit_flip", "file_damage"),
     *("wall_clock_jump", "wall_clock_strobe", "clock_jump"),
 )
 
@@ -141,7 +149,31 @@ def draw_plan(world: World, edits: Edits) -> Plan:
         rocksdb=random.random() < ROCKSDB_PROBABILITY,
         faults=_draw_faults(world.random_of("faults"), random.choice((120_000, 300_000, 800_000))),
     )
+    plan = _thinned(plan, world.random_of("thin links"))
+    may_fill = not plan.links.bytes_per_s and settings.node_count > 1
+    if may_fill and world.random_of("full disk").random() < FULL_LEADER_PROBABILITY:
+        plan = replace(plan, faults=_with_full_leader(plan.faults))
     return _edited(plan, edits)
+
+
+def _thinned(plan: Plan, random: Random) -> Plan:
+    """Some seeds have links of so many bytes per second, like TCP connections, and entries that fill them for long.
+    With no faults beside that, there is no reason to change the leader.
+    """
+    if random.random() >= THIN_PROBABILITY or plan.settings.node_count == 1:
+        return plan
+    timeout_ms = random.choice((300, 600, 1_000))
+    settings = replace(plan.settings, election_timeout_ms=timeout_ms, heartbeat_ms=timeout_ms // 10)
+    links = LinkProfile(plan.links.delay_us_min, plan.links.delay_us_max, bytes_per_s=THIN_BYTES_PER_S)
+    if random.random() < THIN_PEACE_PROBABILITY:
+        plan = replace(plan, faults=())
+        settings = replace(settings, spare_count=0, apply_cost_us=0)
+    return replace(plan, settings=settings, links=links)
+
+
+def _with_full_leader(faults: tuple[PlannedFault, ...]) -> tuple[PlannedFault, ...]:
+    before = tuple(fault for fault in faults if fault.at_us < CALM_FROM_US)
+    return *before, PlannedFault(len(before) + 1, FULL_LEADER_US, "leader_disk_full")
 
 
 def _draw_settings(random: Random) -> Settings:
@@ -197,7 +229,7 @@ def _edited(plan: Plan, edits: Edits) -> Plan:
     if edits.nodes is not None:
         settings = replace(settings, node_count=edits.nodes)
     if edits.calm_links:
-        links = LinkProfile(delay_us_min=links.delay_us_min, delay_us_max=links.delay_us_max)
+        links = LinkProfile(links.delay_us_min, links.delay_us_max, bytes_per_s=links.bytes_per_s)
     if edits.until_ms is not None:
         load_us = min(load_us, edits.until_ms * 1000)
     if edits.only_faults is not None:

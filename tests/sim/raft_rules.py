@@ -2,8 +2,19 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raft.library import LEADER
-from raft.messages import Append, AppendReply, PreVote, PreVoteReply, Recall, RequestVote, Vitals, VoteReply
+from raft.library import FOLLOWER, LEADER
+from raft.messages import (
+    Append,
+    AppendReply,
+    Arrived,
+    Comparison,
+    PreVote,
+    PreVoteReply,
+    Recall,
+    RequestVote,
+    Vitals,
+    VoteReply,
+)
 from store.commit_log import CommitLog
 
 from .checkers import Violation
@@ -45,11 +56,13 @@ class RaftRules:
         self._stickiness = LeaderStickiness(election_timeout_us)
         self._check_quorum = CheckQuorum(election_timeout_us)
         self._answer: _Answer | None = None
+        self._arrived: tuple[int, int] | None = None  # who is told that data has arrived, and where
         self._election_timeout_us = election_timeout_us
         self._last_step: dict[int, tuple[int, int]] = {}  # node -> by its clock, and its term if it led
         # By node whose new disk has no vote yet: what was committed before, or with the help of the old one's copy.
         self._bound_by: dict[int, set[int]] = {}
         self._was_led = False  # by anybody, ever
+        self._term = 0  # the latest in which anybody has stood for election
         self._heard: dict[int, set[int]] = {}  # by each node since it started
         self._told: set[int] = set()  # nodes that were told what their disk, which was put back, lacks
         self._knows_terms: set[int] = set()  # nodes that rightly said so since their disk was replaced
@@ -57,6 +70,7 @@ class RaftRules:
     def on_start(self, node_id: int) -> None:
         self._look_at_vote(node_id)  # the process may have died of something else once it had written that it votes
         self._stickiness.on_start(node_id)
+        self._term = max(self._term, self._disks[node_id].hard_state[0])  # it may have died as it stood
         self._last_step.pop(node_id, None)
         self._heard[node_id] = set()
         self._told.discard(node_id)
@@ -114,7 +128,7 @@ class RaftRules:
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
         """Before the node looks at it."""
-        if not isinstance(message, Vitals):  # those have no term
+        if not isinstance(message, Vitals | Comparison):  # those have no term
             self._heard[replica.node_id].add(source)
         if isinstance(message, Recall) and replica.is_put_back and message.incarnation == replica.incarnation:
             acked = message.acked_term, message.acked_index
@@ -124,6 +138,8 @@ class RaftRules:
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
             self._answer = _Answer(replica.node_id, source, message.term, replica.raft.match_index(source))
+        elif isinstance(message, Arrived):
+            self._arrived = replica.node_id, source
 
     def on_leader(self, replica: "Replica") -> None:
         """The node leads since this step."""
@@ -137,6 +153,7 @@ class RaftRules:
     def after_step(self, replica: "Replica") -> None:
         node_id, handlers = replica.node_id, replica.raft
         answer, self._answer = self._answer, None
+        self._check_term(replica)
         if answer is not None and answer.told != node_id:
             answer = None  # who was told died of it
         if handlers.leader_id is not None:
@@ -144,11 +161,21 @@ class RaftRules:
         self._check_stood(replica)
         if handlers.role == LEADER:
             answered_by = None if answer is None else answer.peer
+            if self._arrived is not None and self._arrived[0] == node_id:
+                answered_by = self._arrived[1]
             peers = self._membership.in_force(replica.term_at).voters - {node_id}
             self._check_quorum.on_lead(node_id, handlers.term, peers, answered_by, self._world.now_us)
+        self._arrived = None
         if answer is not None:
             self._check_answer(replica, answer)
         self._look_at_vote(node_id)
+
+    def _check_term(self, replica: "Replica") -> None:
+        """Terms come from elections: who has a later one than everybody stands in it, or heard it from who did."""
+        term, handlers = replica.raft.term, replica.raft
+        if term > self._term and handlers.role == FOLLOWER and handlers.other_voters:
+            raise Violation("term", f"node {replica.node_id} is in term {term}, nobody has stood after {self._term}")
+        self._term = max(self._term, term)
 
     def _check_stood(self, replica: "Replica") -> None:
         """A leader that stood for an election timeout is none in the first thing it does, whatever that is."""

@@ -24,6 +24,7 @@ from store.log_errors import DiskFull, LogError
 from store.watermarks import Watermarks
 from tests.simdisk import PowerLost
 
+from .addresses import draw_override, peer_address, url
 from .checkers.durable_log import DurableLog
 from .disk import TimedDisk
 from .fiber import Fiber
@@ -34,7 +35,7 @@ from .loop import SimLoop
 from .network import Network, incarnation
 from .node_index import NodeIndex
 from .observer import Observer
-from .settings import Settings, peer_address, url
+from .settings import Settings
 from .sim_transport import SimTransport
 from .threads import Running
 from .wire import ClientNetwork
@@ -167,14 +168,12 @@ class Replica:
             self.disk.damages = [each for each in self.disk.damages if not each.path.startswith(LOG)]
         self._restarting = False
         self.world.trace("open", self.node_id, self.log.recovery.case.value, self.log.last_index)
-        address = peer_address(self.node_id)
         config = RaftConfig(
             cluster_id="simulated",
             node_id=self.node_id,
-            listen=address,
-            peers={}
-            if self.joins
-            else {peer: peer_address(peer) for peer in self.settings.founders if peer != self.node_id},
+            listen=peer_address(self.node_id),
+            peers={} if self.joins else self.settings.peers_of(self.node_id),
+            override=draw_override(self),
             urls={} if self.joins else {peer: url(peer) for peer in self.settings.founders},
             joins=self.joins,
             election_timeout_ms=settings.election_timeout_ms,
@@ -425,8 +424,8 @@ class Replica:
 
         return thaw
 
-    def receive(self, source: int, message: Any) -> None:
-        self.run(lambda: self._transport.deliver(source, message))
+    def receive(self, source: int, message: Any, *, forged: bool = False) -> None:
+        self.run(lambda: self._transport.deliver(source, message, forged=forged))
 
     def link_up(self, peer: int) -> None:
         incarnation = self.network.endpoint(peer).incarnation  # now: when we thaw, another may be there

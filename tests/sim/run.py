@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 import aiohttp.web_app
 
+from raft.lanes import DATA
+
 from .account import check_account
 from .checkers import Violation
 from .clients import Clients
@@ -26,6 +28,8 @@ from .world import MICROSECONDS_PER_SECOND, Listener, OutOfSteps, World
 HEAL_US = 20 * MICROSECONDS_PER_SECOND
 STEPS_MAX = 300_000
 RELEASE_SECONDS = 30
+SENT_AGAIN_MAX = 1.2
+"""Times what has to be sent: nothing is, but what is read first on another leader's word."""
 CLOCK_KINDS = ("wall_clock_jump", "wall_clock_strobe", "clock_jump")
 
 
@@ -76,6 +80,7 @@ class _Run:
             node_id: Replica(world, self.network, wire, node_id, plan.settings, self.observer, index_files)
             for node_id in self.network.node_ids
         }
+        self.observer.replicas = self.replicas
         self.observer.disks.update((replica.node_id, replica.durable) for replica in self.replicas.values())
         self.faults = Faults(world, self.network, self.replicas, self.observer)
         clients, history = Clients(world, wire, self.network.node_ids), self.observer.history
@@ -87,6 +92,7 @@ class _Run:
         self.workload = Workload(world, clients, history, plan.settings.services, plan.pause_us)
         self.workload.batches.clocks_are_true = lambda: not any(self.faults.counts[kind] for kind in CLOCK_KINDS)
         self.workload.actions_max = plan.actions_max
+        self.workload.batches.large = plan.links.is_thin
         self.node_changes = NodeChanges(world, clients, self.replicas, self.observer)
 
     def load(self) -> None:
@@ -99,6 +105,20 @@ class _Run:
             self.node_changes.start()
         self.faults.schedule(self._plan.faults)
         self._run(self._plan.load_us)
+        if self._plan.links.is_thin and not self._plan.faults and not self._plan.settings.spare_count:
+            self._check_thin_links()
+
+    def _check_thin_links(self) -> None:
+        """They are no reason to elect, since everybody was there all the time, nor to send anything twice."""
+        leaders = self.observer.safety.election.terms
+        if leaders != 1:
+            raise Violation(
+                "leader_stays", f"{leaders} leaders were elected, and no fault happened: entries were large"
+            )
+        lengths = [replica.log.end_position for replica in self.replicas.values()]
+        carried, needed = self.network.bytes_by_lane[DATA], max(lengths) * (len(lengths) - 1)
+        if carried > SENT_AGAIN_MAX * needed:
+            raise Violation("sent_once", f"{carried} bytes were sent, the log has to bring {needed} to its replicas")
 
     def settle(self) -> None:
         """Heal, see that the cluster moves again, wait until all nodes agree, and hold them to account."""

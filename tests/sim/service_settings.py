@@ -8,8 +8,8 @@ from unittest import mock
 
 import cluster.check_api
 import cluster.check_service
-import cluster.group_coordinator
 import cluster.retention_service
+import cluster.session_expiry
 import store.expiry
 import store.pops
 import store.queries
@@ -93,7 +93,7 @@ class Pace:
                 (cluster.check_service, "ORIGIN_GRACE_MS", self.origin_grace_ms),
                 (cluster.check_api, "WEBHOOK_RETRY_MS", self.webhook_retry_ms),
                 (cluster.check_api, "WEBHOOKS_AT_ONCE_MAX", self.webhooks_at_once),
-                (cluster.group_coordinator, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
+                (cluster.session_expiry, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
                 (cluster.retention_service, "ROWS_PER_COMMAND", self.rows_per_expiry),
                 (cluster.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
                 (cluster.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),

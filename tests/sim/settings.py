@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from cluster.config import NodeConfig
 from raft.config import PeerAddress
 
+from .addresses import peer_address, url
 from .log_cuts import CutSettings
 from .service_settings import ServiceSettings
 
@@ -37,6 +38,10 @@ class Settings:
         """The nodes that the cluster begins with."""
         return range(1, self.node_count + 1)
 
+    def peers_of(self, node_id: int) -> dict[int, PeerAddress]:
+        """What a founder is told of the others."""
+        return {peer: peer_address(peer) for peer in self.founders if peer != node_id}
+
     def node_config(self, node_id: int, node_ids: Iterable[int]) -> NodeConfig:
         """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
         services = self.services
@@ -51,11 +56,3 @@ class Settings:
             check_webhook_timeout_ms=services.webhook_timeout_ms,
             retention_check_ms=services.retention_check_ms,
         )
-
-
-def peer_address(node_id: int) -> PeerAddress:
-    return PeerAddress("simulated", node_id)
-
-
-def url(node_id: int) -> str:
-    return f"http://node-{node_id}"

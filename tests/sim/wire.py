@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
     def encode(self) -> tuple[bytes, bytes]:
         """Head and body."""
-        lines = [f"{self.method} {self.target} HTTP/1.1", "Host: simulated", "Connection: close"]
+        lines = [f"{self.method} {self.target} HTTP/1.1", "Host: localhost", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         if self.body or self.method in ("POST", "PUT"):
             lines.append(f"Content-Length: {len(self.body)}")

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import keelmq
 from keelmq_spark.events import EVENTS_SPARK
 from keelmq_spark.job import JobOptions, start
+from keelmq_spark.log_reader import DataLoss, LogReader
 from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
@@ -98,7 +99,7 @@ def test_a_batch_reads_every_event(spark: SparkSession, cluster: ClusterProcess)
 
 def test_a_query_goes_on_where_it_ended(spark: SparkSession, cluster: ClusterProcess, tmp_path: Path) -> None:
     sent = send(cluster, "restart", [[b"x" * 10] * 7 for _ in range(60)])
-    frame = stream(spark, cluster, view="events", maxOffsetsPerTrigger="20")
+    frame = stream(spark, cluster, view="events", maxOffsetsPerTrigger="2")
     assert run_available(frame, tmp_path) > 1
     assert sorted(published(spark, tmp_path, "restart")) == sorted(sent)
     sent += send(cluster, "restart", [[b"y" * 10] * 3 for _ in range(40)])
@@ -192,6 +193,13 @@ def test_what_is_removed_is_an_error_unless_it_is_skipped(
         kept = send(cluster, "kept", [[b"y"] * 5])
         earliest = read(spark, cluster, view="events", startingOffsets="earliest").collect()
         assert min(row.raft_index for row in earliest) >= first_index
+        with LogReader(
+            tuple(servers(cluster).split(",")), timeout_ms=int(1000 * PATIENCE_S), fetch_max_bytes=1 << 20
+        ) as log:
+            planned = 1, log.end_index(1)  # when the log still began there
+            assert list(log.pages(*planned, from_earliest=True))
+            with pytest.raises(DataLoss):
+                list(log.pages(*planned))
         assert sorted(row.message_id for row in earliest if row.topic == "kept") == sorted(kept)
         with pytest.raises(StreamingQueryException, match=r"failOnDataLoss=false .keelmq-lineage run --skip-removed"):
             begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))

@@ -4,11 +4,19 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tests.chaos.isolation import Machine
-from tests.chaos.nemeses import clock, disk, network, packets, process
+from tests.chaos.nemeses import clock, disk, membership, network, packets, process, stranger
 from tests.chaos.nemeses.fault import FaultKind
 
-ALL_KINDS: Final = (*process.KINDS, *network.KINDS, *packets.KINDS, *clock.KINDS, *disk.KINDS)
-FAMILIES: Final = ("process", "network", "clock", "disk")
+ALL_KINDS: Final = (
+    *process.KINDS,
+    *network.KINDS,
+    *packets.KINDS,
+    *clock.KINDS,
+    *disk.KINDS,
+    *membership.KINDS,
+    *stranger.KINDS,
+)
+FAMILIES: Final = ("process", "network", "clock", "disk", "membership", "stranger")
 
 
 class Choice(NamedTuple):

@@ -175,21 +175,27 @@ class Wipe:
     async def start(self) -> str:
         choose = leader_or_any if self._rng.random() < 0.5 else follower_or_any
         chosen = await choose(self._cluster, self._rng)
-        behind = [node_id for node_id, node in self._cluster.nodes.items() if not _is_voter(node.data_dir)]
-        if len(behind) > 1:
-            return f"{joined(behind)} have not caught up: no disk is lost"
+        behind = disks_behind(self._cluster)
+        if len(behind) > 1 or self._cluster.removed:
+            return f"{joined(behind or list(self._cluster.removed))} cannot replace another: no disk is lost"
         self._node = behind[0] if behind else chosen
         node = self._cluster.nodes[self._node]
         node.kill()
         node.disks_lost += 1
         for path in node.data_dir.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self._cluster.configure(node)
         return f"node {self._node} lost its disk"
 
     async def heal(self) -> str:
         if self._node:
             self._cluster.start([self._node])
         return f"node {self._node} started with an empty disk" if self._node else "no disk was lost"
+
+
+def disks_behind(cluster: ChaosCluster) -> list[int]:
+    """Nodes whose disks do not hold everything that they ever acknowledged."""
+    return [node_id for node_id, node in cluster.nodes.items() if not _is_voter(node.data_dir)]
 
 
 def _is_voter(data_dir: Path) -> bool:

@@ -15,6 +15,7 @@ FLAP_S: Final = (0.05, 0.6)
 LOSS_PERCENT: Final = (5, 40)
 SLOW_KBIT_PER_S: Final = (256, 4_096)
 SLOW_QUEUE_MS: Final = (50, 400)
+THIN_KBIT_PER_S: Final = 8_000
 
 
 class NetworkFault:
@@ -187,6 +188,22 @@ class Slow(NetworkFault):
         return f"the link to node {self._node} is fast"
 
 
+class ThinLinks(NetworkFault):
+    """Every node's link carries 1 MB/s: a large entry is on its way for seconds, on all of them at once."""
+
+    async def start(self) -> str:
+        queue_ms = self.rng.randint(*SLOW_QUEUE_MS)
+        for node in self.cluster.ids():
+            await self.network.slow(node, THIN_KBIT_PER_S, queue_ms)
+        return f"the links to all nodes have {THIN_KBIT_PER_S} kbit/s and queues of {queue_ms} ms"
+
+    async def heal(self) -> str:
+        for node in self.cluster.ids():
+            with contextlib.suppress(RuntimeError):  # it was never slow, or another fault has ended
+                await self.network.fast(node)
+        return "the links to all nodes are fast"
+
+
 def _kind(name: str, make: Callable[[ChaosCluster, random.Random], Fault], nodes_min: int = 3) -> FaultKind:
     return FaultKind(name, "network", make, nodes_min)
 
@@ -205,4 +222,5 @@ KINDS = (
     _kind("reset", Reset),
     _kind("flap", Flap),
     _kind("slow-link", Slow),
+    _kind("slow-links", ThinLinks),
 )

@@ -25,14 +25,15 @@ LATE_S_MAX: Final = DEDUPE_WINDOW_MS / 1000 / 3
 class Batches:
     """send_batch: all of it or nothing, at consecutive offsets."""
 
-    def __init__(self, field: Field, messages: int, interval_s: float) -> None:
+    def __init__(self, field: Field, messages: int, interval_s: float, *, compress: bool = True) -> None:
         self._field = field
+        self._compress = compress
         self._ledger = field.book.worker("batch")
         self._messages = messages
         self._interval_s = interval_s
 
     async def run(self, stop: asyncio.Event) -> None:
-        async with keelmq.Producer(self._field.urls) as producer:
+        async with keelmq.Producer(self._field.urls, compress=self._compress) as producer:
             await paced(lambda: self._send(producer), self._interval_s, stop)
 
     async def _send(self, producer: keelmq.Producer) -> None:

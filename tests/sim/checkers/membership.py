@@ -21,6 +21,9 @@ class Members(NamedTuple):
     term: int
     voters: frozenset[int]
     learners: frozenset[int]
+    places: frozenset[tuple[int, str, int, str]] = frozenset()
+    """Of each node, where it is reached."""
+    override: int = 0
 
     def are_majority(self, nodes: Iterable[int]) -> bool:
         return 2 * len(self.voters & set(nodes)) > len(self.voters)
@@ -69,9 +72,11 @@ class MembershipModel:
 
     def on_append(self, index: int, term: int, payload: bytes) -> Members:
         """A node has this configuration record now."""
-        listed, _ = msgspec.msgpack.decode(payload)
+        listed, _, _, _, override = msgspec.msgpack.decode(payload)
         voters = frozenset(node_id for node_id, _, _, _, voter in listed if voter)
-        members = Members(index, term, voters, frozenset(member[0] for member in listed) - voters)
+        learners = frozenset(member[0] for member in listed) - voters
+        places = frozenset((node_id, host, port, url) for node_id, host, port, url, _ in listed)
+        members = Members(index, term, voters, learners, places, override)
         if members not in self._records:
             self._records.append(members)
             self._records.sort()
@@ -95,6 +100,12 @@ class MembershipModel:
             fail("it has no vote there itself")
         if not proposed.voters - before.voters <= before.learners:
             fail("who gets a vote was no learner")
+        moved = {node_id for node_id, *_ in proposed.places - before.places} & (before.voters | before.learners)
+        overridden = before.override != proposed.override
+        if ((moved and before.index) or overridden) and before[2:4] != proposed[2:4]:
+            fail("more than addresses changes")
+        if proposed.override < before.override:
+            fail("an override is taken back")
 
     @staticmethod
     def check_in_force(node_id: int, voters: frozenset[int], learners: frozenset[int], members: Members) -> None:

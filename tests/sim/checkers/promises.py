@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raft.messages import Append, AppendReply, RequestVote, Vitals, VoteReply
+from raft.messages import Append, AppendReply, Comparison, RequestVote, Vitals, VoteReply
 
 from .durable_log import DurableLog
 from .violation import Violation
@@ -10,8 +10,8 @@ from .violation import Violation
 
 def check_promise(node_id: int, peer: int, message: Any, durable: DurableLog) -> None:
     """Invariant 2 for votes, vote requests and append acknowledgements, and the term of every message."""
-    if isinstance(message, Vitals):
-        return  # it has no term
+    if isinstance(message, Vitals | Comparison):
+        return  # they have no term
     term = message.message.term if isinstance(message, Append) else message.term
     durable_term, vote = durable.hard_state
     if term > durable_term:

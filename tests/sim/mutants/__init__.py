@@ -9,23 +9,27 @@ from . import (
     dedupe,
     durability,
     election,
+    fitness,
     groups,
     knowledge,
+    links,
     log_files,
     membership,
     operators,
     pops,
     recovery,
+    replicas,
     replication,
     retention,
     services,
     snapshots,
+    strangers,
     timers,
     transactions,
 )
 
 AREAS = (
-    *(election, membership, knowledge, replication, durability, log_files, recovery, clocks),
-    *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots),
+    *(election, membership, knowledge, strangers, fitness, replication, durability, log_files, recovery, clocks),
+    *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots, replicas, links),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

@@ -7,13 +7,15 @@ import cluster.core
 import raft.membership
 import raft.node
 from cluster.core import Core
+from raft.config import AddressOverride, PeerAddress
 from raft.handlers import OnOutcome, SafeSyncObj
 from raft.library import LEADER
-from raft.membership import Configuration, InForce, Membership, encode_configuration, recovered
+from raft.membership import Configuration, InForce, Member, Membership, encode_configuration, recovered
 from store.record import KIND_CONFIG
 from tests.sim.variant import Swap, Variant, mutant
 
 ANY_INDEX = 1 << 62
+_with_address, _overridden = Configuration.with_address, Configuration.overridden
 
 
 class ChangesTwoAtOnce(SafeSyncObj):
@@ -104,7 +106,7 @@ def forgets_configurations(founders: Configuration, *_: Any) -> Membership:
     return Membership(InForce(0, founders))
 
 
-def overlooks_the_log(founders: Configuration, applied: tuple[int, bytes] | None, _: Any) -> Membership:
+def overlooks_the_log(founders: Configuration, applied: tuple[int, bytes] | None, *_: Any) -> Membership:
     """A node that starts knows only the configurations that were applied, not those behind in its log."""
     return recovered(founders, applied, ())
 
@@ -124,6 +126,23 @@ class PromotesWhoHasNothing(SafeSyncObj):
         return True
 
 
+def moves_and_promotes(
+    configuration: Configuration, node_id: int, address: PeerAddress | None, url: str | None
+) -> Configuration:
+    """A node that is said to be somewhere else also gets a vote."""
+    moved = _with_address(configuration, node_id, address, url)
+    return moved if node_id in moved.voters else moved.with_voter(node_id)
+
+
+def brings_nodes_back(configuration: Configuration, override: AddressOverride) -> Configuration:
+    """An override makes learners of all nodes that it has addresses for."""
+    for node_id, at in override.addresses.items():
+        if configuration.find(node_id) is None:
+            member = Member(node_id, at.host, at.port, override.urls[node_id], voter=False)
+            configuration = configuration.with_learner(member)
+    return _overridden(configuration, override)
+
+
 def _handlers(part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Variant:
     return mutant(18, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
 
@@ -140,4 +159,6 @@ MUTANTS = (
     mutant(18, Swap(raft.membership, "recovered", overlooks_the_log), rare=True),
     _handlers(PromotesWhoHasNothing),
     _handlers(CountsUnheardLearners, rare=True),
+    mutant(18, Swap(Configuration, "with_address", moves_and_promotes)),
+    mutant(18, Swap(Configuration, "overridden", brings_nodes_back)),
 )

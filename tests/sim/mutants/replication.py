@@ -54,7 +54,7 @@ class KeepsPromisesOfPastTerms(SafeSyncObj):
 class CutsMatchingEntries(SafeSyncObj):
     """The stock library's habit: everything after the previous entry goes, even what matches."""
 
-    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
+    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
         if entries and max(self.commit_index, 1) <= prev_index < self.log.last_index:
             self.log.truncate_from(prev_index + 1)
         return super()._append_missing(prev_index, entries)
@@ -63,7 +63,7 @@ class CutsMatchingEntries(SafeSyncObj):
 class CutsCommittedEntries(SafeSyncObj):
     """The stock library's habit without a look at the commit index: committed entries are cut too."""
 
-    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> int:
+    def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
         if entries and 0 < prev_index < self.log.last_index:
             self.log.truncate_from(prev_index + 1)
         return super()._append_missing(prev_index, entries)

@@ -1,6 +1,7 @@
 """The services of a node - check service, transactions, group coordinator - broken."""
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from store.command import Command, CommitOffsets, Decide, RecordChecks
 from store.group_record import Group
 from store.groups import Groups
 from store.placement import At
-from store.results import ChecksRecorded, Decided, DueCheck, GroupView, OffsetsCommitted
+from store.results import ChecksRecorded, Decided, DueCheck, OffsetsCommitted
 from store.transaction_table import TransactionTable
 from store.transactions import Transactions
 from tests.sim.variant import Swap, mutant
@@ -24,7 +25,7 @@ _due_checks, _hand_out, _record_checks = (
     CheckService._hand_out,
     Transactions.record_checks,
 )
-_propose, _rebalance, _expired = Core.propose, Groups._rebalance, Sessions.expired
+_propose, _rebalance = Core.propose, Groups._rebalance
 
 
 def _in_background(work: Coroutine[Any, Any, Any]) -> None:
@@ -82,20 +83,18 @@ async def commits_offsets_alone(core: Core, command: Command, blocks: Sequence[b
     return Applied(committed, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
 
 
-def expires_members_it_never_heard(sessions: Sessions, term: int, groups: list[GroupView]) -> list[Session]:
+def expires_members_it_never_heard(sessions: Sessions, group: str, member_id: str) -> None:
     """A new leader takes members for gone that have not spoken to it yet: a failover is a rebalance."""
-    if term == sessions._term:
-        return _expired(sessions, term, groups)
-    sessions._term = term
-    members = [Session(group.group, member.member_id) for group in groups for member in group.members]
-    sessions._silent = set(members)
-    return members
+    session = Session(group, member_id)
+    if session not in sessions._heard_s:
+        sessions._heard_s[session] = -math.inf
+        sessions._push(session, -math.inf)
 
 
-def goes_by_heartbeats_of_long_ago(sessions: Sessions, term: int, groups: list[GroupView]) -> list[Session]:
+def goes_by_heartbeats_of_long_ago(sessions: Sessions, term: int) -> bool:
     """A node that leads again goes by the heartbeats of when it led before."""
-    sessions._term = term
-    return _expired(sessions, term, groups)
+    is_new, sessions._term = term != sessions._term, term
+    return is_new
 
 
 def a_rebalance_skips_to_the_end(groups: Groups, group: Group) -> None:
@@ -132,8 +131,8 @@ MUTANTS = (
     mutant(6, Swap(Transactions, "record_checks", loses_the_check_count_at_a_restart)),
     mutant(6, Swap(Core, "propose", decides_alone)),
     mutant(7, Swap(Core, "propose", commits_offsets_alone)),
-    mutant(7, Swap(Sessions, "expired", expires_members_it_never_heard)),
-    mutant(7, Swap(Sessions, "expired", goes_by_heartbeats_of_long_ago), rare=True),
+    mutant(7, Swap(Sessions, "meet", expires_members_it_never_heard)),
+    mutant(7, Swap(Sessions, "begin", goes_by_heartbeats_of_long_ago), rare=True),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_skips_to_the_end)),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_keeps_the_generation)),
     mutant(7, Swap(store.groups, "assign", gives_a_queue_to_two)),

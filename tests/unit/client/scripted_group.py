@@ -19,6 +19,10 @@ class ScriptedGroup:
         self.messages: dict[int, list[bytes]] = {queue: [] for queue in range(queues)}
         self.assigned = list(range(queues))
         self.generation = 1
+        self.created_at_ms, self.joined_at_ms = 1, 2
+        """Of the topic, and of the member in the group."""
+        self.others: list[dict[str, Any]] = []
+        """Other members, as the group shows them."""
         self.refuses_heartbeats = False
         self.known = True
         """False: the session is over, and a heartbeat is told so."""
@@ -66,7 +70,7 @@ class ScriptedGroup:
             case "GET", ["cluster"]:
                 return json_answer({"leader_url": "http://n1:1"})
             case "GET", ["topics", "t"]:
-                return json_answer({"topic": "t", "queues": len(self.messages), "type": "any", "retention_ms": 1})
+                return self._topic()
             case "GET", ["topics", "t", "queues", queue, "messages"]:
                 self.pulls.append(int(queue))
                 return self._pull(request, asyncio.get_running_loop().create_future())
@@ -88,11 +92,22 @@ class ScriptedGroup:
             case "POST", ["groups", "g", "retries"]:
                 self.given_back += request.json()["messages"]
                 return json_answer({"results": [], "generation": self.generation})
-            case "GET", ["groups", "g", "offsets"]:
-                return json_answer(
-                    {"offsets": [{"topic": "t", "queue": q, "offset": offset} for q, offset in self.committed.items()]}
-                )
+            case "GET", ["groups", "g", *offsets]:
+                return json_answer({"offsets": self._offsets()} if offsets else self._detail())
         raise AssertionError(f"{request.method} {request.target}")
+
+    def _topic(self) -> HttpResponse:
+        offsets = [{"queue": q, "min_offset": 0, "max_offset": len(m)} for q, m in self.messages.items()]
+        topic = {"topic": "t", "queues": len(self.messages), "type": "any", "retention_ms": 1}
+        return json_answer({**topic, "created_at_ms": self.created_at_ms, "queue_offsets": offsets})
+
+    def _detail(self) -> dict[str, Any]:
+        assignment = [{"topic": "t", "queue": queue} for queue in self.assigned]
+        member = {"member_id": "m", "joined_at_ms": self.joined_at_ms, "assignment": assignment}
+        return {"generation": self.generation, "members": [member, *self.others], "offsets": self._offsets()}
+
+    def _offsets(self) -> list[dict[str, Any]]:
+        return [{"topic": "t", "queue": q, "offset": offset} for q, offset in self.committed.items()]
 
     def _membership(self, status: int) -> HttpResponse:
         assignment = [{"topic": "t", "queue": queue} for queue in self.assigned]

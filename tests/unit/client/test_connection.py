@@ -205,6 +205,24 @@ async def test_tries_share_the_budget(clock: Clock) -> None:
     assert clock.now_s == pytest.approx(103.0)
 
 
+async def test_a_node_that_hangs_gets_half_of_the_budget_where_tries_are_not_counted(clock: Clock) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def hangs(request: Request) -> HttpResponse:
+        asked.append((request.node, request.timeout_s))
+        if request.node == "n1":
+            clock.now_s += request.timeout_s
+            raise ExchangeFailed("no answer")
+        return json_answer({})
+
+    connection, _ = connect(clock, hangs)
+    await connection.call("PUT", "/v1/topics/t", deadline=Deadline(10_000, clock))
+    assert asked == [("n1", 5.0), ("n2", 2.5)]
+    asked.clear()
+    await connection.call("PUT", "/v1/topics/t", deadline=Deadline(10_000, clock), waits_ms=6_000)
+    assert asked == [("n2", 8.0)], "what it may wait at the broker comes on top"
+
+
 async def test_overload_honours_retry_after_and_uses_tries(clock: Clock) -> None:
     connection, transport = connect(clock, lambda request: problem(429, "overloaded", retry_after="1"))
     with pytest.raises(Overloaded) as caught:

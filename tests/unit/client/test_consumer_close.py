@@ -49,6 +49,8 @@ class Broker:
             case "DELETE", ["groups", "g", "members", _]:
                 self.left = True
                 return HttpResponse(204, {}, b"")
+            case "GET", ["groups", "g"]:
+                return json_answer({"generation": 1, "members": [], "offsets": []})
             case "GET", ["groups", "g", "offsets"]:
                 return json_answer({"offsets": [{"topic": "t", "queue": queue, "offset": 0} for queue in (0, 1)]})
         return json_answer({"offsets": []})
@@ -107,3 +109,32 @@ async def test_a_consumer_that_is_closed_while_it_joins_leaves_and_ends() -> Non
         await running
     assert broker.left
     assert consumer.assignment == []
+
+
+async def test_a_consumer_that_is_closed_while_it_waits_for_the_others_to_begin_ends_at_once() -> None:
+    """Another member has a queue in which the group has not begun; `start` waits for it, `close` does not."""
+    broker, asked = Broker(), asyncio.Event()
+
+    def script(request: Request) -> HttpResponse | Awaitable[HttpResponse]:
+        if request.method == "GET" and request.target.endswith("/groups/g"):
+            asked.set()
+            place = {"topic": "t", "queue": 7}
+            theirs = {"member_id": "other", "joined_at_ms": 1, "assignment": [place]}
+            return json_answer({"generation": 1, "members": [theirs], "offsets": []})
+        return broker(request)
+
+    async def handle(message: ReceivedMessage) -> None:
+        pass
+
+    transport = ScriptedTransport(script, answers_cluster=True)
+    connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0)
+    consumer = Consumer(SERVERS, "g", "t", handle, session_timeout_ms=1_000, connection=connection)
+    async with asyncio.timeout(LIMIT_S):
+        starting = asyncio.create_task(consumer.start())
+        await asked.wait()
+        for _ in range(LOOP_TURNS):
+            await asyncio.sleep(0)
+        assert not starting.done()
+        await consumer.close()
+        await starting
+    assert broker.left

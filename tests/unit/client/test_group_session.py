@@ -1,5 +1,7 @@
 """Committed offsets are taken from the leader only: elsewhere a missing one may be one that is not there yet."""
 
+import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from keelmq.connection import Connection
 from keelmq.errors import NoLeader
 from keelmq.group_session import GroupSession
-from keelmq.http1 import ConnectFailed, HttpResponse
+from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpResponse
 from keelmq.selection import EVERYTHING
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
@@ -98,3 +100,21 @@ async def test_a_node_that_lost_leadership_in_between_is_left(answer: HttpRespon
     session, transport = open_session(script)
     assert await session.committed() == {("t", 0): 50}
     assert [request.node for request in transport.requests if request.target != "/v1/cluster"] == ["n1", "n2"]
+
+
+async def test_a_waiting_heartbeat_that_is_lost_is_told_before_a_plain_one_follows() -> None:
+    """The broker ends a session soon whose connection broke; the member has to know that it may."""
+    told: list[int] = []
+
+    def script(request: Request) -> HttpResponse:
+        if request.target == "/v1/cluster":
+            return json_answer({"leader_url": "http://n1:1"})
+        if "wait_ms" in json.loads(request.body):
+            raise ExchangeFailed("the connection broke")
+        told.append(len(broken))
+        return json_answer({"member_id": "m", "generation": 3, "assignment": [], "session_timeout_ms": 10_000})
+
+    broken: list[None] = []
+    session, _ = open_session(script)
+    membership, waited = await session.heartbeat(3, 1_000, asyncio.Event(), lambda: broken.append(None))
+    assert (membership.generation, waited, told) == (3, True, [1])

@@ -58,7 +58,7 @@ async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it
     await slots.acquire()
     slots.asked.clear()
     connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
-    reader = QueueReader(connection, ("t", 0), 0, None, handle, slots, OPTIONS, lambda: None)
+    reader = QueueReader(connection, ("t", 0), 0, handle, slots, OPTIONS, lambda: None)
     async with asyncio.timeout(PATIENCE_S):
         await slots.asked.wait()  # the processor has the message
         reader.begin_stop()
@@ -90,7 +90,7 @@ async def test_what_expired_is_skipped_and_told() -> None:
     moved = asyncio.Event()
     connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
     reader = QueueReader(
-        connection, ("t", 0), 2, 2, handle, Slots(), OPTIONS, moved.set, on_expired=Faults(on_fault).expired
+        connection, ("t", 0), 2, handle, Slots(), OPTIONS, moved.set, on_expired=Faults(on_fault).expired
     )
     async with asyncio.timeout(PATIENCE_S):
         await moved.wait()

@@ -42,7 +42,7 @@ class Reading:
 
     def __init__(self, *failures: Exception, tries: int | None, refusals: int = 0, refusal: Exception = NOBODY) -> None:
         self.handled: list[int] = []
-        self.given: list[tuple[int, Exception]] = []
+        self.given: list[tuple[int, BaseException]] = []
         self._failures = list(failures)
         self._refusals = refusals
         self._refusal = refusal
@@ -52,7 +52,7 @@ class Reading:
         connection = connection_to([batch_of(b"m", b"n")])
         slots = asyncio.Semaphore(1)
         self.reader = QueueReader(
-            connection, ("t", 0), 0, None, self._handle, slots, options, self.moved.set, give_back=self._give_back
+            connection, ("t", 0), 0, self._handle, slots, options, self.moved.set, give_back=self._give_back
         )
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
@@ -60,7 +60,7 @@ class Reading:
         if self._failures:
             raise self._failures.pop(0)
 
-    async def _give_back(self, messages: Sequence[ReceivedMessage], failure: Exception) -> None:
+    async def _give_back(self, messages: Sequence[ReceivedMessage], failure: BaseException) -> None:
         if self._refusals:
             self._refusals -= 1
             self.refused.set()

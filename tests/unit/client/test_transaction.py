@@ -273,7 +273,7 @@ async def test_bad_messages_are_refused_before_anything_is_sent(messages: list[A
 
 
 async def test_a_producer_without_a_check_handler_or_not_started_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="check handler"):
+    with pytest.raises(InvalidRequest, match="check: give a function"):
         transactions(Broker(), check=None)
     producer, transport = transactions(Broker())
     with pytest.raises(InvalidRequest, match="start"):

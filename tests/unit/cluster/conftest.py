@@ -50,7 +50,8 @@ class Node:
         return self.broker.core
 
     async def call(self, method: str, path: str, payload: Any = None) -> Answer:
-        async with self.session.request(method, path, json=payload, allow_redirects=False) as response:
+        headers = {"Content-Type": "application/json"} if method in ("POST", "PUT") else {}
+        async with self.session.request(method, path, json=payload, headers=headers, allow_redirects=False) as response:
             is_json = response.content_type.endswith("json") and response.status != 204
             body = await response.json(content_type=None) if is_json else await response.read()
             return Answer(response.status, body, response.headers)
@@ -78,9 +79,18 @@ def node_config(path: Path, **changes: Any) -> NodeConfig:
     return NodeConfig(**{**settings, **changes})
 
 
+async def _look_on(node: Node) -> None:
+    """Nobody looks."""
+
+
 @contextlib.asynccontextmanager
-async def running_node(config: NodeConfig, fatal: list[str], leapt_ms: int = 0) -> AsyncIterator[Node]:
-    """A ready node; why it would have to stop is appended to `fatal`."""
+async def running_node(
+    config: NodeConfig,
+    fatal: list[str],
+    leapt_ms: int = 0,
+    before_ready: Callable[[Node], Awaitable[None]] = _look_on,
+) -> AsyncIterator[Node]:
+    """A ready node; why it would have to stop is appended to `fatal`. `before_ready` is called until it is ready."""
     clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
     clock.leapt_ms = leapt_ms
     broker = Broker.open(config, fatal.append, clock.clock())
@@ -91,6 +101,7 @@ async def running_node(config: NodeConfig, fatal: list[str], leapt_ms: int = 0) 
             node = Node(broker, clock, session)
 
             async def is_ready() -> bool:
+                await before_ready(node)
                 return (await node.call("GET", "/readyz")).status == 200
 
             await node.wait(is_ready)
@@ -99,6 +110,12 @@ async def running_node(config: NodeConfig, fatal: list[str], leapt_ms: int = 0) 
         stop.set()
         await serving
         broker.close()
+
+
+@pytest.fixture(autouse=True)
+def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands for a quarter of a second would make a page end early."""
+    monkeypatch.setattr("cluster.pace.SEARCH_S_MAX", 60.0)
 
 
 @pytest.fixture

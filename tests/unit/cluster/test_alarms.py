@@ -45,7 +45,7 @@ async def test_an_alarm_is_told_once_and_keeps_its_beginning(node: Node, caplog:
 
 
 async def test_a_low_disk_is_an_alarm(node: Node) -> None:
-    node.core.disk_is_low = True
+    node.core.raft.disks.note_space(0, is_low=True)
     alarms_of(node).look()
     assert [alarm.code for alarm in alarms_of(node).active] == ["disk_low"]
 

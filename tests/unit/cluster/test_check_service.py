@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cluster.check_api import WEBHOOKS_AT_ONCE_MAX
-from cluster.check_service import LEASE_MS, ORIGIN_GRACE_MS
+from cluster.check_api import WEBHOOK_RETRY_MS
+from cluster.check_service import DUE_PER_PAGE, LEASE_MS, ORIGIN_GRACE_MS, PAGES_PER_SCAN
+from cluster.webhook_slots import GROUP_SLOTS, WebhookSlots
 from tests.unit.cluster.conftest import Node
 
 IMMUNITY_MS = 6_000
@@ -248,20 +249,20 @@ async def test_a_webhook_that_fails_is_not_counted_and_asked_again(node: Node, w
 
 async def test_a_webhook_that_hangs_holds_a_bounded_number_of_checks_each_once(node: Node, webhook: Webhook) -> None:
     webhook.answers.clear()
-    names = [f"t{number}" for number in range(WEBHOOKS_AT_ONCE_MAX + 8)]
+    names = [f"t{number}" for number in range(GROUP_SLOTS + 8)]
     for name in names:
         await prepare(node, name)
     tasks_before = len(asyncio.all_tasks())
     node.clock.now_ms += IMMUNITY_MS
 
     async def all_slots_are_taken() -> bool:
-        return len(webhook.asked) == WEBHOOKS_AT_ONCE_MAX
+        return len(webhook.asked) == GROUP_SLOTS
 
     await node.wait(all_slots_are_taken)
     node.clock.now_ms += 2 * LEASE_MS
     assert await poll(node) == []  # scans too: leases would be over by now
-    assert node.broker.services.checks_at_webhooks == WEBHOOKS_AT_ONCE_MAX
-    assert len(asyncio.all_tasks()) <= tasks_before + 4 * WEBHOOKS_AT_ONCE_MAX
+    assert node.broker.services.checks_at_webhooks == GROUP_SLOTS
+    assert len(asyncio.all_tasks()) <= tasks_before + 4 * GROUP_SLOTS
     assert len({asked["transaction_id"] for asked in webhook.asked}) == len(webhook.asked)
     webhook.answers.set()
 
@@ -271,6 +272,58 @@ async def test_a_webhook_that_hangs_holds_a_bounded_number_of_checks_each_once(n
 
     await node.wait(all_committed)
     assert sorted(asked["transaction_id"] for asked in webhook.asked) == sorted(names), "each was asked about once"
+
+
+async def test_a_webhook_that_hangs_delays_no_other_group(node: Node, webhook: Webhook) -> None:
+    """More checks of it are due before the other's than one scan looks at."""
+    webhook.answers.clear()
+    await prepare(node, "first")
+    due = DUE_PER_PAGE * PAGES_PER_SCAN + 100
+    for begin in range(0, due, 200):
+        halves = [
+            {"transaction_id": f"h{number}", "producer_group": "shop", "messages": [{"topic": "orders", "body": "x"}]}
+            for number in range(begin, begin + 200)
+        ]
+        assert (await node.call("POST", "/v1/transactions/batch", {"transactions": halves})).status == 200
+    node.clock.now_ms += 1
+    other = Webhook()
+    application = web.Application()
+    application.router.add_post("/check", other.handle)
+    async with TestServer(application) as server:
+        await node.call("PUT", "/v1/producer-groups/bank", {"check_url": str(server.make_url("/check"))})
+        await prepare(node, "other", producer_group="bank")
+        node.clock.now_ms += IMMUNITY_MS
+
+        async def committed() -> bool:
+            return bool((await node.call("GET", "/v1/transactions/other")).body["state"] == "committed")
+
+        await node.wait(committed)
+    assert len(webhook.asked) == GROUP_SLOTS, "none of them was answered, and no further one sent"
+    webhook.answers.set()
+
+
+def test_a_group_whose_check_failed_has_one_slot_and_not_before_it_is_tried_again() -> None:
+    slots = WebhookSlots()
+
+    def taken(group: str, now_ms: int, count: int = 20) -> list[str]:
+        names = [f"{group}-{now_ms}-{number}" for number in range(count)]
+        return [name for name in names if slots.take(name, group, now_ms, 30)]
+
+    out = taken("a", 0)
+    assert len(out) == GROUP_SLOTS
+    assert not slots.take(out[0], "a", 0, 30), "it is out already"
+    assert len(taken("b", 0)) == GROUP_SLOTS
+    for name in out:
+        slots.free(name, "a", WEBHOOK_RETRY_MS)
+    assert taken("a", WEBHOOK_RETRY_MS - 1) == []
+    (probe,) = taken("a", WEBHOOK_RETRY_MS)
+    slots.free(probe, "a", 2 * WEBHOOK_RETRY_MS)
+    (probe,) = taken("a", 2 * WEBHOOK_RETRY_MS)
+    slots.free(probe, "a", None)
+    assert len(taken("a", 2 * WEBHOOK_RETRY_MS)) == GROUP_SLOTS
+    taken("c", 0)
+    taken("d", 0)
+    assert len(slots) == 30
 
 
 async def test_a_webhook_without_a_decision_counts_as_asked(node: Node, webhook: Webhook) -> None:

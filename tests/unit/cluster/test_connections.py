@@ -1,46 +1,154 @@
-"""More connections than a node may hold: the ones it has go on, further ones end at once, and room comes back."""
+"""More connections than a node may hold: whose are closed, who gets in, and what is said about it."""
 
 import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from typing import Any
 
-from cluster.connections import ConnectionLimit
+import pytest
+import uvloop
+
+from cluster.connections import RESERVED_CONNECTIONS, Connections
 from tests.patience import PATIENCE_S
+
+LIMIT = 8
+FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+
+
+Case = Callable[..., Coroutine[Any, Any, None]]
+
+
+def on_brokers_loop(case: Case) -> Callable[..., None]:
+    """Run the test on the loop of the broker: its transports are others than asyncio's."""
+
+    @functools.wraps(case)
+    def test(*arguments: Any, **named: Any) -> None:
+        uvloop.run(case(*arguments, **named))
+
+    return test
 
 
 class Echo(asyncio.Protocol):
+    """Answers `x` with itself; `b` begins a request that does not end."""
+
+    connections: Connections
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
+        if data == b"b":
+            connection = self.connections.begin(self)
+            assert connection is not None
+            self.transport.write(b"r" if connection.in_reserve else b"m")  # type: ignore[attr-defined]
+        else:
+            self.transport.write(data)  # type: ignore[attr-defined]
 
 
-async def test_connections_beyond_the_limit_are_closed_and_room_comes_back() -> None:
-    limit = ConnectionLimit(Echo, 2)
-    server = await asyncio.get_running_loop().create_server(limit, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+class Clients:
+    """Connections from several addresses."""
 
-    async def echoes() -> asyncio.StreamWriter | None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    def __init__(self, connections: Connections, port: int) -> None:
+        self.connections = connections
+        self._port = port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self, address: str, first: bytes) -> tuple[asyncio.StreamReader, bytes]:
+        """A new connection, and what the answer to `first` is; nothing when it was closed."""
+        reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0))
+        self._writers.append(writer)
+        writer.write(first)
+        with contextlib.suppress(ConnectionError):
+            return reader, await reader.read(1)
+        return reader, b""
+
+    async def is_closed(self, reader: asyncio.StreamReader) -> bool:
+        with contextlib.suppress(ConnectionError):
+            return await reader.read(1) == b""
+        return True
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(share_percent: int, steady_s: Callable[[], float] = lambda: 0.0) -> AsyncIterator[Clients]:
+    connections = Connections(LIMIT, share_percent, PATIENCE_S, steady_s)
+    Echo.connections = connections
+    server = await asyncio.get_running_loop().create_server(partial(connections.protocol_of, Echo), FIRST, 0)
+    clients = Clients(connections, server.sockets[0].getsockname()[1])
+    async with asyncio.timeout(PATIENCE_S):
         try:
-            writer.write(b"x")
-            if await reader.read(1) == b"x":
-                return writer
-        except ConnectionError:
-            pass
-        writer.close()
-        return None
+            yield clients
+        finally:
+            clients.close()
+            server.close()
+            while connections.open:
+                await asyncio.sleep(0)
+    assert connections.begin(object()) is None
 
-    async with server, asyncio.timeout(PATIENCE_S):
-        first, second = await echoes(), await echoes()
-        assert first is not None
-        assert second is not None
-        assert await echoes() is None
-        assert limit.open == 2
-        first.close()
-        while limit.open == 2:
-            await asyncio.sleep(0)
-        again = await echoes()
-        assert again is not None
-        again.close()
-        second.close()
+
+@on_brokers_loop
+async def test_idle_connections_make_room_the_oldest_first() -> None:
+    async with serving(100) as clients:
+        opened = [await clients.open(FIRST, b"x") for _ in range(LIMIT + 2)]
+        assert [answer for _, answer in opened] == [b"x"] * (LIMIT + 2)
+        assert clients.connections.open == LIMIT
+        assert await clients.is_closed(opened[0][0])
+        assert await clients.is_closed(opened[1][0])
+        assert clients.connections.closed["idle"] == 2
+
+
+@on_brokers_loop
+async def test_an_address_beyond_its_share_loses_its_own_and_no_other() -> None:
+    async with serving(50) as clients:
+        other, _ = await clients.open(SECOND, b"x")
+        for _ in range(3 * LIMIT):
+            assert (await clients.open(FIRST, b"x"))[1] == b"x"
+        assert clients.connections.open < LIMIT
+        assert not other.at_eof()
+        assert (await clients.open(SECOND, b"x"))[1] == b"x"
+
+
+@on_brokers_loop
+async def test_the_address_that_holds_most_makes_room_for_others() -> None:
+    async with serving(100) as clients:
+        greedy = [await clients.open(FIRST, b"x") for _ in range(LIMIT)]
+        assert (await clients.open(SECOND, b"x"))[1] == b"x"
+        assert (await clients.open(THIRD, b"x"))[1] == b"x"
+        assert await clients.is_closed(greedy[0][0])
+        assert await clients.is_closed(greedy[1][0])
+
+
+@on_brokers_loop
+async def test_where_none_is_idle_there_is_the_reserve_and_the_newest_are_in_it() -> None:
+    async with serving(100) as clients:
+        busy = [await clients.open(FIRST, b"b") for _ in range(LIMIT)]
+        assert {answer for _, answer in busy} == {b"m"}
+        reserved = [await clients.open(SECOND, b"b") for _ in range(RESERVED_CONNECTIONS)]
+        assert {answer for _, answer in reserved} == {b"r"}
+        lone, answer = await clients.open(THIRD, b"b")
+        assert answer == b"r"
+        assert await clients.is_closed(reserved[0][0])
+        for _ in range(RESERVED_CONNECTIONS):  # whoever has most in the reserve loses there
+            assert (await clients.open(SECOND, b"b"))[1] == b"r"
+        assert not lone.at_eof()
+        assert clients.connections.open == LIMIT + RESERVED_CONNECTIONS
+        assert not any(reader.at_eof() for reader, _ in busy)
+
+
+@on_brokers_loop
+async def test_what_was_closed_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    caplog.set_level(logging.WARNING)
+    async with serving(100, lambda: now_s[0]) as clients:
+        for _ in range(LIMIT + 20):
+            await clients.open(FIRST, b"x")
+        assert len(caplog.records) == 1
+        now_s[0] = 60.0
+        await clients.open(FIRST, b"x")
+    assert [record.args[3] for record in caplog.records if isinstance(record.args, tuple)] == [1, 20]

@@ -57,3 +57,17 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file")
     refused(tmp_path / "file" / "below")
+
+
+def test_a_name_that_could_not_be_noted_is_noted_later(tmp_path: Path) -> None:
+    """As on a disk that was full: nothing is remembered that is not there."""
+    directory = DataDirectory.open(tmp_path, MINE)
+    temporary = tmp_path / f"{IDENTITY_FILE}.new"
+    temporary.mkdir()
+    with pytest.raises(StartupError):
+        directory.belong_to("c1")
+    assert directory.cluster_uid == ""
+    temporary.rmdir()
+    directory.belong_to("c1")
+    directory.close()
+    assert json.loads((tmp_path / IDENTITY_FILE).read_text())["cluster_uid"] == "c1"

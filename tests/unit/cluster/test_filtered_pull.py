@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from cluster import pages, pull
+from cluster import pace as pacing
+from cluster import pull
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Answer, Node
 
@@ -202,7 +203,7 @@ async def test_a_poll_whose_time_is_over_has_moved_on(node: Node, pull_by: Any) 
 
 
 @pytest.mark.parametrize("pull_by", [messages, batches])
-@pytest.mark.parametrize(("module", "name"), [(pull, "SCAN_BYTES_MAX"), (pages, "SCAN_S_MAX")])
+@pytest.mark.parametrize(("module", "name"), [(pull, "SCAN_BYTES_MAX"), (pacing, "SEARCH_S_MAX")])
 async def test_work_for_one_request_is_bounded(
     node: Node, pull_by: Any, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,15 +224,15 @@ async def test_a_long_scan_lets_others_in_between(node: Node, pull_by: Any, monk
     await send(node, *[CHEAP] * 50)
     await send(node, DEAR)
     rests = 0
-    rest = pages.Pace.rest
+    rest = pacing.Pace.rest
 
-    async def counting(pace: pages.Pace) -> None:
+    async def counting(pace: pacing.Pace) -> None:
         nonlocal rests
         rests += 1
         await rest(pace)
 
-    monkeypatch.setattr(pages, "SCAN_SLICE_S", 0)
-    monkeypatch.setattr(pages.Pace, "rest", counting)
+    monkeypatch.setattr(pacing, "SLICE_S", 0)
+    monkeypatch.setattr(pacing.Pace, "rest", counting)
     pulled = await pull_by(node, filter=OVER_3)
     assert pulled["next_offset"] == 51
     assert rests >= 50

@@ -1,12 +1,15 @@
 """Consumer groups on a real node: what is refused before anything is proposed, and heartbeats that wait."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from cluster import group_coordinator
+from cluster import session_expiry
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
+from cluster.sessions import BROKEN_SESSION_S
+from cluster.turns import REBALANCED_AT_ONCE
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 
@@ -89,10 +92,9 @@ async def test_a_heartbeat_of_another_generation_does_not_wait_and_one_whose_tim
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
 
 
-async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_coordinator, "EXPIRY_INTERVAL_S", 0.01)
+def watch_expiry(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+    """Waits until the node has looked for silent members twice."""
+    monkeypatch.setattr(session_expiry, "EXPIRY_INTERVAL_S", 0.01)
     looks, is_leader = 0, node.core.is_leader
 
     def noted() -> bool:
@@ -110,6 +112,64 @@ async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused
         await node.wait(have_looked)
 
     monkeypatch.setattr(node.core, "is_leader", noted)
+    return look_twice
+
+
+async def test_a_member_whose_waiting_connection_broke_is_gone_in_seconds(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_twice = watch_expiry(node, monkeypatch)
+    await node.call("PUT", "/v1/topics/t", {"queues": 4})
+    await look_twice()  # in the first look a leadership begins, and nothing from before counts
+    for member_id in ("first", "second"):
+        generation = (await join(node, member_id))["generation"]
+    waiting = [heartbeat(node, member_id, generation, 30_000) for member_id in ("first", "second")]
+    async with asyncio.timeout(PATIENCE_S):
+        while node.core.waiters.waiting_for_groups < 2:
+            await asyncio.sleep(0)
+    waiting[0].cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        while node.core.waiters.waiting_for_groups > 1:
+            await asyncio.sleep(0)
+    node.clock.now_ms += round(BROKEN_SESSION_S * 1000)
+    answer = await waiting[1]
+    assert (answer.body["generation"], len(answer.body["assignment"])) == (generation + 1, 4)
+    group = (await node.call("GET", "/v1/groups/g")).body
+    assert [member["member_id"] for member in group["members"]] == ["second"]
+
+
+async def put_offsets(node: Node, *offsets: int, **fields: Any) -> Any:
+    entries = [{"topic": "t", "queue": 0, "offset": offset} for offset in offsets]
+    return await node.call("PUT", "/v1/groups/g/offsets", {"offsets": entries, **fields})
+
+
+async def test_a_commit_that_names_a_queue_twice_is_refused_and_moves_nothing(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": 1})
+    await node.call("POST", "/v1/topics/t/messages", {"messages": [{"body": str(n)} for n in range(9)]})
+    assert (await put_offsets(node, 4)).status == 200
+    index = node.core.raft.applied_index
+    answer = await put_offsets(node, 8, 5)
+    assert (answer.status, answer.body["code"]) == (400, "invalid_request")
+    assert node.core.raft.applied_index == index, "refused without an entry"
+    offsets = (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"]
+    assert [each["offset"] for each in offsets] == [4]
+
+
+async def test_a_group_begins_a_queue_once(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": 1})
+    await node.call("POST", "/v1/topics/t/messages", {"messages": [{"body": str(n)} for n in range(9)]})
+    for _ in range(2):  # the answer may have been lost
+        assert (await put_offsets(node, 4, begins=True)).status == 200
+    answer = await put_offsets(node, 8, begins=True)
+    assert (answer.status, answer.body["code"], answer.body["committed"]) == (409, "already_begun", 4)
+    offsets = (await node.call("GET", "/v1/groups/g/offsets")).body["offsets"]
+    assert [each["offset"] for each in offsets] == [4]
+
+
+async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_twice = watch_expiry(node, monkeypatch)
     await node.call("PUT", "/v1/topics/orders", {"queues": 1})
     session = {"topics": ["orders"], "session_timeout_ms": SESSION_TIMEOUT_MS_MIN}
     joined = await node.call("POST", "/v1/groups/g/members", session)
@@ -129,3 +189,13 @@ async def test_a_hand_over_that_fails_expires_nobody_whose_heartbeats_it_refused
         return not (await node.call("GET", "/v1/groups/g")).body["members"]
 
     await node.wait(is_gone)
+
+
+async def test_joins_that_come_together_are_applied_a_few_at_a_time(node: Node) -> None:
+    await node.call("PUT", "/v1/topics/t", {"queues": QUEUES_MAX})
+    turns = node.core.rebalance_turns
+    joined = await asyncio.gather(*(join(node, f"m{number}") for number in range(40)))
+    assert sorted(each["generation"] for each in joined) == list(range(1, 41))
+    assert QUEUES_MAX <= turns.taken_max <= REBALANCED_AT_ONCE
+    await asyncio.gather(*(node.call("DELETE", f"/v1/groups/g/members/m{number}") for number in range(40)))
+    assert turns.taken_max <= REBALANCED_AT_ONCE

@@ -3,7 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from cluster import log_events
+from cluster.log_events import EventsPage
+from cluster.pace import Pace
 from keelmq.log_events import EntryEvents, LogEvent, read_frames
+from store.outcomes import Outcome
 from tests.unit.cluster.conftest import Answer, Node
 
 
@@ -126,3 +132,26 @@ async def test_a_reader_waits_until_something_is_applied(node: Node) -> None:
     assert (entry.index, [event.type for event in entry.events]) == (next_index, ["PUBLISH"])
     beyond = await read(node, next_index + 1_000)
     assert (beyond.body, beyond.headers["KeelMQ-Next-Index"]) == (b"", str(next_index + 1_000))
+
+
+async def test_what_is_removed_while_a_page_waits_is_not_passed_over(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page ends before it; whoever goes on there is told that it is gone."""
+    await workload(node)
+    monkeypatch.setattr(log_events, "OUTCOMES_PER_READ", 1)
+    take, state = EventsPage._take, node.core.state
+
+    async def removing(page: EventsPage, outcome: Outcome, pace: Pace) -> bool:
+        whole = await take(page, outcome, pace)
+        if page.frames:
+            state._applied.first_outcome = page.next_index + 2
+        return whole
+
+    monkeypatch.setattr(EventsPage, "_take", removing)
+    answer = await read(node)
+    next_index = int(answer.headers["KeelMQ-Next-Index"])
+    assert frames(answer)
+    assert next_index < state.first_outcome
+    gone = await node.call("GET", f"/v1/log/events?from_index={next_index}")
+    assert (gone.status, gone.body["code"], gone.body["first_index"]) == (410, "log_range_removed", state.first_outcome)

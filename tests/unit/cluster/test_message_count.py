@@ -7,9 +7,10 @@ import pytest
 from crc32c import crc32c
 
 from cluster.blocks import announced_messages
+from cluster.json_bodies import parse_json, parse_json_messages
 from cluster.limits import DUPLICATES_SOUGHT_BYTES_MAX, REQUEST_MESSAGES_MAX
 from cluster.problems import Problem
-from cluster.requests import JsonProduce, parse_json, parse_json_messages
+from cluster.requests import JsonProduce
 from tests.unit.cluster.conftest import Node
 
 decoder = msgspec.json.Decoder(JsonProduce)

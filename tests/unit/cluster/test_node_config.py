@@ -27,6 +27,7 @@ from tests.simdisk import SimDisk
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 PEERS = [f"{i}=10.0.0.{i}:7091=http://10.0.0.{i}:7081" for i in (1, 2, 3)]
+SECRET_FILE = "/etc/keelmq/peer_secret"
 
 BAD_URLS = [
     "http://node4..example:7081",
@@ -64,10 +65,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_peers_come_from_every_source(tmp_path: Path) -> None:
-    file = write(tmp_path, f"peers = {PEERS!r}\n")
+    file = write(tmp_path, f"peers = {PEERS!r}\npeer_secret_file = {SECRET_FILE!r}\n")
     from_file = load(file, {}, {})
-    from_environment = load(None, {"KEELMQ_PEERS": ", ".join(PEERS)}, {})
-    from_flags = load(None, {}, {"peers": PEERS})
+    variables = {"KEELMQ_PEERS": ", ".join(PEERS), "KEELMQ_PEER_SECRET_FILE": SECRET_FILE}
+    from_environment = load(None, variables, {})
+    from_flags = load(None, {}, {"peers": PEERS, "peer_secret_file": SECRET_FILE})
     assert from_file == from_environment == from_flags
     assert from_file.nodes()[2].address == Address("10.0.0.2", 7091)
     assert from_file.http_address() == Address("10.0.0.1", 7081)
@@ -76,7 +78,8 @@ def test_peers_come_from_every_source(tmp_path: Path) -> None:
 
 
 def test_listening_elsewhere_than_advertised() -> None:
-    config = load(None, {}, {"peers": PEERS, "http_listen": "0.0.0.0:8000", "peer_listen": "[::]:9000"})
+    listen = {"http_listen": "0.0.0.0:8000", "peer_listen": "[::]:9000"}
+    config = load(None, {}, {"peers": PEERS, "peer_secret_file": SECRET_FILE, **listen})
     assert config.http_address() == Address("0.0.0.0", 8000)
     assert config.peer_address() == Address("::", 9000)
     assert config.advertised_url() == "http://10.0.0.1:7081"
@@ -114,6 +117,12 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"max_in_flight_bytes": "100000"}, "max_in_flight_bytes"),
         ({"tls_cert": "/etc/hostname"}, "tls_key"),
         ({"tls_cert": "/none", "tls_key": "/none", "tls_ca": "/none"}, "tls_cert"),
+        (
+            {"peers": PEERS},
+            "peer_secret_file: required, because others than this machine reach 10.0.0.1:7091; make one",
+        ),
+        ({"peer_listen": "0.0.0.0:7091"}, "peer_secret_file: required"),
+        ({"peer_listen": "[::]:7091"}, "peer_secret_file: required"),
         ({"log_level": "loud"}, "--log-level"),
     ],
 )
@@ -132,7 +141,8 @@ def test_urls_of_host_names_and_addresses_are_taken(url: str) -> None:
 
 def test_the_largest_node_id_is_taken() -> None:
     peer = PEERS[0].replace("1=", f"{NODE_ID_MAX}=", 1)
-    assert load(None, {}, {"peers": [peer], "node_id": str(NODE_ID_MAX)}).nodes()[NODE_ID_MAX].node_id == NODE_ID_MAX
+    config = load(None, {}, {"peers": [peer], "node_id": str(NODE_ID_MAX), "peer_secret_file": SECRET_FILE})
+    assert config.nodes()[NODE_ID_MAX].node_id == NODE_ID_MAX
 
 
 @pytest.mark.parametrize("heartbeat_ms", [1, 7, 100, 333, 9_999])

@@ -179,4 +179,4 @@ async def test_a_group_is_deleted(node: Node) -> None:
 async def test_what_is_wrong_is_refused_and_changes_nothing(node: Node, path: str, body: Any) -> None:
     answer = await node.call("POST", path, body)
     assert (answer.status, answer.body["code"]) == (400, "invalid_request")
-    assert (await node.call("GET", "/v1/groups")).body == {"groups": []}
+    assert (await node.call("GET", "/v1/groups")).body == {"groups": [], "next": None}

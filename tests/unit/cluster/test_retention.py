@@ -39,7 +39,9 @@ async def wait_for_start(node: Node, start: int) -> None:
     await node.wait(has_moved)
 
 
-async def test_a_pull_from_before_the_start_goes_on_there_and_says_so(tmp_path: Path) -> None:
+async def test_a_pull_from_before_the_start_goes_on_there_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fatal: list[str] = []
     async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
         assert await make_topic(node, retention_ms=5_000) == 201
@@ -58,6 +60,12 @@ async def test_a_pull_from_before_the_start_goes_on_there_and_says_so(tmp_path: 
         pulled = (await node.call("GET", target)).body
         assert (pulled["messages"], pulled["min_offset"], pulled["next_offset"]) == ([], 5, 5)
         assert (await node.call("GET", "/v1/topics/orders/queues/0/offsets?at=earliest")).body["offset"] == 5
+        waits: list[int] = []
+        monkeypatch.setattr(node.core.waiters, "wait_queue", lambda *arguments: waits.append(1))
+        for selected in ("", "&tags=A"):  # what the queue holds was over when the request came: it is told at once
+            pulled = (await node.call("GET", f"{target}&wait_ms=30000{selected}")).body
+            assert (pulled["messages"], pulled["min_offset"], pulled["next_offset"], waits) == ([], 5, 5, [])
+        monkeypatch.undo()
         shown = (await node.call("GET", "/v1/topics/orders")).body
         assert shown["queue_offsets"] == [{"queue": 0, "min_offset": 5, "max_offset": 5}]
         assert "keelmq_messages_expired_total 5.0" in (await node.call("GET", "/metrics")).body.decode()
@@ -78,7 +86,7 @@ async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> No
     async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
         await make_topic(node, retention_ms=5_000)
         await send(node, 3)
-        node.core.disk_is_low = True
+        node.core.raft.disks.note_space(0, is_low=True)
         node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
         node.clock.now_ms += 5_000
         await wait_for_start(node, 3)
@@ -88,7 +96,7 @@ async def test_what_expires_goes_also_when_the_disk_is_low(tmp_path: Path) -> No
 async def test_a_disk_that_is_low_does_not_keep_an_operator_from_making_room(node: Node) -> None:
     for name in ("orders", "gone"):
         assert (await node.call("PUT", f"/v1/topics/{name}", {"queues": 1})).status == 201
-    node.core.disk_is_low = True
+    node.core.raft.disks.note_space(0, is_low=True)
     node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
     assert await make_topic(node, retention_ms=5_000) == 200
     assert (await node.call("DELETE", "/v1/topics/gone")).status == 204
@@ -180,7 +188,7 @@ async def test_the_log_goes_also_when_the_disk_is_low_and_the_index_half_walked_
         await make_topic(node, retention_ms=5_000)
         for _ in range(80):
             await send(node, 1, "x" * 60_000)
-        node.core.disk_is_low = True
+        node.core.raft.disks.note_space(0, is_low=True)
         node.core.config = msgspec.structs.replace(node.core.config, min_free_bytes=1 << 62)
         monkeypatch.setattr(type(node.core.state), "sweep_is_under_way", True)
         node.clock.now_ms += 5_000

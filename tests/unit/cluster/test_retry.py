@@ -131,7 +131,7 @@ async def test_what_is_refused_changes_nothing(
 ) -> None:
     answer = await node.call(method, path, body)
     assert (answer.status, answer.body["code"]) == (status, code)
-    assert (await node.call("GET", "/v1/groups")).body == {"groups": []}
+    assert (await node.call("GET", "/v1/groups")).body == {"groups": [], "next": None}
 
 
 async def test_a_group_with_the_longest_name_can_read_its_retries(node: Node) -> None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from cluster import limits
 from cluster.core import Core
 from raft.errors import NotLeader, Overloaded, UnknownOutcome
-from raft.proposals import Applied
+from raft.proposals import Proposed
 from store.command import Decide, Proposal
 from store.log_errors import DiskFull
 from tests.unit.cluster.conftest import Answer, Node
@@ -244,12 +244,12 @@ class Fates:
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self._propose = node.core.raft.propose
-        self.held: list[asyncio.Future[Applied]] = []
+        self.held: list[Proposed] = []
         monkeypatch.setattr(node.core.raft, "propose", self.propose)
 
-    def propose(self, proposal: Proposal) -> "asyncio.Future[Applied]":
+    def propose(self, proposal: Proposal) -> Proposed:
         assert isinstance(proposal.command, Decide)
-        future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        future = Proposed(loop=asyncio.get_running_loop())
         match proposal.command.transaction_id:
             case "overloaded":
                 raise Overloaded("full")
@@ -262,6 +262,7 @@ class Fates:
             case "bug":
                 future.set_exception(KeyError("bug"))
             case "held":
+                future.is_in_log = True
                 self.held.append(future)
             case _:
                 return self._propose(proposal)
@@ -311,7 +312,7 @@ async def test_a_full_disk_and_metrics_are_those_of_single_calls(orders: Node) -
     assert 'keelmq_transactions_decided_total{state="committed"} 1.0' in text
     # By both, because the disk guard looks every second.
     orders.core.config = msgspec.structs.replace(orders.core.config, min_free_bytes=1 << 62)
-    orders.core.disk_is_low = True
+    orders.core.raft.disks.note_space(0, is_low=True)
     answer = await orders.call("POST", BATCH, {"transactions": [ONE]})
     assert (answer.status, answer.body["code"]) == (507, "disk_full")
 

@@ -17,6 +17,7 @@ from raft.node import RaftNode
 from raft.proposals import Applied
 from store.command import BatchHeader, Produce, Proposal, PutTopic
 from store.commit_log import CommitLog
+from store.differs import DiffersMark
 from store.errors import Refused
 from store.hard_state import HardState
 from store.index import Index
@@ -29,6 +30,10 @@ from tests.unit.raft.test_transport import free_port, until
 
 QUIET_S = 0.3
 """How long nothing must happen before we believe that it does not: three heartbeats."""
+
+
+ELECTION_TIMEOUT_MS = 800
+"""All nodes of a test are in one loop, on a machine that may be busy: who leads should go on leading."""
 
 
 class Member:
@@ -66,6 +71,7 @@ class Member:
             self.watermarks,
             on_fatal=self.fatal.append,
             on_forgotten=self.begin_anew,
+            differs=DiffersMark(self.disk, str(self.directory)),
         )
         await self.node.start()
         self.running = True
@@ -100,7 +106,7 @@ class Member:
         self.reopen()
 
 
-def make_members(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> list[Member]:
+def make_members(count: int, tmp_path: Path, election_timeout_ms: int = ELECTION_TIMEOUT_MS) -> list[Member]:
     addresses = {node: PeerAddress("127.0.0.1", free_port()) for node in range(1, count + 1)}
     return [
         Member(
@@ -119,7 +125,9 @@ def make_members(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> 
 
 
 @asynccontextmanager
-async def cluster(count: int, tmp_path: Path, election_timeout_ms: int = 400) -> AsyncIterator[list[Member]]:
+async def cluster(
+    count: int, tmp_path: Path, election_timeout_ms: int = ELECTION_TIMEOUT_MS
+) -> AsyncIterator[list[Member]]:
     members = make_members(count, tmp_path, election_timeout_ms)
     try:
         for member in members:

@@ -145,7 +145,7 @@ def test_answers_to_older_messages_open_no_window_for_a_follower_that_takes_noth
 
 def test_a_heartbeat_finds_out_that_there_is_nothing_to_send() -> None:
     progress = Progress(next_index=5)
-    progress.on_ack(4)
+    progress.on_ack(4, heartbeat=True)
     assert not progress.probing
 
 
@@ -156,3 +156,44 @@ def test_a_copy_counts_as_far_as_its_node_said_so_of_it_whatever_is_heard_late()
     assert (progress.acked, progress.counted) == (20, 10)
     progress.on_ack(20, counts=True)
     assert progress.counted == 20
+
+
+def test_the_answer_to_a_heartbeat_says_nothing_of_a_probe_that_is_on_its_way() -> None:
+    """It overtakes large entries: taken for an answer to them, they would be sent again with every heartbeat."""
+    progress = Progress(next_index=5)
+    progress.sent(5, 11_000_000)
+    for _ in range(20):
+        progress.on_heartbeat()
+        progress.on_ack(0, heartbeat=True)
+        assert not progress.may_send()
+        assert progress.is_in_flight
+    assert not progress.take_restarted()
+    progress.on_ack(5)
+    assert (progress.probing, progress.is_in_flight, progress.acked) == (False, False, 5)
+
+
+def test_who_begins_anew_says_so_once() -> None:
+    progress = streaming(9)
+    progress.sent(12, 10)
+    assert not progress.take_restarted()
+    progress.restart()
+    assert progress.take_restarted()
+    assert not progress.take_restarted()
+
+
+def test_a_heartbeat_behind_a_probe_stands_in_for_its_answer() -> None:
+    """Its own was lost, because the follower was not connected back yet. Nothing would be sent to it any more."""
+    progress = Progress(next_index=5)
+    progress.sent(7, 100)
+    progress.on_ack(7, heartbeat=True)
+    assert (progress.probing, progress.acked) == (False, 7)
+    assert progress.may_send()
+
+
+def test_a_heartbeat_opens_no_window_for_a_follower_that_takes_nothing() -> None:
+    progress = streaming(9)
+    progress.restart()
+    progress.sent(20, 10)
+    progress.on_ack(9)  # its disk is full
+    progress.on_ack(9, heartbeat=True)
+    assert not progress.may_send()

@@ -250,3 +250,17 @@ async def test_timestamps_never_go_back_and_doubt_is_said(log: Log) -> None:
     await turn()
     entries = [decode_entry(payload) for payload in log.payloads]
     assert [(entry.timestamp_ms, entry.in_doubt) for entry in entries] == [(5_000, False), (5_000, True)]
+
+
+async def test_a_proposal_knows_whether_it_is_in_the_log(log: Log, queue: ProposalQueue) -> None:
+    futures = [queue.submit(proposal(name, MAX_ENTRY_BYTES)) for name in "abc"]
+    assert not any(future.is_in_log for future in futures)
+    await turn()
+    assert [future.is_in_log for future in futures] == [True, True, False], "two entries may be in flight"
+    for future in futures:
+        future.cancel()
+    log.apply(0, [None])
+    await turn()
+    assert len(log.payloads) == 2, "who has given up is not proposed"
+    assert not futures[2].is_in_log
+    log.apply(1, [None])

@@ -8,9 +8,11 @@ import pytest
 from pysyncobj import syncobj as library
 
 from raft.config import PeerAddress, RaftConfig
+from raft.errors import ProtocolError
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
 from raft.knowledge import MARKS_MAX, Knowledge
+from raft.library import LEADER
 from raft.membership import founded
 from raft.messages import PreVote, PreVoteReply, Recall, RequestVote, VoteReply, make_append
 from store.commit_log import CommitLog
@@ -97,6 +99,25 @@ async def test_what_was_acknowledged_over_an_earlier_connection_does_not_count(t
         await until(lambda: leader.node.peers[other.config.node_id].match_index == leader.log.last_index)
 
 
+async def test_an_impossible_message_says_nothing_of_the_disk_of_its_sender(tmp_path: Path) -> None:
+    """Seed 700063 of the simulation: an append, forged as a follower's, to the leader of that term. The follower did
+    not know the term yet, was reminded of it, and gave its vote up.
+    """
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        away = next(member for member in members if member is not leader)
+        await away.stop()
+        handlers, node_id = leader.node._raft, away.config.node_id
+        before = handlers.knowledge.recall(node_id, 1)
+        forged_term = handlers.term + 1
+        handlers.set_term(forged_term, leader.config.node_id)
+        assert handlers.role == LEADER
+        with pytest.raises(ProtocolError, match="claims to lead"):
+            handlers.handle_message(node_id, make_append(forged_term, 0, 0, 0, ()))
+        assert handlers.knowledge.recall(node_id, 1) == before
+
+
 # What is known
 
 
@@ -128,6 +149,39 @@ def test_it_survives_a_kill() -> None:
     again = Knowledge(watermarks)
     assert (again.committed, watermarks.committed_index) == ((5, 40), 36)
     assert again.recall(2, 6) == Recall(6, "a", 5, 5, 38)
+
+
+def test_a_disk_that_was_given_up_before_is_known_again() -> None:
+    """Found in review: an old copy is put back, the node begins anew, and the same copy is put back once more."""
+    disk = sim_disk()
+    known = Knowledge(Watermarks.open(disk, "/data"))
+    for incarnation in ("copied", "second", "third"):
+        known.met(2, incarnation)
+        assert known.recall(2, 6) is None
+    known.met(2, "copied")
+    told = Recall(6, "copied", 0, 0, 0, superseded=True)
+    assert known.recall(2, 6) == told
+    assert "given up" in known.forgotten(told, 9, 9, 99), "whatever its term and log are"
+    known.met(2, "fourth")
+    assert known.recall(2, 6) is None
+    known.write(committed_index=1)
+    again = Knowledge(Watermarks.open(disk, "/data"))
+    again.met(2, "third")
+    assert again.recall(2, 6) == Recall(6, "third", 0, 0, 0, superseded=True)
+
+
+def test_marks_of_as_many_nodes_as_are_remembered_have_room_in_the_file() -> None:
+    known = knowledge()
+    for life in range(6):
+        for peer in range(MARKS_MAX):
+            known.met(peer, f"{life:032d}")
+            known.heard(peer, 1 << 62)
+            known.acknowledged(peer, 1 << 62, 1 << 62)
+    for peer in range(MARKS_MAX):
+        known.met(peer, "x" * 64)
+        known.heard(peer, 1 << 62)
+        known.acknowledged(peer, 1 << 62, 1 << 62)
+    known.write(committed_index=1)
 
 
 def test_a_peer_is_reminded_of_its_present_disk_only() -> None:

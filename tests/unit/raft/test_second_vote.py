@@ -9,6 +9,7 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.journal import Journal
+from raft.lanes import SingleLane
 from raft.membership import Member, encode_configuration, founded
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
 from store.commit_log import CommitLog
@@ -21,7 +22,7 @@ LEADER_TERM = 5
 ENTRIES = [Entry(b"old", 2, 4, KIND_ENTRY, -1), Entry(b"", 3, LEADER_TERM, KIND_NOOP, -1)]
 
 
-class RecordingTransport(Transport):  # type: ignore[misc]  # the library is untyped
+class RecordingTransport(SingleLane, Transport):  # type: ignore[misc]  # the library is untyped
     def __init__(self) -> None:
         super().__init__(None, None, None)
         self.sent: list[tuple[int, object]] = []

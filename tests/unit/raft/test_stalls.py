@@ -77,7 +77,7 @@ async def test_the_index_is_brought_to_disk_after_some_work_of_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work_ms: int
 ) -> None:
     """A restart applies again what was not: that must not take long, whatever entries cost."""
-    monkeypatch.setattr("raft.node.FLUSH_WORK_MS", work_ms)
+    monkeypatch.setattr("raft.applying.FLUSH_WORK_MS", work_ms)
     async with cluster(1, tmp_path) as [member]:
         await leader_of([member])
         await put_topic(member)

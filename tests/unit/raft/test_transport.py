@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -12,10 +12,27 @@ import uvloop
 from deploy.local_nodes import free_ports
 from raft.config import PeerAddress, RaftConfig
 from raft.frames import FrameProtocol
+from raft.handshake import HANDSHAKE_FRAME_BYTES, NONCE_BYTES, PROTOCOL, opener_statement
+from raft.lanes import ARRIVED_BYTES, CONTROL, DATA
 from raft.membership import founded
-from raft.messages import FRAME, MAX_FRAME_BYTES, Append, Hello, Message, TimeoutNow, Welcome, encode, make_append
-from raft.transport import HANDSHAKE_FRAME_BYTES, PROTOCOL, TcpTransport
+from raft.messages import (
+    FRAME,
+    MAX_FRAME_BYTES,
+    Append,
+    Arrived,
+    Challenge,
+    Hello,
+    Message,
+    Proof,
+    TimeoutNow,
+    Welcome,
+    encode,
+    make_append,
+)
+from raft.peer_secret import prove
+from raft.transport import HANDSHAKES_MAX, TcpTransport
 from store.record import Entry
+from store.version import VERSION
 from tests.patience import PATIENCE_S
 
 
@@ -45,6 +62,7 @@ async def running(*configs: RaftConfig) -> AsyncIterator[list[tuple[TcpTransport
     transports = [TcpTransport(config) for config in configs]
     for config, transport in zip(configs, transports, strict=True):
         transport.set_membership(founded(config))
+        transport.on_data_arrives = lambda peer: 1
     nodes = [(transport, Received(transport)) for transport in transports]
     for transport in transports:
         await transport.start()
@@ -68,19 +86,55 @@ def two_nodes(clusters: tuple[str, str] = ("shop", "shop")) -> list[RaftConfig]:
     ]
 
 
-async def test_messages_and_large_entries_arrive_in_order() -> None:
+async def test_large_entries_arrive_in_order_and_what_is_small_overtakes_them() -> None:
     async with running(*two_nodes()) as [(one, got_one), (two, got_two)]:
         await until(lambda: got_one.connected == {2} and got_two.connected == {1})
-        entry = Entry(bytes(3_000_000), 8, 2, 1, 0)
+        entry = Entry(bytes(30_000_000), 8, 2, 1, 0)
         assert one.send(2, make_append(2, 7, 2, 6, [entry]))
+        assert one.send_behind(2, make_append(2, 8, 2, 6, []))
+        assert one.data_waits(2)
+        assert one.is_full(2)
         assert one.send(2, TimeoutNow(2))
-        await until(lambda: len(got_two.messages) == 2)
-        (sender, append), (_, last) = got_two.messages
+        await until(lambda: len(got_two.messages) == 3)
+        (sender, first), (_, append), (_, last) = got_two.messages
         assert sender == 1
+        assert first == TimeoutNow(2)
         assert isinstance(append, Append)
         assert append.entries[0].payload == entry.payload
-        assert last == TimeoutNow(2)
+        assert isinstance(last, Append)
+        assert last.message.prev_index == 8
+        assert not one.data_waits(2)
         assert not two.send(7, TimeoutNow(2)), "an unknown peer"
+
+
+async def test_bytes_of_a_large_entry_are_contact_before_it_has_arrived() -> None:
+    async with running(*two_nodes()) as [(one, got_one), (two, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        arriving: list[tuple[int, int]] = []
+
+        def on_data_arrives(peer: int) -> int:
+            arriving.append((peer, len(got_two.messages)))
+            return 9
+
+        two.on_data_arrives = on_data_arrives
+        assert one.send(2, make_append(2, 7, 2, 6, [Entry(bytes(3_000_000), 8, 2, 1, 0)]))
+        await until(lambda: len(got_two.messages) == 1)
+        assert (1, 0) in arriving, "before it was whole"
+        await until(lambda: any(isinstance(message, Arrived) for _, message in got_one.messages))
+        signs = [message for _, message in got_one.messages if isinstance(message, Arrived)]
+        assert signs
+        assert {sign.term for sign in signs} == {9}
+        assert 0 < len(signs) < 3_000_000 / ARRIVED_BYTES, "the handlers hear of it now and then"
+
+
+async def test_both_lanes_end_together() -> None:
+    """An acknowledgement is good for one connection: behind the next one may be another disk."""
+    async with running(*two_nodes()) as [(one, got_one), (two, _)]:
+        for lane in (CONTROL, DATA):
+            await until(lambda: got_one.connected == {2} and len(two._senders.get(1, {})) == 2)
+            before = one.outgoing[2]
+            two._senders[1][lane].abort()
+            await until(lambda before=before: one.outgoing.get(2) not in (None, before))  # type: ignore[misc]
 
 
 async def test_peer_of_another_cluster_never_connects(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,23 +165,140 @@ async def stranger(config: RaftConfig) -> AsyncIterator[tuple[FrameProtocol, lis
         connection.close()
 
 
+def hello_of(**changes: Any) -> Hello:
+    """What node 2 says to node 1."""
+    return msgspec.structs.replace(Hello("shop", 2, 1, PROTOCOL, "a", nonce=bytes(NONCE_BYTES)), **changes)
+
+
+async def introduce(
+    connection: FrameProtocol, answers: list[Message | Append], hello: Hello, secret: bytes = b""
+) -> Welcome:
+    """The answer to an opener that says `hello` and proves that secret."""
+    connection.write(encode(hello))
+    await until(lambda: len(answers) == 1)
+    challenge = answers[0]
+    assert isinstance(challenge, Challenge)
+    connection.write(encode(Proof(prove(secret, opener_statement(hello, challenge)))))
+    await until(lambda: len(answers) == 2)
+    assert isinstance(answers[1], Welcome)
+    return answers[1]
+
+
 @pytest.mark.parametrize(
-    ("hello", "refusal"),
+    ("changes", "refusal"),
     [
-        (Hello("bank", 2, 1, PROTOCOL, "a"), "this is cluster 'shop', not 'bank'"),
-        (Hello("shop", 9, 1, PROTOCOL, "a"), "node 9 is not a configured peer"),
-        (Hello("shop", 2, 3, PROTOCOL, "a"), "this is node 1, not 3"),
-        (Hello("shop", 2, 1, PROTOCOL + 1, "a"), f"this node speaks protocol {PROTOCOL}"),
+        ({"cluster_id": "bank"}, "this is cluster 'shop', not 'bank'"),
+        ({"node_id": 9}, "node 9 is not a configured peer"),
+        ({"target_node_id": 3}, "this is node 1, not 3"),
+        ({"cluster_uid": "another"}, "of two clusters named 'shop'"),
+        ({"lane": 2}, "there is no lane 2"),
     ],
 )
-async def test_stranger_is_refused_with_the_reason(hello: Hello, refusal: str) -> None:
-    config = two_nodes()[0]
+async def test_stranger_is_refused_with_the_reason(changes: dict[str, Any], refusal: str) -> None:
+    config = msgspec.structs.replace(two_nodes()[0], incarnation="mine", cluster_uid="first disk")
     async with running(config) as [(_, received)], stranger(config) as (connection, answers):
-        connection.write([*encode(hello), *encode(TimeoutNow(5))])
+        welcome = await introduce(connection, answers, hello_of(**changes))
+        connection.write(encode(TimeoutNow(5)))
         await until(connection.closed.done)
-        assert isinstance(answers[0], Welcome)
-        assert refusal in answers[0].refusal
+        assert refusal in welcome.refusal
+        assert welcome.incarnation == ""
         assert received.messages == []
+
+
+SECRET, OTHER_SECRET = b"s" * 32, b"o" * 32
+
+
+def with_secrets(configs: list[RaftConfig], *secrets: tuple[bytes, ...]) -> list[RaftConfig]:
+    return [
+        msgspec.structs.replace(config, peer_secrets=known, incarnation=f"disk {config.node_id}")
+        for config, known in zip(configs, secrets, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("changes", [{}, {"cluster_id": "bank"}, {"node_id": 9}, {"target_node_id": 3}])
+async def test_who_does_not_know_the_secret_learns_nothing(changes: dict[str, Any]) -> None:
+    config, _ = with_secrets(two_nodes(), (SECRET,), (SECRET,))
+    async with running(config) as [(_, received)], stranger(config) as (connection, answers):
+        welcome = await introduce(connection, answers, hello_of(**changes), OTHER_SECRET)
+        connection.write(encode(TimeoutNow(5)))
+        await until(connection.closed.done)
+        assert welcome == Welcome(0, "the proof does not fit: the nodes have different peer secrets", "")
+        assert received.messages == []
+
+
+async def test_a_proof_is_good_for_one_connection() -> None:
+    """What was heard of an earlier handshake opens nothing, whatever it is said with."""
+    config, _ = with_secrets(two_nodes(), (SECRET,), (SECRET,))
+    async with running(config), stranger(config) as (connection, answers), stranger(config) as (again, heard):
+        assert not (await introduce(connection, answers, hello_of(), SECRET)).refusal
+        assert isinstance(answers[0], Challenge)
+        said = Proof(prove(SECRET, opener_statement(hello_of(), answers[0])))
+        again.write([*encode(hello_of()), *encode(said)])
+        await until(again.closed.done)
+        assert isinstance(heard[1], Welcome)
+        assert "the proof does not fit" in heard[1].refusal
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_connected"),
+    [
+        ((SECRET,), (SECRET,), True),
+        ((SECRET,), (OTHER_SECRET,), False),
+        ((SECRET,), (), False),
+        ((SECRET,), (SECRET, OTHER_SECRET), True),
+        ((SECRET, OTHER_SECRET), (OTHER_SECRET, SECRET), True),
+    ],
+    ids=["same", "different", "only one has one", "the next one is known", "one uses the next one"],
+)
+async def test_nodes_meet_when_each_knows_what_the_other_proves(
+    first: tuple[bytes, ...], second: tuple[bytes, ...], is_connected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(*with_secrets(two_nodes(), first, second)) as [(_, got_one), (_, got_two)]:
+        if is_connected:
+            await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        else:
+            await until(lambda: caplog.text.count("different peer secrets") >= 2)
+            assert got_one.connected == got_two.connected == set()
+
+
+async def test_who_answers_without_the_secret_is_not_spoken_to(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else has taken the address of the other node, and welcomes whoever comes."""
+    config, other = with_secrets(two_nodes(), (SECRET,), (SECRET,))
+
+    def accept() -> FrameProtocol:
+        def answer(connection: FrameProtocol, message: Message | Append) -> None:
+            if isinstance(message, Hello):
+                connection.write([*encode(Challenge(bytes(NONCE_BYTES))), *encode(Welcome(2, "", "disk 2"))])
+
+        return FrameProtocol(answer)
+
+    server = await asyncio.get_running_loop().create_server(accept, other.listen.host, other.listen.port)
+    async with running(config) as [(_, received)]:
+        await until(lambda: "who answers there does not know the peer secret" in caplog.text)
+        assert received.connected == set()
+    server.close()
+
+
+async def test_a_node_of_an_earlier_protocol_is_told_so() -> None:
+    config = two_nodes()[0]
+    async with running(config), stranger(config) as (connection, answers):
+        connection.write(encode(Hello("shop", 2, 1, 2, "a")))
+        await until(connection.closed.done)
+        (answer,) = answers
+        assert isinstance(answer, Welcome)
+        assert (answer.node_id, answer.incarnation) == (0, ""), "nothing else is said to who has proven nothing"
+        named = f"node 2 runs KeelMQ 0.1.0 or an earlier one (peer protocol 2), this is KeelMQ {VERSION}"
+        assert named in answer.refusal
+
+
+async def test_connections_that_say_nothing_do_not_keep_others_out() -> None:
+    config = two_nodes()[0]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(config))
+        idle = [await stack.enter_async_context(stranger(config)) for _ in range(HANDSHAKES_MAX + 1)]
+        await until(lambda: any(connection.closed.done() for connection, _ in idle))
+        connection, answers = await stack.enter_async_context(stranger(config))
+        assert not (await introduce(connection, answers, hello_of())).refusal
 
 
 @pytest.mark.parametrize(
@@ -182,16 +353,15 @@ async def test_what_a_lost_disk_still_says_is_not_heard() -> None:
     """Found in review: bytes of a dead process arrived after its successor, with an empty disk, had been welcomed."""
     mine, theirs = two_nodes()
     theirs = msgspec.structs.replace(theirs, incarnation="new")
-    ghost = encode(Hello("shop", 2, 1, PROTOCOL, "old"))
+    ghost = hello_of(incarnation="old")
     async with running(mine) as [(_, received)], stranger(mine) as (connection, answers):
-        connection.write(ghost)
-        await until(lambda: len(answers) == 1)
+        await introduce(connection, answers, ghost)
         async with running(theirs) as [(two, _)]:
             await until(lambda: received.connected == {2} and two.is_connected(1))
             await until(connection.closed.done)  # superseded
             async with stranger(mine) as (again, answers_again):
-                again.write([*ghost, *encode(TimeoutNow(7))])
-                await until(lambda: len(answers_again) == 1)
+                await introduce(again, answers_again, ghost)
+                again.write(encode(TimeoutNow(7)))
                 two.send(1, TimeoutNow(8))  # lost, if the ghost has superseded it by now: then it dials again
                 await until(lambda: two.send(1, TimeoutNow(8)) and (2, TimeoutNow(8)) in received.messages)
             assert (2, TimeoutNow(7)) not in received.messages

@@ -7,7 +7,6 @@ import pytest
 
 from raft import transport
 from raft.config import PeerAddress, RaftConfig
-from raft.frames import FrameProtocol
 from raft.membership import Configuration, InForce, Member, Membership
 from raft.messages import TimeoutNow
 from tests.unit.raft.test_transport import running, two_nodes, until
@@ -120,14 +119,6 @@ async def test_a_peer_is_dialled_where_the_configuration_says() -> None:
         await until(lambda: got_one.connected == {2})
 
 
-@pytest.mark.parametrize("address", ["", "nowhere", "h:0x10", "h:65536", "h:999999", ":7091", "h:-1"])
-async def test_an_address_that_is_none_is_not_dialled(address: str) -> None:
-    first, _ = two_nodes()
-    async with running(without_peers(first)) as [(one, _)]:
-        one._welcome_guest(2, address, FrameProtocol(lambda connection, message: None))
-        assert not one._dialers
-
-
 async def test_a_host_that_is_no_name_does_not_end_the_dialling() -> None:
     first, _ = two_nodes()
     async with running(without_peers(first)) as [(one, _)]:
@@ -140,10 +131,10 @@ async def test_a_host_that_is_no_name_does_not_end_the_dialling() -> None:
 
 async def test_a_node_that_began_anew_is_no_part_of_what_its_old_disk_began(caplog: pytest.LogCaptureFixture) -> None:
     first, second = two_nodes()
-    began_anew = msgspec.structs.replace(without_peers(first), incarnation="second disk")
-    async with running(began_anew, without_peers(second)) as [(_, got_one), (two, got_two)]:
-        grown = msgspec.structs.replace(configuration(first, second), origin="first disk")
-        two.set_membership(Membership(InForce(10, grown)))
+    began_anew = msgspec.structs.replace(without_peers(first), cluster_uid="second disk")
+    member = msgspec.structs.replace(without_peers(second), cluster_uid="first disk")
+    async with running(began_anew, member) as [(_, got_one), (two, got_two)]:
+        two.set_membership(Membership(InForce(10, configuration(first, second))))
         await until(lambda: "start it with --join" in caplog.text)
         assert got_one.connected == got_two.connected == set()
         assert two.removed_by is None

@@ -6,7 +6,8 @@ import pytest
 import trustme
 
 from raft.config import RaftConfig, TlsConfig
-from raft.messages import TimeoutNow
+from raft.messages import TimeoutNow, make_append
+from store.record import Entry
 from tests.unit.raft.test_transport import running, two_nodes, until
 
 
@@ -28,6 +29,16 @@ async def test_peers_of_one_ca_talk(tmp_path: Path) -> None:
         await until(lambda: got_one.connected == {2} and got_two.connected == {1})
         one.send(2, TimeoutNow(3))
         await until(lambda: got_two.messages == [(1, TimeoutNow(3))])
+
+
+async def test_large_entries_go_in_pieces_through_tls(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    async with running(*(with_tls(config, tmp_path, ca) for config in two_nodes())) as [(one, got_one), (_, got_two)]:
+        await until(lambda: got_one.connected == {2} and got_two.connected == {1})
+        payload = bytes(range(256)) * 40_000
+        assert one.send(2, make_append(2, 7, 2, 6, [Entry(payload, 8, 2, 1, 0)]))
+        await until(lambda: len(got_two.messages) == 1)
+        assert got_two.messages[0][1].entries[0].payload == payload
 
 
 async def test_peer_of_another_ca_is_kept_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ Average, circle and consistent hash are those of RocketMQ 5 (AllocateMessageQueu
 """
 
 import bisect
+import random
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import md5
 
@@ -116,3 +117,34 @@ def test_the_figures_of_the_page() -> None:
         spread(after),
     )
     assert figures == {"average": (3, 1), "circle": (12, 1), "consistent_hash": (0, 5), "sticky": (0, 1)}
+
+
+def as_it_was(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> Assignment:
+    """The one here as it was written first: logs replay by it."""
+    wanted = set(queues)
+    kept = {member: sorted(queue for queue in held[member] if queue in wanted) for member in held}
+    share, larger = divmod(len(wanted), len(held))
+    assigned: Assignment = {}
+    for rank, member in enumerate(sorted(kept, key=lambda name: (-len(kept[name]), name))):
+        assigned[member] = kept[member][: share + (rank < larger)]
+    room = {
+        member: share + (rank < larger) - len(assigned[member])
+        for rank, member in enumerate(sorted(kept, key=lambda name: (-len(kept[name]), name)))
+    }
+    free = iter(sorted(wanted.difference(*assigned.values())))
+    return {
+        member: sorted([*assigned[member], *(next(free) for _ in range(room[member]))]) for member in sorted(assigned)
+    }
+
+
+def test_whatever_was_held_before_the_outcome_is_what_it_always_was() -> None:
+    random.seed(11)
+    for _ in range(500):
+        topics = random.sample("abcdefgh", random.randrange(1, 6))
+        queues = [(topic, queue) for topic in sorted(topics) for queue in range(random.randrange(0, 9))]
+        held: Assignment = {f"m{number}": [] for number in random.sample(range(12), random.randrange(1, 7))}
+        for topic in "abcdefghi":
+            for queue in range(10):
+                if random.random() < 0.5:
+                    random.choice(list(held.values())).append((topic, queue))
+        assert assign(held, queues) == as_it_was(held, queues)

@@ -143,4 +143,5 @@ def test_commit_log_and_hard_state_on_a_real_disk(tmp_path: Path) -> None:
     log.close()
     state = HardState(DISK, str(tmp_path / "hard_state"))
     assert (state.term, state.voted_for) == (3, 1)
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
+    kept = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    assert kept == ["hard_state.tmp"], "the room for the next one, and nothing else"

@@ -136,6 +136,7 @@ def test_full_disk_changes_nothing_and_passes() -> None:
     disk = sim_disk()
     state = HardState(disk, PATH)
     state.set(3, 1)
+    disk.unlink(TEMPORARY)
     disk.capacity_bytes = FILE_BYTES
     with pytest.raises(DiskFull):
         state.set(4, 2)
@@ -143,6 +144,19 @@ def test_full_disk_changes_nothing_and_passes() -> None:
     disk.capacity_bytes = None
     state.set(4, 2)
     assert loaded(disk) == (4, 2)
+
+
+def test_new_terms_are_noted_on_a_disk_that_something_else_has_filled() -> None:
+    disk = sim_disk()
+    state = HardState(disk, PATH)
+    state.set(3, 1)
+    disk.capacity_bytes = 2 * FILE_BYTES  # what is there: the state, and the room for the next one
+    for term in range(4, 9):
+        state.set(term, None)
+        state.set(term, 2)
+        assert loaded(disk) == (term, 2)
+    disk.lose_power()
+    assert loaded(disk) == (8, 2)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

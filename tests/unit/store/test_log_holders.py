@@ -44,6 +44,7 @@ from store.limits import (
 from store.log_references import Holder
 from store.pop_results import Popped
 from store.retention_results import ExpiredQueue, Released
+from store.walks import to_the_end
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, header, prepare, produce
 
@@ -72,9 +73,11 @@ def settle(replica: Replica, at_ms: int) -> None:
     """What the leader's retention service does, until it finds nothing more to do."""
     replica.now_ms = max(replica.now_ms, at_ms)
     machine = replica.machine
-    while (queues := machine.expired_queues(replica.now_ms, 9)) or machine.has_expired_others(replica.now_ms):
+    while (queues := list(filter(None, machine.expired_queues(replica.now_ms)))) or machine.has_expired_others(
+        replica.now_ms
+    ):
         replica.one(ExpireMessages(tuple(queues), 100))
-    while (topics := machine.releasable(replica.now_ms, 9)) or machine.has_dropped_timers:
+    while (topics := list(filter(None, machine.releasable(replica.now_ms)))) or machine.has_dropped_timers:
         assert isinstance(replica.one(ReleaseMessages(tuple(topics), 100)), Released)
     assert_references_hold(replica.index, 1)
 
@@ -159,13 +162,13 @@ def test_each_holder_lets_go_at_its_moment_and_not_before(exact: Replica, case: 
         exact.one(step)
     far_ms = 1_000 + 39 * DAY_MS
     settle(exact, 1_000)
-    assert exact.machine.log_holders()[0].holder in (case.kind, Holder.MESSAGE)
+    assert to_the_end(exact.machine.find_log_holders())[0].holder in (case.kind, Holder.MESSAGE)
     gone = exact.machine.queue_ranges("orders")[0].min_offset
     assert gone == 0
     last_ms = min(far_ms, (case.until_ms or far_ms + 1) - 1)
     if not case.end:
         assert holds(exact, last_ms)
-        assert [each.holder for each in exact.machine.log_holders()] == [case.kind]
+        assert [each.holder for each in to_the_end(exact.machine.find_log_holders())] == [case.kind]
         exact.reopen()
         assert holds(exact, last_ms)
         assert not holds(exact, last_ms + 1)
@@ -173,7 +176,7 @@ def test_each_holder_lets_go_at_its_moment_and_not_before(exact: Replica, case: 
     # while the row of the topic is there it holds too; when it is gone, the holder is alone
     alone_ms = 1_000 + KEPT_MS if case.kind is not Holder.MESSAGE else 1_000
     assert holds(exact, alone_ms)
-    assert [each.holder for each in exact.machine.log_holders()] == [case.kind]
+    assert [each.holder for each in to_the_end(exact.machine.find_log_holders())] == [case.kind]
     for step in case.end:
         assert not isinstance(exact.one(step), Refused)
     if case.left_ms:
@@ -226,12 +229,12 @@ def test_only_what_is_processed_goes_from_the_retries(exact: Replica) -> None:
         exact.one(given_back("orders", offset))
     exact.one(processed(1))
     expected = Released((ExpiredQueue(RETRY, 0, 2, 2),), 0)
-    assert exact.machine.releasable(exact.now_ms, 9) == [RETRY]
+    assert list(filter(None, exact.machine.releasable(exact.now_ms))) == [RETRY]
     assert exact.one(ReleaseMessages((RETRY,), 100)) == expected
     assert exact.machine.row_of(RETRY, 0, 1) is None
     assert exact.machine.row_of(RETRY, 0, 2) is not None
     assert exact.one(ReleaseMessages((RETRY, DLQ, "orders", "gone"), 100)) == Released((), 0)
-    assert exact.machine.releasable(exact.now_ms, 9) == []
+    assert list(filter(None, exact.machine.releasable(exact.now_ms))) == []
 
 
 def test_an_entry_releases_no_more_than_it_says(exact: Replica) -> None:

@@ -44,7 +44,7 @@ def test_layout_is_the_documented_one() -> None:
     assert data[8:40] == numbers
     watermarks.note_marks({2: PeerMark("d", 7, 6, 4)})
     data = disk.read_bytes(PATH)
-    body = bytes.fromhex("91" "92" "02" "94" "a164" "07" "06" "04")  # fmt: skip
+    body = bytes.fromhex("91" "92" "02" "95" "a164" "07" "06" "04" "90")  # fmt: skip
     assert data[4096:4108] == b"KMQW" + bytes.fromhex("01000000") + len(body).to_bytes(4, "little")
     assert data[4108 : 4108 + len(body)] == body
 

@@ -1,0 +1,160 @@
+"""The application's functions that the SDK calls: checked when they are given, plain ones run in worker threads.
+
+A plain function cannot be cancelled. So a consumer's or a check's keeps its place until it has returned: no two calls
+that have to be one after the other ever run at the same time.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import Any, Final, Protocol, TypeVar
+
+from keelmq.errors import InvalidRequest
+
+A = TypeVar("A", contravariant=True)
+
+HAVE_YIELD: Final = (inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+"""Whether a function has a `yield`."""
+
+SIGNATURE_OF_BUILTINS: Final = (ValueError, TypeError)
+"""What `inspect.signature` raises for a callable that does not tell what it takes."""
+
+
+class AsyncCall(Protocol[A]):
+    def __call__(self, argument: A, /) -> Awaitable[Any]: ...
+
+
+def check_function(name: str, function: object) -> None:
+    """Raises InvalidRequest for what cannot be called with one argument, or would do nothing when it is."""
+    if not callable(function) or inspect.isclass(function):
+        raise InvalidRequest("invalid_request", f"{name}: give a function, not {_described(function)}")
+    if any(has_yield(each) for each in (function, _called(function)) for has_yield in HAVE_YIELD):
+        detail = f"{name}: {_described(function)} has a yield, so calling it would run nothing"
+        raise InvalidRequest("invalid_request", detail)
+    try:
+        signature = inspect.signature(function)
+    except SIGNATURE_OF_BUILTINS:
+        return
+    try:
+        signature.bind(None)
+    except TypeError as exc:
+        detail = f"{name}: {_described(function)} is called with one argument, and takes {signature}: {exc}"
+        raise InvalidRequest("invalid_request", detail) from None
+
+
+def check_plain_function(name: str, function: object) -> None:
+    """Of two arguments, and called on the event loop: it must not wait. Raises InvalidRequest."""
+    if not callable(function) or is_async(function):
+        raise InvalidRequest("invalid_request", f"{name}: give a plain function (def), not {_described(function)}")
+
+
+def is_async(function: object) -> bool:
+    """Whether it is known to return an awaitable when it is called; a lambda may do so all the same."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
+
+
+class WorkerThreads:
+    """At most `threads_max` plain functions at a time; the others wait for their turn. `close` it.
+
+    The interpreter waits at its end for functions that still run.
+    """
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads_max = threads_max
+        self._executor: ThreadPoolExecutor | None = None
+        self._places = asyncio.Semaphore(threads_max)
+
+    @asynccontextmanager
+    async def place(self) -> "AsyncIterator[Place]":
+        """A thread for one call, which a cancellation abandons: it is free again when the function has returned."""
+        await self._places.acquire()
+        place = Place(self)
+        try:
+            yield place
+        finally:
+            place.when_returned(self._places.release)
+
+    def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
+        """`function` as it is if it is async; otherwise a call of it in a thread, in the caller's context. What a plain
+        function returns is awaited if it can be.
+
+        A call that is cancelled goes on until the function has returned, and has its result then.
+        """
+        if is_async(function):
+            return function
+
+        async def call(argument: A) -> Any:
+            returned = self.run(function, argument)
+            while not returned.done():
+                try:
+                    await asyncio.wait([returned])
+                except asyncio.CancelledError:
+                    continue
+            result = returned.result()
+            return await result if inspect.isawaitable(result) else result
+
+        return call
+
+    def close(self) -> None:
+        """Nobody is waited for."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+            self._executor = None
+
+    def run(self, function: Callable[[A], Any], argument: A) -> "asyncio.Future[Any]":
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self._threads_max, thread_name_prefix="keelmq")
+        return asyncio.get_running_loop().run_in_executor(
+            self._executor, copy_context().run, _without_stop_iteration, function, argument
+        )
+
+
+class Place:
+    """Of one call; see `WorkerThreads.place`."""
+
+    def __init__(self, threads: WorkerThreads) -> None:
+        self._threads = threads
+        self._returned: asyncio.Future[Any] | None = None
+
+    def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
+        """As that of the threads, but a call that is cancelled ends at once, and the function runs on unheeded."""
+        if is_async(function):
+            return function
+
+        async def call(argument: A) -> Any:
+            self._returned = self._threads.run(function, argument)
+            result = await asyncio.shield(self._returned)
+            return await result if inspect.isawaitable(result) else result
+
+        return call
+
+    def when_returned(self, then: Callable[[], None]) -> None:
+        """Calls `then` once no function runs for this call any more."""
+        if self._returned is None or self._returned.done():
+            then()
+        else:
+            self._returned.add_done_callback(lambda _: then())
+
+
+def _without_stop_iteration(function: Callable[[A], Any], argument: A) -> Any:
+    try:
+        return function(argument)
+    except StopIteration as exc:  # a future cannot carry it: whoever awaits would wait for ever
+        raise RuntimeError("the function raised StopIteration") from exc
+
+
+def _called(function: object) -> object:
+    """What a call of an object runs."""
+    return getattr(type(function), "__call__", None)  # noqa: B004
+
+
+def _described(function: object) -> str:
+    name = getattr(function, "__qualname__", None)
+    if inspect.isclass(function):
+        return f"the class {name}"
+    if name is not None:
+        return f"{'async def' if inspect.iscoroutinefunction(function) else 'def'} {name}"
+    return f"an object of type {type(function).__name__}"

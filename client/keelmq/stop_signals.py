@@ -1,0 +1,76 @@
+"""SIGTERM and SIGINT end a consumer's `run` in order, where nobody else has said what they do."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+log = logging.getLogger("keelmq")
+
+_UNHANDLED: Final = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""What a signal does in a Python program that has not said anything about it."""
+
+
+class _Handled:
+    """Of one loop: what is called at a signal, and the signals that are handled for it."""
+
+    def __init__(self) -> None:
+        self.stops: list[Callable[[], object]] = []
+        self.signals: list[signal.Signals] = []
+
+
+_handled: Final[dict[asyncio.AbstractEventLoop, _Handled]] = {}
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Within the block, the first SIGTERM or SIGINT calls `stop`; the second does what it always did.
+
+    Only in the main thread, only for signals that still have Python's own handlers, and only on a loop that can. Of
+    several blocks in one loop all are called.
+    """
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = _handled.get(loop)
+    if handled is None:
+        handled = _handled[loop] = _Handled()
+        for number, unhandled in _UNHANDLED.items():
+            if signal.getsignal(number) == unhandled:
+                _handle(loop, number, handled)
+    handled.stops.append(stop)
+    try:
+        yield
+    finally:
+        handled.stops.remove(stop)
+        if not handled.stops:
+            _let_go(loop, handled)
+            del _handled[loop]
+
+
+def _handle(loop: asyncio.AbstractEventLoop, number: signal.Signals, handled: _Handled) -> None:
+    try:
+        loop.add_signal_handler(number, _on_signal, loop, number)
+    except (NotImplementedError, RuntimeError, ValueError) as exc:
+        log.debug("%s is not handled here: %s", number.name, exc)
+    else:
+        handled.signals.append(number)
+
+
+def _on_signal(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
+    handled = _handled.get(loop)
+    if handled is not None:
+        log.info("%s: closing", number.name)
+        _let_go(loop, handled)
+        for stop in handled.stops:
+            stop()
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, handled: _Handled) -> None:
+    """Python's own handlers are back."""
+    while handled.signals:
+        loop.remove_signal_handler(handled.signals.pop())

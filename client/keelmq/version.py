@@ -1,0 +1,5 @@
+"""The version of the SDK and of the `keelmq` command."""
+
+from typing import Final
+
+VERSION: Final = "0.2.0"

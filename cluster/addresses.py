@@ -1,0 +1,99 @@
+"""Addresses and URLs as operators write them: in the configuration of a node, and when nodes are added or moved."""
+
+import re
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from raft.membership import NODE_ID_MAX
+
+DIGITS_MAX: Final = 10
+HOST_LENGTH_MAX: Final = 253
+
+_NOT_IN_URL: Final = re.compile(r"[^!-~]|[?#@\\]")
+"""Also what urlsplit takes out in silence: white space and control characters."""
+_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the option and its source."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Peer(NamedTuple):
+    """One node of the cluster: where it speaks Raft and where clients reach its HTTP API."""
+
+    node_id: int
+    address: Address
+    url: str
+
+
+def parse_address(text: str, option: str) -> Address:
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = _number(port)
+    if not separator or not _is_host(host) or number is None or not 1 <= number <= 65535:
+        raise ConfigError(f"{option}: {text!r} is not HOST:PORT")
+    return Address(host, number)
+
+
+def _number(text: str) -> int | None:
+    """Of plain digits; int() would take signs and other alphabets too, and raise for thousands of digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
+
+
+def parse_url(text: str, option: str) -> str:
+    """The URL without a trailing slash; it must be http(s)://host[:port]."""
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
+    except ValueError:
+        valid = False
+    else:
+        valid = valid and parts.path in ("", "/") and not _NOT_IN_URL.search(text)
+    if not valid:
+        raise ConfigError(f"{option}: {text!r} is not a URL of the form http://host:port")
+    return text.rstrip("/")
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of whoever uses it: one can listen there, and not be reached."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def _is_host(text: str) -> bool:
+    """An IP address, or a name that a resolver takes; what ends in a number it may take for an address."""
+    if _NOT_IN_URL.search(text):
+        return False
+    try:
+        ip_address(text)
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        named = len(text) <= HOST_LENGTH_MAX and all(_LABEL.fullmatch(label) for label in labels)
+        return named and not _NUMBER.fullmatch(labels[-1])
+    return True
+
+
+def parse_peer(text: str) -> Peer:
+    """`ID=HOST:PORT=URL`; ConfigError says what is wrong with it."""
+    parts = text.split("=", 2)
+    node_id = _number(parts[0])
+    if len(parts) != 3 or not node_id or node_id > NODE_ID_MAX:
+        raise ConfigError(
+            f"peers: {text!r} is not ID=HOST:PORT=URL with an ID from 1 to {NODE_ID_MAX}, "
+            "as in 1=10.0.0.1:7091=http://10.0.0.1:7081"
+        )
+    return Peer(node_id, parse_address(parts[1], "peers"), parse_url(parts[2], "peers"))

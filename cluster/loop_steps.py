@@ -1,0 +1,115 @@
+"""For tests: an event loop that knows how much processor time each of its steps takes, and says which one took long.
+
+Nobody else is served while a step runs, so none may take long. Processor time of the loop's thread is measured, not
+time on the wall: a machine with other work to do makes no step longer. It is asyncio's own loop in Python, several
+times slower than the one that nodes use otherwise.
+"""
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+FRAMES_MAX: Final = 25
+"""The innermost of the stack that is logged."""
+NAME_LENGTH_MAX: Final = 300
+
+
+class StepMeter:
+    """Measures the steps of one loop, in its thread; a thread of its own looks what long ones are doing.
+
+    A garbage collection is not counted: it comes to whoever makes the last of 50,000 objects, most of them others'.
+    """
+
+    def __init__(self, bound_ms: int) -> None:
+        self.bound_ms = bound_ms
+        self.longest_ms = 0.0
+        self.long_steps = 0
+        """Those that took longer than `bound_ms`."""
+        self._step = 0
+        self._is_running = False
+        self._loop_thread = threading.get_ident()
+        self._seen: tuple[int, str] = (0, "")
+        self._collection_begun_s = 0.0
+        self._collecting_s = 0.0
+        gc.callbacks.append(self._on_collection)
+        threading.Thread(target=self._look, name="loop-steps", daemon=True).start()
+
+    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """One step of the loop."""
+        self._loop_thread = threading.get_ident()
+        self._step += 1
+        self._is_running = True
+        self._collecting_s = 0.0
+        begun_s = time.thread_time()
+        try:
+            callback(*arguments)
+        finally:
+            took_ms = (time.thread_time() - begun_s - self._collecting_s) * 1000
+            self._is_running = False
+            self.longest_ms = max(self.longest_ms, took_ms)
+            if took_ms > self.bound_ms:
+                self._tell(took_ms, callback)
+
+    def _on_collection(self, phase: str, _: object) -> None:
+        if threading.get_ident() == self._loop_thread:
+            if phase == "start":
+                self._collection_begun_s = time.thread_time()
+            else:
+                self._collecting_s += time.thread_time() - self._collection_begun_s
+
+    def _tell(self, took_ms: float, callback: Callable[..., object]) -> None:
+        self.long_steps += 1
+        step, stack = self._seen
+        where = f", among other things here:\n{stack}" if step == self._step else ""
+        name = repr(getattr(callback, "__self__", callback))[:NAME_LENGTH_MAX]
+        logger.error("a step of the event loop took %.0f ms of processor time: %s%s", took_ms, name, where)
+
+    def _look(self) -> None:
+        before = 0
+        while True:
+            time.sleep(self.bound_ms / 2000)
+            step = self._step if self._is_running else 0
+            if step and step == before:
+                frame = sys._current_frames().get(self._loop_thread)
+                frames = traceback.extract_stack(frame)[-FRAMES_MAX:]
+                self._seen = step, "".join(traceback.format_list(frames)).rstrip()
+            before = step
+
+
+class MeasuredEventLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop; everything it calls is a step of `meter`."""
+
+    def __init__(self, bound_ms: int) -> None:
+        self.meter = StepMeter(bound_ms)
+        super().__init__()
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        return super().call_soon(self.meter.run, callback, *args, context=context)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        return super().call_soon_threadsafe(self.meter.run, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return super().call_at(when, self.meter.run, callback, *args, context=context)
+
+    # Transports of this loop use these two, and nothing public, to hear of their sockets.
+
+    def _add_reader(self, fd: Any, callback: Any, *args: Any) -> Any:
+        return super()._add_reader(fd, self.meter.run, callback, *args)  # type: ignore[misc]
+
+    def _add_writer(self, fd: Any, callback: Any, *args: Any) -> Any:
+        return super()._add_writer(fd, self.meter.run, callback, *args)  # type: ignore[misc]
+
+
+def running_meter() -> StepMeter | None:
+    """That of the running loop, if it measures its steps."""
+    loop = asyncio.get_running_loop()
+    return loop.meter if isinstance(loop, MeasuredEventLoop) else None

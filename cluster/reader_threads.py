@@ -1,0 +1,87 @@
+"""Threads that read the log, so that the loop does not wait for a disk.
+
+A reader (one request, one page of a background service) has one step under way at a time, and a step is small: the
+queue is first in, first out, so each reader gets one step for each of the others'.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+READER_THREADS: Final = 2
+"""Of one pool. One that waits for a bad sector does not keep the others waiting."""
+
+T = TypeVar("T")
+
+
+class ReaderPool(Protocol):
+    """Runs steps of readers beside the loop."""
+
+    async def run(self, step: Callable[[], T]) -> T:
+        """What `step` returns or raises. A caller that is cancelled waits no more; a step that has not begun then
+        never does.
+        """
+        ...
+
+    def stop(self) -> None:
+        """No step begins any more."""
+        ...
+
+
+class ReaderThreads:
+    """The real pool. Made, and used, on the loop; the threads, whose names begin with `name`, start with the first
+    step.
+    """
+
+    def __init__(self, name: str = "log-reader", threads: int = READER_THREADS) -> None:
+        self._name = name
+        self._size = threads
+        self._steps: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+
+    async def run(self, step: Callable[[], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._stopped:
+            raise asyncio.CancelledError
+        if not self._threads:
+            self._start()
+        self._steps.put((future, step))
+        return await future
+
+    def stop(self) -> None:
+        """The threads end behind their present step; nobody waits for them, since a disk may hang for long."""
+        self._stopped = True
+        for _ in self._threads:
+            self._steps.put(None)
+
+    def _start(self) -> None:
+        for number in range(self._size):
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (item := self._steps.get()) is not None:
+            future, step = item
+            if self._stopped or future.cancelled():
+                continue
+            result, error = None, None
+            try:
+                result = step()
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():  # cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

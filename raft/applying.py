@@ -1,0 +1,28 @@
+"""Applies committed entries, and has the index brought to disk as often as applying again what it lacks would last."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from store.record import Entry
+from store.state_machine import StateMachine
+
+FLUSH_WORK_MS = 500
+"""The index is brought to disk after this processor time of apply; a restart takes about as long to apply again what is
+not there. Entries do not tell: one costs 20 microseconds, another a millisecond."""
+
+
+class Applying:
+    """What the handlers apply with. `worked_s` is the processor time of this process."""
+
+    def __init__(self, state_machine: StateMachine, worked_s: Callable[[], float]) -> None:
+        self._state_machine = state_machine
+        self._worked_s = worked_s
+        self._unflushed_s = 0.0
+
+    def __call__(self, entries: Sequence[Entry], may_go_on: Callable[[], bool]) -> list[Any]:
+        begun_s = self._worked_s()
+        results = self._state_machine.apply(entries, may_go_on)
+        self._unflushed_s += self._worked_s() - begun_s
+        if self._unflushed_s >= FLUSH_WORK_MS / 1000 and self._state_machine.begin_flush():
+            self._unflushed_s = 0.0
+        return results

@@ -1,0 +1,111 @@
+"""What this node sends to one peer: both lanes, as one connection that stands or falls."""
+
+from collections.abc import Callable
+
+from raft.errors import ProtocolError
+from raft.frames import FrameProtocol
+from raft.lanes import ARRIVED_BYTES, DATA, DataLane
+from raft.library import now
+from raft.messages import Append, Arrived, Message, encode
+
+UNSENT_CONTROL_BYTES_MAX = 1024 * 1024
+"""Beyond this much in the control lane's buffer, messages are dropped: that peer reads nothing."""
+WAITING_DATA_BYTES_MAX = 96 * 1024 * 1024
+"""The same for data: more than a full lane and the largest entry."""
+SIGN_INTERVAL_S = 0.05
+"""The handlers, whom it concerns as a sign of life only, are told of arrivals this often."""
+
+
+class Outgoing:
+    """Loop-only. Both connections have been welcomed by the same disk; who owns it closes both when one has ended."""
+
+    def __init__(
+        self,
+        control: FrameProtocol,
+        data: FrameProtocol,
+        election_timeout_ms: int,
+        level: int,
+        on_sign: Callable[[Arrived], None],
+    ) -> None:
+        """`level`: the highest feature level that the peer knows; it is sent nothing above that."""
+        self._control, self._data, self._level = control, data, level
+        self._lane = DataLane(data.write, election_timeout_ms)
+        self._on_sign = on_sign
+        self._sign_term, self._sign_at_s = 0, float("-inf")
+        data.on_message = self._on_arrived
+
+    def send(self, message: Message | Append, lane: int) -> bool:
+        """Whether the message was handed over; the payloads stay the caller's, unchanged until sent."""
+        if lane == DATA:
+            if self._lane.waiting_bytes > WAITING_DATA_BYTES_MAX:
+                return False
+            self._lane.send(encode(message, self._level))
+            return True
+        if self._control.unsent_bytes > UNSENT_CONTROL_BYTES_MAX:
+            return False
+        self._control.write(encode(message, self._level))
+        return True
+
+    @property
+    def data_waits(self) -> bool:
+        return self._lane.waiting_bytes > 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._lane.is_full
+
+    def drop_waiting(self) -> None:
+        self._lane.drop_waiting()
+
+    def close(self) -> None:
+        """What was sent by the control lane still leaves; data would keep a slow link busy for nobody."""
+        self._control.close()
+        self._data.abort()
+
+    def _on_arrived(self, _: FrameProtocol, message: Message | Append) -> None:
+        if not isinstance(message, Arrived):
+            raise ProtocolError("only what has arrived comes back on a data lane")
+        self._lane.arrived(message.total_bytes)
+        if message.term > self._sign_term or now() - self._sign_at_s >= SIGN_INTERVAL_S:
+            self._sign_term, self._sign_at_s = message.term, now()
+            self._on_sign(message)
+
+
+class LanedSender:
+    """The part of a transport that sends; `outgoing` has an entry for each peer that is connected."""
+
+    outgoing: dict[int, Outgoing]
+
+    def send_by(self, lane: int, peer: int, message: Message | Append) -> bool:
+        outgoing = self.outgoing.get(peer)
+        return outgoing is not None and outgoing.send(message, lane)
+
+    def send_behind(self, peer: int, message: Message | Append) -> bool:
+        return self.send_by(DATA, peer, message)
+
+    def data_waits(self, peer: int) -> bool:
+        return peer in self.outgoing and self.outgoing[peer].data_waits
+
+    def is_full(self, peer: int) -> bool:
+        return peer in self.outgoing and self.outgoing[peer].is_full
+
+    def drop_waiting(self, peer: int) -> None:
+        if peer in self.outgoing:
+            self.outgoing[peer].drop_waiting()
+
+
+class Arriving:
+    """The receiving end of a data lane: says what has arrived, whole messages or not."""
+
+    def __init__(self, connection: FrameProtocol, on_data_arrives: Callable[[], int | None]) -> None:
+        """`on_data_arrives()` notes the sign of life and returns the term to answer in, or None: say nothing."""
+        self._on_data_arrives = on_data_arrives
+        self._reported_bytes = 0
+        self._connection = connection
+
+    def __call__(self, total_bytes: int) -> None:
+        if total_bytes - self._reported_bytes >= ARRIVED_BYTES:
+            self._reported_bytes = total_bytes
+            term = self._on_data_arrives()
+            if term is not None:
+                self._connection.write(encode(Arrived(term, total_bytes)))

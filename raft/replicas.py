@@ -1,0 +1,338 @@
+"""Which replicas differ: every node compares itself with every other one (docs/decisions.md, 27).
+
+Each `Vitals` says up to which entry its sender has applied, and the hashes of its log and its state there. The receiver
+compares them with its own at the same entry, at once or when it has applied as far. Who is contradicted by voters that
+agree with each other and are a majority is the one that differs. Where neither side is a majority nobody knows, and all
+say so.
+
+A difference, once there, stays in the hashes, so that the first entry that differs is found by bisection: `Compare`
+asks for the hashes at some entries, `Compared` brings them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from raft.library import now
+from raft.membership import Membership
+from raft.messages import AGREES_MAX, COMPARED_MAX, Compare, Compared, Comparison, ReplicaState, StateAt
+from store.commit_log import CommitLog
+from store.differs import Difference
+from store.record_chain import Link
+from store.state_history import HASH_KIND, StateDigest, StateHistory
+
+log = logging.getLogger(__name__)
+
+FRESH_INTERVALS: Final = 5
+"""What another node said counts for this number of intervals between two `Vitals`."""
+ASK_AGAIN_INTERVALS: Final = 2
+"""A question for hashes that was not answered is asked again after this number of intervals."""
+
+
+class Doubt(NamedTuple):
+    """Another node that this one is known to differ from."""
+
+    node_id: int
+    difference: Difference
+    is_settled: bool
+    """Whether it is the other one that differs, by a majority or its own word; nobody knows otherwise."""
+
+
+class _Peer:
+    """What is known of another node since it connected."""
+
+    def __init__(self) -> None:
+        self.incarnation = ""
+        self.said: ReplicaState | None = None
+        self.heard_s = float("-inf")
+        self.pending: StateAt | None = None
+        """Its state at an entry that is not applied here yet."""
+        self.agreed = 0
+        """The last entry at which it is known to be equal."""
+        self.difference: Difference | None = None
+        self.asked: tuple[int, ...] = ()
+        self.asked_s = float("-inf")
+
+
+class Replicas:
+    """Loop-only. Without a `history` (of the state machine that is fed) there is nothing to compare.
+
+    `send` is for messages to other nodes. Whoever owns it acts upon `difference`, durably.
+    """
+
+    def __init__(
+        self, node_id: int, commit_log: CommitLog, membership: Membership, interval_ms: int, send: Callable[..., None]
+    ) -> None:
+        self.history: StateHistory | None = None
+        self.difference: Difference | None = None
+        """How this node differs from a majority of the voters; None while it is not known to. Never taken back."""
+        self.against: tuple[int, ...] = ()
+        """The nodes that agree with each other and not with this one."""
+        self.is_suspect = False
+        """It differs, or another node does that is not known to be the one that differs: it may lead, and serve nothing
+        else."""
+        self.is_leaving = False
+        """This copy is about to be given up: the others are told that it does not vote, so that none of them counts on
+        it for giving up its own.
+        """
+        self._node_id = node_id
+        self._log = commit_log
+        self._membership = membership
+        self.interval_s = interval_ms / 1000
+        self._send = send
+        self._peers: dict[int, _Peer] = {}
+
+    @property
+    def differs(self) -> bool:
+        """Whether this node is the one that differs."""
+        return self.difference is not None
+
+    # --- what nodes tell each other ------------------------------------------------------------------------------
+
+    def state(self, *, votes: bool) -> ReplicaState | None:
+        """What this node tells the others of itself."""
+        if self.history is None:
+            return None
+        agrees = tuple(self.agreed_with().items())
+        difference = self.difference
+        return ReplicaState(
+            HASH_KIND,
+            self._at(self.history.now),
+            votes and not self.is_leaving,
+            agrees[:AGREES_MAX],
+            0 if difference is None else max(difference.index, 1),
+        )
+
+    def met(self, peer: int, incarnation: str) -> None:
+        """The peer is connected anew: what is known of another disk of its does not concern this one."""
+        known = self._peers.get(peer)
+        if known is None or known.incarnation not in ("", incarnation):
+            known = self._peers[peer] = _Peer()
+        known.incarnation = incarnation
+        known.pending, known.asked = None, ()
+
+    def parted(self, peer: int) -> None:
+        """The connection is lost: what the peer holds may be gone."""
+        if peer in self._peers:
+            self._peers[peer].heard_s = float("-inf")
+
+    def hear(self, peer: int, said: ReplicaState | None) -> None:
+        known = self._peers.setdefault(peer, _Peer())
+        known.heard_s = now()
+        known.said = said
+        if said is not None and said.differs_from and known.difference is None:  # by its own word
+            known.difference = Difference(said.differs_from, 0, records=False)
+        if said is not None and said.kind == HASH_KIND and known.pending is None:
+            known.pending, known.asked_s = said.at, now()
+        self.look()
+
+    def on_message(self, peer: int, message: Comparison) -> None:
+        if isinstance(message, Compare):
+            self._on_compare(peer, message)
+        else:
+            self._on_compared(peer, message)
+
+    def _on_compare(self, peer: int, message: Compare) -> None:
+        history = self.history
+        found = [history.at(index) for index in message.indexes] if history is not None else []
+        states = [self._at(digest) for digest in found if digest is not None]
+        known = {state.index for state in states}
+        chained = [(index, self._link(index)) for index in message.indexes if index not in known]
+        states += [StateAt(index, b"", -1, 0, link) for index, link in chained if link is not None]
+        self._send(peer, Compared(HASH_KIND, tuple(states)))
+
+    def _on_compared(self, peer: int, message: Compared) -> None:
+        """Narrows the difference down, and asks on."""
+        known = self._peers.get(peer)
+        if known is None or message.kind != HASH_KIND or not known.asked:
+            return
+        asked, known.asked = known.asked, ()
+        difference = known.difference
+        if difference is None:
+            for state in message.states:
+                if state.index in asked:
+                    self._note(peer, known, state)
+            return
+        for state in sorted(message.states, key=lambda each: each.index):
+            if state.index not in asked or not difference.agreed < state.index < difference.index:
+                continue
+            verdict = self._compare(state, records=difference.records)
+            if verdict is None:
+                difference = Difference(difference.index, state.index, difference.records)
+            elif verdict:
+                difference = Difference(state.index, difference.agreed, difference.records)
+                break
+        if difference != known.difference:
+            known.difference = difference
+            self._bisect(peer, known)
+
+    # --- what comes of it ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Compare what can be compared by now, and draw the conclusion."""
+        for peer in [each for each in self._peers if self._membership.current.find(each) is None]:
+            if not self._is_fresh(self._peers[peer]):
+                del self._peers[peer]  # it was removed
+        for peer, known in self._peers.items():
+            pending = known.pending
+            if pending is not None and self.history is not None and pending.index <= self.history.now.index:
+                known.pending = None
+                self._note(peer, known, pending)
+            if now() - known.asked_s > ASK_AGAIN_INTERVALS * self.interval_s:
+                self._ask(peer, known)
+        if any(known.difference is not None for known in self._peers.values()):
+            self._judge()
+        self.is_suspect = self.differs or any(not doubt.is_settled for doubt in self.doubts())
+
+    def contradicted(self, peer: int, difference: Difference) -> None:
+        """By the peer, which leads, in records that this node knows to be committed."""
+        known = self._peers.setdefault(peer, _Peer())
+        if known.difference is None:
+            log.error("node %d and this one differ: %s", peer, difference)
+            known.difference = difference
+            self._judge()
+
+    def doubts(self) -> list[Doubt]:
+        """The other nodes that this one differs from, while it is not known to be the one that differs."""
+        if self.differs:
+            return []
+        found = []
+        for peer, known in sorted(self._peers.items()):
+            if known.difference is not None:
+                found.append(Doubt(peer, known.difference, self._is_settled(known)))
+        return found
+
+    def holders(self, since_s: float = float("-inf")) -> set[int]:
+        """Voters that were heard lately, and since then, would vote, and do not differ: they hold what is committed."""
+        return {
+            peer
+            for peer in self._membership.current.voters - {self._node_id}
+            if (known := self._peers.get(peer)) is not None
+            and self._is_fresh(known)
+            and known.heard_s > since_s
+            and known.said is not None
+            and known.said.votes
+            and not known.said.differs_from
+        }
+
+    def agreed_with(self) -> dict[int, int]:
+        """The last entry at which each other node was found equal to this one."""
+        return {
+            peer: known.agreed
+            for peer, known in sorted(self._peers.items())
+            if known.agreed and known.difference is None
+        }
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _is_fresh(self, known: _Peer) -> bool:
+        return now() - known.heard_s <= FRESH_INTERVALS * self.interval_s
+
+    def _is_settled(self, known: _Peer) -> bool:
+        if known.said is not None and known.said.differs_from:
+            return True
+        assert known.difference is not None
+        agreeing = {
+            peer
+            for peer, other in self._peers.items()
+            if other.difference is None and other.agreed >= known.difference.index
+        }
+        return self._membership.current.has_majority({self._node_id, *agreeing})
+
+    def _at(self, digest: StateDigest) -> StateAt:
+        index, state_hash, rows_from, rows_hash = digest
+        return StateAt(index, state_hash, rows_from, rows_hash, self._link(index))
+
+    def _link(self, index: int) -> Link | None:
+        return self._log.chain.at(index) if self._log.base.index <= index <= self._log.last_index else None
+
+    def _compare(self, state: StateAt, *, records: bool | None = None) -> str | None:
+        """What differs at that entry, `records` or `state`; None if nothing does, empty if that cannot be told.
+
+        With `records` only that is looked at, or only the state.
+        """
+        own = self.history.at(state.index) if self.history is not None else None
+        link = self._link(state.index) if records is not False else None
+        theirs = None if state.chain is None else Link(*state.chain)
+        if link is not None and theirs is not None and link.differs(theirs):
+            return "records"
+        if records:
+            return None if link is not None and theirs is not None and link == theirs else ""
+        if own is None or not state.state_hash:
+            return ""
+        return "state" if own.differs(StateDigest(*state[:4])) else None
+
+    def _note(self, peer: int, known: _Peer, state: StateAt) -> None:
+        verdict = self._compare(state)
+        if verdict is None:
+            if self._is_whole(state):
+                known.agreed = max(known.agreed, state.index)
+            if known.difference is not None and state.index >= known.difference.index:
+                known.difference = None  # it was rebuilt
+        elif verdict and known.difference is None:
+            known.difference = Difference(state.index, min(known.agreed, state.index - 1), verdict == "records")
+            log.error("node %d and this one differ: %s", peer, known.difference)
+            self._bisect(peer, known)
+
+    def _is_whole(self, state: StateAt) -> bool:
+        """Whether rows and records were compared too, and not the state hash alone: only who equals this replica in all
+        that can differ vouches for it, or against it.
+        """
+        own = None if self.history is None else self.history.at(state.index)
+        link = self._link(state.index)
+        if own is None or link is None or state.chain is None:
+            return False
+        return own.rows_from == state.rows_from and link[:2] == tuple(state.chain[:2])
+
+    def _judge(self) -> None:
+        """Whether voters that agree with each other and are a majority contradict this node."""
+        against = {
+            peer: known
+            for peer, known in self._peers.items()
+            if known.difference is not None and known.said is not None and not known.said.differs_from
+        }
+        for peer, known in against.items():
+            assert known.said is not None
+            assert known.difference is not None
+            # Who equals it at that entry or later cannot equal this node there, heard or not: differences stay.
+            index = known.difference.index
+            group = {peer, *(other for other, agreed in known.said.agrees if agreed >= index)} - {self._node_id}
+            if self._membership.current.has_majority(group):
+                first = min((against[each].difference for each in group & against.keys()), key=_index_of)
+                if first is not None and (self.difference is None or first != self.difference):
+                    self._conclude(first, group)
+                return
+
+    def _conclude(self, difference: Difference, against: Iterable[int]) -> None:
+        if self.difference is None:
+            log.critical("this replica differs from nodes %s, which agree: %s", sorted(against), difference)
+        if self.difference is None or not self.difference.is_exact or difference.index < self.difference.index:
+            self.difference, self.against = difference, tuple(sorted(against))
+
+    def _ask(self, peer: int, known: _Peer) -> None:
+        """Of one that is ahead, while this node does not get on, what it was where this node is."""
+        if known.difference is not None:
+            self._bisect(peer, known)
+        elif known.pending is not None and self.history is not None:
+            known.asked, known.asked_s, known.pending = (self.history.now.index,), now(), None
+            self._send(peer, Compare(known.asked))
+
+    def _bisect(self, peer: int, known: _Peer) -> None:
+        """Ask for the hashes between what agrees and what differs, where this node has them itself."""
+        difference = known.difference
+        if difference is None or difference.is_exact:
+            return
+        first, last = difference.agreed + 1, difference.index - 1
+        between: range | list[int] = range(max(first, self._log.first_index), min(last, self._log.last_index) + 1)
+        if not difference.records:
+            between = self.history.known_between(first, last) if self.history is not None else []
+        if not between:
+            return
+        step = max(1, len(between) // (COMPARED_MAX + 1))
+        known.asked = tuple(sorted({*between[step::step][: COMPARED_MAX - 1], between[0]}))[:COMPARED_MAX]
+        known.asked_s = now()
+        self._send(peer, Compare(known.asked))
+
+
+def _index_of(difference: Difference | None) -> int:
+    return difference.index if difference is not None else 1 << 63

@@ -1,0 +1,51 @@
+"""Whether a node answers at an address: asked before the address becomes that of a member."""
+
+import asyncio
+import ssl
+
+from raft.config import PeerAddress, RaftConfig
+from raft.errors import ProtocolError
+from raft.frames import FrameProtocol
+from raft.handshake import HANDSHAKE_FRAME_BYTES, Opening, Refusal, no_peer
+from raft.messages import Append, Challenge, Hello, Message, Welcome, encode
+
+TIMEOUT_MS = 2_000
+
+
+async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, tls: ssl.SSLContext | None) -> None:
+    """Returns when the node that `hello` means answers there, as one of the same cluster and with its secret. OSError,
+    TimeoutError after TIMEOUT_MS, or ProtocolError when it does not.
+
+    `hello` speaks in the name of that node itself: so it takes nobody's connection for superseded, and when there is
+    nothing else to be said against it, it refuses itself as a peer.
+    """
+    opening = Opening(config, hello)
+    answer: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+
+    def on_message(connection: FrameProtocol, message: Message | Append) -> None:
+        if isinstance(message, Challenge):
+            connection.write(encode(opening.prove(message)))
+        elif isinstance(message, Welcome) and not answer.done():
+            answer.set_result(message)
+        else:
+            raise ProtocolError("only the handshake comes back on a sender's connection")
+
+    async with asyncio.timeout(TIMEOUT_MS / 1000):
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES), address.host, address.port, ssl=tls
+        )
+        try:
+            connection.write(encode(hello))
+            connection.closed.add_done_callback(lambda _: answer.cancel())
+            welcome = await answer
+        except asyncio.CancelledError:
+            if connection.closed.done():
+                raise ProtocolError("what listens there is no node of this cluster") from None
+            raise
+        finally:
+            connection.close()
+    try:
+        opening.accept(welcome)
+    except Refusal:
+        if not opening.is_proven(welcome) or welcome.refusal != no_peer(hello.target_node_id):
+            raise

@@ -1,0 +1,118 @@
+"""What one consumer that reads old messages from the disk does to producers: their rate with and without it, in turn.
+
+The consumer asks the leader, or a follower: then the leader is to be spared altogether.
+"""
+
+import asyncio
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import aiohttp
+
+from tests.bench import load
+from tests.bench.cluster import MIB, BenchCluster
+from tests.bench.figures import Figure, Figures
+
+ROOT: Final = Path(__file__).parents[2]
+OLD_TOPIC: Final = "bench-old"
+LIVE_TOPIC: Final = "bench-live"
+QUEUES: Final = 4
+ROUNDS: Final = 4
+NICENESS: Final = 19
+"""Of the reader, which would have a machine of its own. How fast it reads says whether that held it back."""
+PROBE_PAUSE_S: Final = 0.02
+RATIO_GOAL_PERCENT: Final = 90
+"""What is left of the producers' rate beside the reader."""
+GIB: Final = 1 << 30
+
+
+class Read(NamedTuple):
+    size_bytes: int
+    seconds: float
+
+
+async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Figures) -> None:
+    async with aiohttp.ClientSession(raise_for_status=True) as http:
+        for topic in (OLD_TOPIC, LIVE_TOPIC):
+            async with http.put(f"{cluster.urls[0]}/v1/topics/{topic}", json={"queues": QUEUES}):
+                pass
+        await load.fill(cluster.urls, OLD_TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
+        leader_url, follower_url = await _roles(http, cluster.urls)
+        rates: dict[str, list[float]] = {"without": [], "leader": [], "follower": []}
+        reads: dict[str, list[float]] = {"leader": [], "follower": []}
+        late_ms: list[float] = []
+        for _ in range(ROUNDS):
+            rates["without"].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
+            for whom, url in (("leader", leader_url), ("follower", follower_url)):
+                found: list[Read] = []
+                probed = late_ms if whom == "leader" else []
+                async with _reader(cluster, url, found), _probe(http, url, probed):
+                    rates[whom].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
+                reads[whom].append(found[0].size_bytes / MIB / found[0].seconds)
+    pairs = zip(rates["leader"], rates["without"], strict=True)
+    ratio = statistics.median(with_it / without for with_it, without in pairs)
+    pairs = zip(rates["follower"], rates["without"], strict=True)
+    follower_ratio = statistics.median(with_it / without for with_it, without in pairs)
+    late_p99_ms = statistics.quantiles(late_ms, n=100)[-1]
+    what = "64 concurrent sends of 1 KiB"
+    figures.add(
+        Figure("cold_reader_without", f"{what}, without a reader", statistics.median(rates["without"]), "msg/s"),
+        Figure("cold_reader_with", "… with one at the leader", statistics.median(rates["leader"]), "msg/s"),
+        Figure("cold_reader_ratio", "… median of pairs", 100 * ratio, "%", RATIO_GOAL_PERCENT, ">="),
+        Figure("cold_reader_read", "… which reads", statistics.median(reads["leader"]), "MiB/s"),
+        Figure("cold_reader_healthz_p99", "… /healthz of the leader meanwhile, p99", late_p99_ms, "ms"),
+        Figure("cold_reader_follower_ratio", "… with one at a follower", 100 * follower_ratio, "%"),
+        Figure("cold_reader_follower_read", "… which reads", statistics.median(reads["follower"]), "MiB/s"),
+    )
+
+
+async def _roles(http: aiohttp.ClientSession, urls: list[str]) -> tuple[str, str]:
+    """The leader's URL, and that of a follower."""
+    async with http.get(f"{urls[0]}/v1/cluster") as answer:
+        leader_url = (await answer.json())["leader_url"]
+    return leader_url, next(url for url in urls if url != leader_url)
+
+
+@contextlib.asynccontextmanager
+async def _reader(cluster: BenchCluster, url: str, found: list[Read]) -> AsyncIterator[None]:
+    """Within the block a process reads the old topic; afterwards `found` has what it read."""
+    logs = [str(node.data_dir / "log") for node in cluster.nodes]
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", str(NICENESS), sys.executable),
+        *("-m", "tests.bench.reader", url, OLD_TOPIC, str(QUEUES), *logs),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    try:
+        yield
+    finally:
+        process.terminate()
+        size_bytes, seconds = (await process.stdout.readline()).split() or (b"0", b"1")
+        await process.wait()
+    found.append(Read(int(size_bytes), float(seconds)))
+
+
+@contextlib.asynccontextmanager
+async def _probe(http: aiohttp.ClientSession, url: str, taken_ms: list[float]) -> AsyncIterator[None]:
+    """Within the block, `taken_ms` grows by what /healthz takes."""
+
+    async def probe() -> None:
+        while True:
+            begun_s = time.perf_counter()
+            async with http.get(f"{url}/healthz"):
+                taken_ms.append((time.perf_counter() - begun_s) * 1000)
+            await asyncio.sleep(PROBE_PAUSE_S)
+
+    prober = asyncio.create_task(probe())
+    try:
+        yield
+    finally:
+        prober.cancel()
+        await asyncio.gather(prober, return_exceptions=True)

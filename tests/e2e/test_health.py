@@ -1,0 +1,98 @@
+"""What real nodes say while others are stopped, gone or not there yet, and that a hang-up is no reason to stop."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path, nodes=3) as cluster:
+        yield cluster
+
+
+def alarm_of(node: NodeProcess, code: str, subject: str = "") -> dict[str, Any] | None:
+    status = node.status()
+    alarms = [] if status is None else status["alarms"]
+    return next((alarm for alarm in alarms if (alarm["code"], alarm["subject"]) == (code, subject)), None)
+
+
+def connected(node: NodeProcess, peer: NodeProcess) -> bool:
+    status = node.status()
+    assert status is not None
+    (shown,) = [bool(each["connected"]) for each in status["nodes"] if each["node_id"] == peer.node_id]
+    metric = f'keelmq_peer_connected{{node_id="{peer.node_id}"}} 1.0'.encode()
+    return shown and metric in node.request("GET", "/metrics").body
+
+
+def test_a_node_that_is_stopped_is_not_connected_though_its_kernel_is(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    stopped = cluster.follower()
+    wait_for(lambda: connected(leader, stopped), "the follower to be heard")
+    stopped.pause()
+    wait_for(lambda: not connected(leader, stopped), "its silence to be noticed")
+    alarm = wait_for(lambda: alarm_of(leader, "node_unreachable", str(stopped.node_id)), "the alarm")
+    assert f"cluster remove-node {stopped.node_id}" in alarm["detail"]
+    stopped.resume()
+    wait_for(lambda: connected(leader, stopped), "it to be heard again")
+    wait_for(lambda: not alarm_of(leader, "node_unreachable", str(stopped.node_id)), "the alarm to end")
+
+
+def test_who_has_lost_the_majority_says_whom_it_waits_for(cluster: ClusterProcess) -> None:
+    left = cluster.wait_leader()
+    gone = [node for node in cluster.alive() if node is not left]
+    assert left.request("GET", "/readyz?for=writes").status == 200
+    for node in gone:
+        node.kill()
+    alarm = wait_for(lambda: alarm_of(left, "no_leader"), "the alarm")
+    said = [
+        alarm["detail"],
+        str((left.status() or {})["waits_for"]),
+        left.request("GET", "/readyz").json()["detail"],
+        left.request("PUT", "/v1/topics/t", payload={"queues": 1}).json()["detail"],
+    ]
+    for text in said:
+        assert "2 of 3 voters are needed, not heard: " in text
+        assert all(f"{node.node_id} (last heard " in text for node in gone)
+    assert "alarm no_leader: 2 of 3 voters are needed" in left.output()
+    gone[0].start()
+    cluster.wait_leader()
+    assert (left.status() or {})["waits_for"] is None
+
+
+def test_a_first_start_says_that_it_needs_every_node(tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path, nodes=3)
+    try:
+        first, second, third = cluster.nodes.values()
+        first.start()
+        second.start()
+        rule = "the first election of a cluster needs every node: no vote from 3 (never heard)"
+        wait_for(lambda: (first.status() or {}).get("waits_for") == rule, "it to say whom it waits for")
+        assert rule in first.request("GET", "/readyz").json()["detail"]
+        wait_for(lambda: f"no leader: {rule}" in first.output(), "the log to say it")
+        third.start()
+        cluster.wait_ready()
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("prefix", [(), ("nohup",)], ids=["plain", "nohup"])
+def test_a_hang_up_does_not_end_a_node(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    cluster = ClusterProcess(tmp_path, nodes=1)
+    try:
+        (node,) = cluster.nodes.values()
+        node.start(prefix)
+        cluster.wait_leader()
+        for times in (1, 2):
+            node._signal(signal.SIGHUP)
+            wait_for(lambda: node.output().count("SIGHUP is ignored") == times, "the line")  # noqa: B023
+        assert node.ready()
+    finally:
+        cluster.stop()

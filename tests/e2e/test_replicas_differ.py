@@ -1,0 +1,232 @@
+"""A replica that is not what the others are: the cluster goes on, the node is named, one command mends it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.rewrite import rewrite_record
+
+pytestmark = pytest.mark.process
+
+PATH = "/v1/topics/kept/messages"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path) as running:
+        assert running.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        running.wait_same_state()
+        yield running
+
+
+def send(node: NodeProcess, count: int, name: str = "k") -> None:
+    for number in range(count):
+        key = {"Idempotency-Key": f"{name}{number}"}
+        assert node.request("POST", PATH, payload={"messages": [{"body": "x"}]}, headers=key).status == 200
+
+
+def keelmq(cluster: ClusterProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    servers = ",".join(node.url for node in cluster.alive())
+    command = [sys.executable, "-c", "from keelmq.cli import main; main()", *arguments, "--servers", servers]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def alarms(node: NodeProcess) -> dict[tuple[str, str], str]:
+    status = node.status()
+    return {(alarm["code"], alarm["subject"]): alarm["detail"] for alarm in status["alarms"]} if status else {}
+
+
+def replica(node: NodeProcess) -> dict[str, Any]:
+    status = node.status()
+    return dict(status["replica"]) if status else {}
+
+
+def make_differ(node: NodeProcess, index: int) -> None:
+    node.terminate()
+    (segment,) = (node.data_dir / "log").glob("*.log")
+    rewrite_record(segment, index)
+    node.start()
+
+
+def status_is_good(cluster: ClusterProcess) -> bool:
+    return keelmq(cluster, "cluster", "status").returncode == 0
+
+
+@pytest.mark.parametrize("who", ["a follower", "the leader"])
+def test_the_replica_that_differs_is_named_and_rebuilt(cluster: ClusterProcess, who: str) -> None:
+    leader = cluster.wait_leader()
+    send(leader, 20)
+    cluster.wait_same_state()
+    wait_for(lambda: status_is_good(cluster), "a status without alarms")
+    node = leader if who == "the leader" else cluster.follower()
+    status = leader.status()
+    assert status is not None
+    index = status["applied_index"] - 5
+    make_differ(node, index)
+    wait_for(lambda: replica(node).get("differs") and replica(node)["exact"], "the node to know that it differs")
+    assert replica(node)["first_index"] == index
+    others = [each for each in cluster.nodes.values() if each is not node]
+
+    key = ("replica_differs", str(node.node_id))
+    wait_for(lambda: all(key in alarms(each) for each in cluster.nodes.values()), "the alarm on every node")
+    wait_for(lambda: f"from entry {index} on" in alarms(node).get(key, ""), "the alarm to name the entry")
+    command = f"keelmq cluster rebuild {node.node_id}"
+    wait_for(lambda: all(command in alarms(each).get(key, "") for each in cluster.nodes.values()), "the next step")
+    shown = keelmq(cluster, "cluster", "status")
+    assert shown.returncode == 1
+    assert f"cluster rebuild {node.node_id}" in shown.stdout
+
+    assert not node.ready()
+    send(cluster.wait_leader(among=others), 10, "meanwhile")
+    answer = node.request("GET", "/v1/topics/kept/queues/0/messages?offset=0")
+    assert answer.status == 307, "it serves no reads, the leader does"
+    assert all(each.running() for each in cluster.nodes.values())
+
+    node.kill()
+    node.start()
+    wait_for(lambda: replica(node).get("differs"), "the node to know it after a restart as well")
+
+    def rebuilt() -> bool:
+        done = keelmq(cluster, "cluster", "rebuild", str(node.node_id), "--json")
+        if done.returncode != 0:  # it has just started, and has not heard the others yet
+            assert "quorum_at_risk" in done.stderr, done.stderr
+            return False
+        return bool(json.loads(done.stdout)["filled_by"] == sorted(each.node_id for each in others))
+
+    wait_for(rebuilt, "the rebuild to be taken")
+    wait_for(lambda: status_is_good(cluster), "the cluster to be whole again")
+    cluster.wait_ready()
+    cluster.wait_same_state()
+    assert not replica(node)["differs"]
+    wait_for(
+        lambda: [each["agrees"] for each in replica(node)["compared"]] == [True, True], "the comparison to be good"
+    )
+    wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
+    send(cluster.wait_leader(), 5, "afterwards")
+
+
+def test_a_node_killed_while_it_is_rebuilt_goes_on_with_it(cluster: ClusterProcess) -> None:
+    """The decision is made, and the process dies before, or in the middle of, carrying it out."""
+    send(cluster.wait_leader(), 20)
+    cluster.wait_same_state()
+    node = cluster.follower()
+    node.kill()
+    (node.data_dir / "rebuild").write_text('{"joins":false}')
+    (node.data_dir / "hard_state").unlink()
+    node.start()
+    cluster.wait_ready()
+    cluster.wait_same_state()
+    assert not (node.data_dir / "rebuild").exists()
+    wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
+
+
+def test_a_rebuild_that_leaves_the_data_on_no_majority_is_refused(cluster: ClusterProcess) -> None:
+    send(cluster.wait_leader(), 5)
+    cluster.wait_same_state()
+    leader = cluster.wait_leader()
+    gone, node = [each for each in cluster.nodes.values() if each is not leader]
+    gone.kill()
+
+    wait_for(lambda: str(gone.node_id) not in connected(node), "the others to notice")
+    answer = node.request("POST", f"/v1/cluster/rebuild?node_id={node.node_id}")
+    assert (answer.status, answer.json()["code"]) == (409, "quorum_at_risk"), answer
+    assert not (node.data_dir / "rebuild").exists()
+
+
+def test_two_nodes_never_give_their_copies_up_at_once(cluster: ClusterProcess) -> None:
+    """Each of them would count on the copy of the other."""
+    leader = cluster.wait_leader()
+    send(leader, 20)
+    cluster.wait_same_state()
+    others = [each for each in cluster.nodes.values() if each is not leader]
+    with ThreadPoolExecutor(len(others)) as pool:
+        answers = list(pool.map(lambda node: node.request("POST", "/v1/cluster/rebuild"), others))
+    codes = [answer.json().get("code") for answer in answers]
+    assert sorted(answer.status for answer in answers) in ([200, 409], [409, 409]), answers
+    assert {"quorum_at_risk"} >= set(filter(None, codes)), answers
+    cluster.wait_ready()
+    cluster.wait_same_state()
+
+    def rebuilt() -> bool:
+        answer = others[0].request("POST", "/v1/cluster/rebuild")
+        return answer.status == 200
+
+    wait_for(rebuilt, "a rebuild to be taken when nobody else is rebuilt")
+
+
+def connected(node: NodeProcess) -> list[str]:
+    status = node.status()
+    return [str(each["node_id"]) for each in status["nodes"] if each["connected"]] if status else []
+
+
+def test_a_bit_that_flips_in_an_old_segment_is_found_and_named(tmp_path: Path) -> None:
+    """Nobody reads that record; the node goes on, says so, and is rebuilt."""
+    options = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", "65536")
+    with ClusterProcess(tmp_path, options=(*options, "--scrub-interval-ms", "100")) as cluster:
+        leader = cluster.wait_leader()
+        assert leader.request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
+        node = cluster.follower()
+        while len(list((node.data_dir / "log").glob("*.log"))) < 3:
+            assert leader.request("POST", PATH, payload={"messages": [{"body": "x" * 8_000}]}).status == 200
+        cluster.wait_same_state()
+        segment = min((node.data_dir / "log").glob("*.log"))
+        with open(segment, "r+b") as file:
+            file.seek(30_000)
+            byte = file.read(1)
+            file.seek(30_000)
+            file.write(bytes([byte[0] ^ 1]))
+        wait_for(lambda: "record_damaged" in {code for code, _ in alarms(node)}, "the scrubber to find it")
+        (detail,) = [detail for (code, _), detail in alarms(node).items() if code == "record_damaged"]
+        assert segment.name in detail
+        assert "position" in detail
+        assert "keelmq_scrub_damaged_segments 1.0" in node.request("GET", "/metrics").body.decode()
+        assert not status_is_good(cluster)
+        assert keelmq(cluster, "cluster", "rebuild", str(node.node_id)).returncode == 0
+        wait_for(lambda: status_is_good(cluster), "the cluster to be whole again")
+        cluster.wait_same_state()
+
+
+def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -> None:
+    """With the third node down nobody knows which of the two is right: the leader serves, the other one does not."""
+    send(cluster.wait_leader(), 20)
+    cluster.wait_same_state()
+    node, third = [each for each in cluster.nodes.values() if each is not cluster.wait_leader()]
+    third.kill()
+    send(cluster.wait_leader(), 20, "without")  # what the third never had, it cannot have been equal in
+    wait_for(
+        lambda: len({(each.status() or {}).get("applied_index") for each in cluster.alive()}) == 1, "both to have it"
+    )
+    status = node.status()
+    assert status is not None
+    make_differ(node, status["applied_index"] - 3)
+    pair: list[NodeProcess] = []
+
+    def both_say_so() -> bool:
+        """The one that leads first: it commits nothing."""
+        views = {each: each.status() for each in cluster.alive()}
+        pair[:] = sorted(views, key=lambda each: (views[each] or {}).get("role") != "leader")
+        if [(view or {}).get("role") for view in (views[each] for each in pair)] != ["leader", "follower"]:
+            return False
+        compared = [
+            {each["node_id"]: each["agrees"] for each in (view or {})["replica"]["compared"]} for view in views.values()
+        ]
+        return all(False in each.values() for each in compared)
+
+    wait_for(both_say_so, "both to know that they differ")
+    assert not any(replica(each)["differs"] for each in pair)
+    wait_for(lambda: all("replica_differs" in {code for code, _ in alarms(each)} for each in pair), "the alarms")
+    assert "no majority says which of them is right" in str(alarms(pair[0]))
+    assert not status_is_good(cluster)
+    assert pair[0].request("GET", "/v1/topics/kept").status == 200
+    assert pair[1].request("GET", "/v1/topics/kept").status == 307
+    assert not pair[1].ready()
+    third.start()
+    wait_for(lambda: replica(node).get("differs"), "the third node to decide")
+    send(cluster.wait_leader(among=[each for each in cluster.nodes.values() if each is not node]), 5, "on")

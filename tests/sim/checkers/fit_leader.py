@@ -1,0 +1,28 @@
+"""A leader whose disk is full hands over to a voter that could lead: else nothing is written although it could be."""
+
+from .violation import Violation
+
+HAND_OVER_US = 4_000_000
+"""It looks at its disk once a second, sees twice a second whether to hand over, and tries that for up to three."""
+
+
+class FitLeader:
+    """By the world's clock."""
+
+    def __init__(self) -> None:
+        self._since_us: dict[int, tuple[int, int]] = {}  # leader -> its term, and since when it should hand over
+
+    def on_lead(self, leader: int, term: int, *, should_hand_over: bool, now_us: int) -> None:
+        """After each step of a leader."""
+        if not should_hand_over:
+            self._since_us.pop(leader, None)
+            return
+        since_term, since_us = self._since_us.setdefault(leader, (term, now_us))
+        if since_term != term:
+            self._since_us[leader] = term, now_us
+        elif now_us - since_us > HAND_OVER_US:
+            raise Violation(
+                "fit_leader",
+                f"node {leader} has led term {term} with a full disk for {(now_us - since_us) // 1000} ms, and another "
+                "voter with room has caught up",
+            )

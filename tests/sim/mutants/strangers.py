@@ -1,0 +1,25 @@
+"""Whoever says something is believed."""
+
+import raft.election
+from raft.election import ElectionHandlers
+from raft.messages import PreVote
+from tests.sim.variant import Swap, mutant
+
+_on_pre_vote = ElectionHandlers._on_pre_vote
+
+
+def takes_a_question_for_an_election(self: ElectionHandlers, peer: int, request: PreVote) -> None:
+    """A node adopts the term of a pre-vote, which changes nothing on its asker's side."""
+    if request.term > self.term:
+        self._hear(peer, request.term)
+    _on_pre_vote(self, peer, request)
+
+
+def adopts_any_term(own: int, told: int) -> None:
+    """A node adopts terms that no election can have led to."""
+
+
+MUTANTS = (
+    mutant(21, Swap(ElectionHandlers, "_on_pre_vote", takes_a_question_for_an_election)),
+    mutant(21, Swap(raft.election, "check_term", adopts_any_term)),
+)

@@ -1,0 +1,45 @@
+"""The scrubber beside a disk that hangs."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import store.scrub
+from store.disk import File
+from store.record import Header
+from store.scan import scan_records
+from tests.patience import PATIENCE_S
+from tests.unit.cluster.conftest import node_config, running_node
+
+
+async def test_a_node_stops_while_its_scrubber_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its task died of closing what the thread was still reading, and began again as if nothing had been said."""
+    begun, returns, fatal = threading.Event(), threading.Event(), list[str]()
+
+    def hanging(file: File, start: int) -> Iterator[tuple[Header, memoryview]]:
+        begun.set()
+        returns.wait(PATIENCE_S)
+        return scan_records(file, start)
+
+    monkeypatch.setattr(store.scrub, "scan_records", hanging)
+    config = node_config(tmp_path, scrub_interval_ms=10)
+    try:
+        async with asyncio.timeout(PATIENCE_S), running_node(config, fatal) as node:
+
+            async def hangs() -> bool:
+                message = {"body": "x" * 500_000}
+                await node.call("POST", "/v1/topics/t/messages", {"messages": [message]})
+                return begun.is_set()
+
+            await node.call("PUT", "/v1/topics/t", {"queues": 1})
+            await node.wait(hangs)
+        assert not returns.is_set()
+    finally:
+        returns.set()
+    assert not fatal
+    assert "reading old segments failed" not in caplog.text

@@ -1,0 +1,180 @@
+"""The level in the log: refused by who does not know it before anything is written, raised by one that all know."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from raft.errors import MembershipRefused, ProtocolError
+from raft.feature_levels import FeatureLevels, own_build, refusal_of_build
+from raft.library import LEADER
+from raft.membership import Configuration, decode_configuration, encode_configuration
+from raft.messages import Build, Vitals, decode, encode, make_append
+from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
+from store.record import KIND_CONFIG, KIND_NOOP, Entry
+from store.version import VERSION
+from tests.unit.raft.test_joining import Started, advance, member
+
+__all__ = ["advance"]
+HIGHEST = LEVELS[-1].number
+ABOVE = HIGHEST + 1
+THREE = Configuration((member(1), member(2), member(3)))
+
+
+@pytest.fixture
+def _next_version() -> Iterator[None]:
+    """This build knows one level more, for as long as the test runs."""
+    FEATURES.set_levels(
+        [*LEVELS, FeatureLevel(ABOVE, "9.1.0", frozenset({f"Vitals.{Vitals.__struct_fields__[-1]}"}))], 1, "9.1.0"
+    )
+    yield
+    FEATURES.set_levels(LEVELS, 1, VERSION)
+
+
+def above(origin: str = "") -> bytes:
+    """A configuration of a version to come, with more in it than anybody knows."""
+    return msgspec.msgpack.encode([THREE.members, origin, ABOVE, "9.1.0", ["what", "is", "this"]])
+
+
+def test_a_configuration_above_what_is_known_names_the_version() -> None:
+    with pytest.raises(UnknownFeatureLevel, match=r"needs feature level \d, which KeelMQ 9\.1\.0 and later know"):
+        decode_configuration(above())
+
+
+def test_a_configuration_of_a_known_level_has_no_more_elements_than_that_knows() -> None:
+    payload = msgspec.msgpack.encode([THREE.members, "", HIGHEST, "", 0, "more"])
+    with pytest.raises(ProtocolError, match="at most length"):
+        decode_configuration(payload)
+
+
+def test_configurations_of_before_levels_are_of_the_first() -> None:
+    found = decode_configuration(msgspec.msgpack.encode([THREE.members, "disk"]))
+    assert (found.level, found.origin) == (LevelOf(1, ""), "disk")
+    assert decode_configuration(encode_configuration(found)) == found
+
+
+def test_a_follower_that_is_too_old_writes_nothing_of_it(advance: Callable[[float], None]) -> None:
+    """Also nothing of what comes before it in the same append, and nothing is cut off for it."""
+    one = Started(1, joins=True)
+    one.connect(2)
+    one.hear(2, make_append(5, 1, 0, 1, [Entry(b"", 2, 5, KIND_NOOP, -1), Entry(b"", 3, 5, KIND_NOOP, -1)]))
+    assert one.log.last_index == 3
+    entries = [Entry(b"", 2, 6, KIND_NOOP, -1), Entry(above(), 3, 6, KIND_CONFIG, -1)]
+    with pytest.raises(UnknownFeatureLevel, match=r"9\.1\.0"):
+        one.hear(2, make_append(6, 1, 0, 1, entries))
+    assert (one.log.last_index, one.log.term_at(2), one.log.term_at(3)) == (3, 5, 5)
+
+
+def test_an_append_of_a_version_to_come_is_no_fault_of_the_connection() -> None:
+    frame = b"".join(encode(make_append(6, 1, 0, 1, [Entry(above(), 2, 6, KIND_CONFIG, -1)])))
+    header_length, crc = int.from_bytes(frame[4:8], "little"), int.from_bytes(frame[8:12], "little")
+    decode(memoryview(frame)[12:], header_length, crc)
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_the_level_is_told_before_the_record_is_written(advance: Callable[[float], None]) -> None:
+    one = Started(1, joins=True)
+    told: list[tuple[int, int]] = []
+    one.node.on_feature_level = lambda found: told.append((found.level, one.log.last_index))
+    one.connect(2)
+    payload = encode_configuration(THREE.with_feature_level(ABOVE))
+    one.hear(2, make_append(5, 1, 0, 1, [Entry(payload, 2, 5, KIND_CONFIG, -1)]))
+    assert told == [(ABOVE, 1)]
+    one.hear(3, make_append(6, 1, 0, 1, [Entry(b"", 2, 6, KIND_NOOP, -1)]))
+    assert told[1:] == [(1, 1)], "and taken back when the record is cut off"
+
+
+class Cluster:
+    """A leader's view of three nodes, and what it proposes."""
+
+    def __init__(self, **builds: Build | None) -> None:
+        self.builds = {int(name[1:]): build for name, build in builds.items()}
+        self.one = Started(1, joins=False)
+        self.proposed: list[Configuration] = []
+        self.levels = FeatureLevels(self.one.node, 1, self.builds.get, self.propose)
+
+    def propose(self, change: Callable[[Configuration], Configuration]) -> None:
+        self.proposed.append(change(self.one.node.configuration))
+
+
+OLD, NEW = Build("0.2.0", 1, HIGHEST), Build("9.1.0", 1, ABOVE)
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_level_is_raised_to_what_all_members_know(advance: Callable[[float], None]) -> None:
+    cluster = Cluster(_2=NEW, _3=NEW)
+    assert cluster.levels.raised(THREE, None).level == LevelOf(ABOVE, "9.1.0")
+    assert cluster.levels.raised(THREE, ABOVE).members == THREE.members
+
+
+@pytest.mark.usefixtures("_next_version")
+@pytest.mark.parametrize(
+    ("builds", "level", "code", "named"),
+    [
+        ({"_2": NEW, "_3": OLD}, ABOVE, "feature_level_not_known", "node 3 (KeelMQ 0.2.0"),
+        ({"_2": None, "_3": NEW}, None, "feature_level_not_known", "nodes [2] are not connected"),
+        ({"_2": NEW, "_3": NEW}, ABOVE + 1, "feature_level_not_known", "node 1 (KeelMQ 9.1.0"),
+    ],
+)
+def test_a_level_that_a_member_may_not_know_is_refused(
+    advance: Callable[[float], None], builds: dict[str, Build | None], level: int | None, code: str, named: str
+) -> None:
+    cluster = Cluster(**builds)
+    with pytest.raises(MembershipRefused) as caught:
+        cluster.levels.raised(THREE, level)
+    assert caught.value.code == code
+    assert named in str(caught.value)
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_level_never_goes_down(advance: Callable[[float], None]) -> None:
+    cluster = Cluster(_2=NEW, _3=NEW)
+    with pytest.raises(MembershipRefused, match="never goes down") as caught:
+        cluster.levels.raised(THREE.with_feature_level(ABOVE), HIGHEST)
+    assert caught.value.code == "feature_level_in_force"
+    grown = THREE.with_feature_level(ABOVE).without(3)
+    assert grown.level == LevelOf(ABOVE, "9.1.0"), "changes of the members leave it alone"
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_new_cluster_is_raised_once_by_its_first_leader(advance: Callable[[float], None]) -> None:
+    cluster = Cluster()
+    cluster.levels.tick()
+    assert cluster.proposed == [], "it does not lead yet"
+    advance(10)
+    cluster.one.settle()
+    assert cluster.one.node.role == LEADER
+    cluster.levels.tick()
+    cluster.levels.tick()
+    assert [each.feature_level for each in cluster.proposed] == [ABOVE]
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_cluster_with_history_is_left_to_its_operators(advance: Callable[[float], None]) -> None:
+    cluster = Cluster()
+    advance(10)
+    cluster.one.settle()
+    cluster.one.node.propose(b"", lambda *_: None)
+    cluster.levels.tick()
+    assert cluster.proposed == []
+    assert cluster.levels.highest_known() == ABOVE
+
+
+def test_peers_that_share_no_level_are_told_which_version_to_start() -> None:
+    assert refusal_of_build(OLD, LevelOf(1, ""), 2) == ""
+    assert "which KeelMQ 9.1.0 and later know; node 2 runs KeelMQ 0.2.0, which knows" in refusal_of_build(
+        OLD, LevelOf(ABOVE, "9.1.0"), 2
+    )
+    assert "works at feature level 7 to 9" in refusal_of_build(Build("99.0.0", 7, 9), LevelOf(1, ""), 2)
+    assert own_build().knows(1)
+
+
+@pytest.mark.usefixtures("_next_version")
+def test_a_message_has_what_its_receiver_knows() -> None:
+    vitals = Vitals(1, 2, 3, 4)
+    lengths = []
+    for level in (HIGHEST, ABOVE):
+        frame = b"".join(encode(vitals, level))
+        lengths.append(len(msgspec.msgpack.decode(frame[12:])))
+    fields = len(Vitals.__struct_fields__)
+    assert lengths == [fields, fields + 1], "the tag is the first element"

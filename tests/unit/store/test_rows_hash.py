@@ -1,0 +1,37 @@
+"""What apply stages is hashed alike on every replica, however the node came to its state."""
+
+from pathlib import Path
+
+import pytest
+
+from store.command import CommitOffsets, DeleteTopic, Proposal, PutTopic, QueueOffset
+from tests.unit.store.replica import Replica, header, produce
+
+
+def commit(group: str, queue: int) -> Proposal:
+    return Proposal(CommitOffsets(group, None, None, (QueueOffset("orders", queue, 1),)))
+
+
+@pytest.mark.parametrize("change", [PutTopic("orders", 4), DeleteTopic("orders")], ids=["enlarged", "deleted"])
+@pytest.mark.parametrize(
+    "commits", [[commit("g", 1), commit("g", 0)], [commit("zeta", 0), commit("alpha", 0)]], ids=["queues", "groups"]
+)
+def test_a_node_that_was_restarted_stages_the_same(
+    tmp_path: Path, commits: list[Proposal], change: PutTopic | DeleteTopic
+) -> None:
+    """Found in review: groups and their queues are walked in the order in which they came, or were loaded in, and a
+    healthy node was taken for one that differs.
+    """
+    running, restarted = Replica(tmp_path / "running"), Replica(tmp_path / "restarted")
+    for replica in (running, restarted):
+        replica.do(PutTopic("orders", 2))
+        for queue, batch_id in enumerate(("x", "y")):
+            replica.do(produce(header(queue=queue, batch_id=batch_id)))
+        for each in commits:
+            replica.do(each)
+    restarted.reopen()
+    for replica in (running, restarted):
+        replica.do(change)
+    assert not running.machine.history.now.differs(restarted.machine.history.now)
+    running.close()
+    restarted.close()
