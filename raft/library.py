@@ -17,6 +17,9 @@ from raft.errors import SafetyViolation
 
 VERSION = "0.3.17"
 
+library.PIPE_NOTIFIER_ENABLED = False
+"""It would wake `poll`, which nobody calls here, by a pipe that is never closed: two files of the process per node."""
+
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 ROLE_NAMES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
 

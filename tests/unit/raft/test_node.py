@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -178,6 +179,17 @@ async def test_committed_commands_reach_every_node_in_the_same_order(tmp_path: P
         assert all(len(a.durable_on) >= 2 for a in applied), "a majority has it fsynced"
         await until(lambda: same_state(members))
         assert [m.machine.max_offset("orders", 0) for m in members] == [100, 100, 100]
+
+
+async def test_a_node_that_is_stopped_leaves_no_files_open(tmp_path: Path) -> None:
+    """The library opens a pipe for each of its nodes and never closes it; `select` refuses file numbers from 1024 on."""
+
+    async def start_and_stop() -> int:
+        async with cluster(1, tmp_path) as members:
+            await leader_of(members)
+        return len(os.listdir("/proc/self/fd"))
+
+    assert await start_and_stop() == await start_and_stop()
 
 
 async def test_followers_name_the_leader_and_take_nothing(tmp_path: Path) -> None:
