@@ -1,7 +1,7 @@
 """What one client can do to a node, within the protocol or nearly so. Each attack is what one connection does, over and
 over, and how many connections do it at once.
 
-    python -m tests.hostile_clients NAME PORT [--source 127.0.0.2] [--connections N] [--topic T]
+    python -m tests.hostile_clients NAME PORT [--source 127.0.0.2] [--connections N] [--topic T] [--core N]
 
 attacks until its standard input is closed. `make bench BENCH_ARGS=--hostile` measures what each leaves to others.
 To add an attack, write a coroutine and name it in ATTACKS.
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import re
 import resource
 import subprocess
@@ -246,10 +247,12 @@ async def attack(name: str, target: Target, connections: int | None = None) -> N
 
 
 @contextlib.contextmanager
-def attacking(name: str, target: Target, connections: int | None = None) -> Iterator[None]:
-    """Another process attacks meanwhile."""
+def attacking(name: str, target: Target, connections: int | None = None, *, core: int | None = None) -> Iterator[None]:
+    """Another process attacks meanwhile; from `core` alone, if one is given."""
     command = [sys.executable, "-m", "tests.hostile_clients", name, str(target.port)]
     command += ["--topic", target.topic, "--source", target.source, "--connections", str(connections or 0)]
+    if core is not None:
+        command += ["--core", str(core)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
     try:
         yield
@@ -271,7 +274,10 @@ def main() -> None:
     parser.add_argument("--topic", default="hostile")
     parser.add_argument("--source", default=SOURCE)
     parser.add_argument("--connections", type=int, default=0)
+    parser.add_argument("--core", type=int, help="run on this core alone")
     given = parser.parse_args()
+    if given.core is not None:
+        os.sched_setaffinity(0, {given.core})
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(until_input_ends(given.name, Target(given.port, given.topic, given.source), given.connections or None))

@@ -99,10 +99,11 @@ async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figur
 
 async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
     console.print(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
+    core = hostile.set_core_aside()
     cluster = BenchCluster(directory)
     try:
         cluster.start()
-        await hostile.measure(cluster, settings.seconds, figures)
+        await hostile.measure(cluster, settings.seconds, core, figures)
     finally:
         cluster.close()
 

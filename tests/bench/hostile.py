@@ -1,17 +1,11 @@
 """What one hostile client leaves to another one, attack by attack (tests/hostile_clients.py has them).
 
-The attacker is a process of its own with an address of its own, and costs processor time, which the nodes would not
-miss if it had a machine of its own. So each attack is made on a sink (tests/bench/sink.py) as well, and what counts is
-the rate beside the attack on the leader in per cent of that beside the attack on the sink, in turn.
+The attacker costs processor time, which the nodes would not miss if it had a machine of its own. So it gets a core of
+its own: the nodes and the other client share what is left, with and without it.
 """
 
 import asyncio
-import contextlib
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,7 +15,6 @@ from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 from tests.hostile_clients import ATTACKS, Target, attacking
 
-ROOT: Final = Path(__file__).parents[2]
 TOPIC: Final = "hostile"
 QUEUES: Final = 4
 FILL_MESSAGES: Final = 16
@@ -32,50 +25,39 @@ KEPT_GOAL_PERCENT: Final = 80
 MEMORY_GOAL_MIB: Final = 400
 
 
-async def measure(cluster: BenchCluster, seconds: float, figures: Figures) -> None:
-    """The rate that 64 concurrent sends of 1 KiB keep under each attack, in per cent of the rate beside a sink's."""
+def set_core_aside() -> int | None:
+    """Keeps this process, and what it starts from now on, off one core, which is the attacker's; None where there is
+    only one.
+    """
+    *others, last = sorted(os.sched_getaffinity(0))
+    if not others:
+        return None
+    os.sched_setaffinity(0, others)
+    return last
+
+
+async def measure(cluster: BenchCluster, seconds: float, core: int | None, figures: Figures) -> None:
+    """The rate that 64 concurrent sends of 1 KiB keep under each attack, which comes from `core`, in per cent of the
+    rate before and after it.
+    """
     await _prepare(cluster)
     port, term = await _leader(cluster)
-    with _sink() as sink_port:
-        for name, attack in ATTACKS.items():
-            key = f"hostile_{name.replace('-', '_')}"
-            calm = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
-            before = await _attacked(cluster, name, sink_port, seconds)
-            async with cluster.watch_memory() as samples:
-                attacked = await _attacked(cluster, name, port, seconds)
-            after = await _attacked(cluster, name, sink_port, seconds)
-            beside_percent = 100 * (before + after) / 2 / calm
-            kept_percent = 100 * 2 * attacked / (before + after)
-            _, term_after = await _leader(cluster)
-            figures.add(
-                Figure(
-                    f"{key}_kept", f"{attack.says}: rate kept by others", kept_percent, "%", KEPT_GOAL_PERCENT, ">="
-                ),
-                Figure(f"{key}_attacker", "… left by the attacker's own processor time", beside_percent, "%"),
-                Figure(f"{key}_memory", "… resident memory of a node", max(samples), "MiB", MEMORY_GOAL_MIB),
-                Figure(f"{key}_elections", "… changes of leader", term_after - term, "", 0),
-            )
-            port, term = await _leader(cluster)
-
-
-async def _attacked(cluster: BenchCluster, name: str, port: int, seconds: float) -> float:
-    with attacking(name, Target(port, TOPIC)):
-        await asyncio.sleep(ATTACK_BEGINS_S)
-        return await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
-
-
-@contextlib.contextmanager
-def _sink() -> Iterator[int]:
-    """Its port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.sink"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.communicate()
+    for name, attack in ATTACKS.items():
+        key = f"hostile_{name.replace('-', '_')}"
+        before = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
+        async with cluster.watch_memory() as samples:
+            with attacking(name, Target(port, TOPIC), core=core):
+                await asyncio.sleep(ATTACK_BEGINS_S)
+                attacked = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
+        after = await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds)
+        kept_percent = 100 * 2 * attacked / (before + after)
+        _, term_after = await _leader(cluster)
+        figures.add(
+            Figure(f"{key}_kept", f"{attack.says}: rate kept by others", kept_percent, "%", KEPT_GOAL_PERCENT, ">="),
+            Figure(f"{key}_memory", "… resident memory of a node", max(samples), "MiB", MEMORY_GOAL_MIB),
+            Figure(f"{key}_elections", "… changes of leader", term_after - term, "", 0),
+        )
+        port, term = await _leader(cluster)
 
 
 async def _prepare(cluster: BenchCluster) -> None:
