@@ -182,7 +182,7 @@ async def test_committed_commands_reach_every_node_in_the_same_order(tmp_path: P
 
 
 async def test_a_node_that_is_stopped_leaves_no_files_open(tmp_path: Path) -> None:
-    """The library opens a pipe for each of its nodes and never closes it; `select` refuses file numbers from 1024 on."""
+    """The library opens a pipe for each node and never closes it; `select` refuses file numbers from 1024 on."""
 
     async def start_and_stop() -> int:
         async with cluster(1, tmp_path) as members:
