@@ -38,6 +38,8 @@ from store.command import (
 from store.commit_log import CommitLog
 from store.state_machine import StateMachine
 
+SOUGHT_BYTES_MIN: Final = 16 * 1024
+"""Blocks that were sent before are sought from this size on: less is replicated again as quickly as it is found."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
 """Of requests' bodies, beside what other requests may hold."""
 
@@ -138,13 +140,16 @@ class Core:
             raise Overloaded(f"it was not this request's turn within {timeout_s:g} s; nothing was stored") from None
 
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
-        """The command's outcome, once it is fsynced on a majority and applied here.
+        """The command's outcome, once it is fsynced on a majority and applied here; at once when it is large and
+        was applied before.
 
         Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full, or that of require_capacity.
         When it takes longer than request_timeout_ms, or than the client waits (request_deadline.py): Overloaded if it
         was still waiting for a place in the log, otherwise UnknownOutcome; it may still be committed then.
         """
         timeout_s = self._timeout_s()
+        if (before := self._carried_out(command, blocks)) is not None:
+            return before
         if not self._makes_room(command):
             self._require_disk()
             require_capacity(self.config, self.state, command)
@@ -171,13 +176,16 @@ class Core:
         self.require_leader()
         begun_s = time.perf_counter()
         futures: list[Proposed] = []
-        refused: dict[int, Exception] = {}
+        settled: dict[int, Applied | Exception] = {}
         for ordinal, proposal in enumerate(proposals):
             try:
+                if (before := self._carried_out(proposal.command, proposal.blocks)) is not None:
+                    settled[ordinal] = before
+                    continue
                 require_capacity(self.config, self.state, proposal.command)
                 futures.append(self.raft.propose(proposal))
             except Exception as error:
-                refused[ordinal] = error
+                settled[ordinal] = error
         try:
             if futures:
                 await asyncio.wait(futures, timeout=timeout_s)
@@ -188,7 +196,21 @@ class Core:
                     future.exception()  # looked at: the caller may be gone
         outcomes = (_outcome(future, timeout_s) for future in futures)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
-        return [refused.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+        return [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+
+    def _carried_out(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
+        """What came of a command that was sent again after it had been applied: bodies are not replicated a second
+        time, by a client that gives up earlier than a slow link carries them for ever. Raises as `require_leader` does,
+        or Refused.
+        """
+        if sum(map(len, blocks)) < SOUGHT_BYTES_MIN:
+            return None
+        self.require_leader()
+        result = self.state.carried_out(command)
+        if result is None:
+            return None
+        index = self.raft.applied_index
+        return Applied(result, self.raft.term, index, self.state.clock_ms, self.raft.durable_on(index))
 
     def _timeout_s(self) -> float:
         """For how long the outcome of a proposal is waited for; Overloaded when its client has given up already."""

@@ -111,8 +111,8 @@ class RaftNode:
             partial(self.fall_silent, on_installed),
         )
         self._raft.on_forgotten = partial(self.fall_silent, on_forgotten)
-        self._raft.clocks = self.clocks
-        self._raft.on_feature_level = on_feature_level
+        self._raft.clocks, self._raft.on_feature_level = self.clocks, on_feature_level
+        self.durable_on = self._raft.durable_on
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership

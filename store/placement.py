@@ -98,6 +98,17 @@ class Placement:
         """What is known of a batch id at this moment, placed or waiting."""
         return self._dedupe.batch(topic.id, batch_id) or self._timers.batch(topic.id, batch_id)
 
+    def placed_before(self, headers: Sequence[BatchHeader]) -> tuple[BatchPlaced, ...] | None:
+        """Where these batches are, if all of them are known with the same content; changes nothing."""
+        placed: list[BatchPlaced] = []
+        for header in headers:
+            topic = self._topics.get(header.topic)
+            seen = self.seen(topic, header.batch_id) if topic is not None else None
+            if topic is None or seen is None or not seen.is_of(header):
+                return None
+            placed.append(_placed(topic, header, seen, duplicate=True))
+        return tuple(placed)
+
     def place(
         self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None
     ) -> BatchPlaced:

@@ -76,7 +76,7 @@ from store.queries import Queries
 from store.queues import Queues
 from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
-from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
+from store.results import BatchPlaced, CheckUrlSet, Prepared, Produced, Result, TopicDeleted, TopicPut
 from store.settings import ClusterSettings
 from store.state_history import StateDigest, StateHistory
 from store.timers import TimerCounters, Timers
@@ -256,6 +256,15 @@ class StateMachine(Queries):
         """Whether a batch with this id was accepted lately: it is a duplicate when it is sent again."""
         found = self._topics.get(topic)
         return found is not None and self._placement.seen(found, batch_id) is not None
+
+    def carried_out(self, command: Command) -> Produced | Prepared | None:
+        """The result of a `Produce` or `Prepare` all of which was applied before: what applying it again would say, and
+        do nothing else. Refused when a transaction's id was used for other content.
+        """
+        if isinstance(command, Produce) and command.batches:
+            placed = self._placement.placed_before(command.batches)
+            return None if placed is None else Produced(placed)
+        return self._transactions.prepared_before(command) if isinstance(command, Prepare) else None
 
     @property
     def first_outcome(self) -> int:

@@ -69,9 +69,9 @@ class Transactions:
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
         transaction_id = command.transaction_id
-        recorded = self.table.get(transaction_id)
-        if recorded is not None:
-            return _prepared_again(command, recorded)
+        again = self.prepared_before(command)
+        if again is not None:
+            return again
         self._settings.require_transactions()
         check_after_ms = CHECK_IMMUNITY_MS if command.check_after_ms is None else command.check_after_ms
         _require_check_after("check_after_ms", check_after_ms)
@@ -101,6 +101,11 @@ class Transactions:
             for half in batches
         )
         return Prepared(transaction_id, "prepared", False, at.clock_ms)
+
+    def prepared_before(self, command: Prepare) -> Prepared | None:
+        """Of a transaction that is known already. Refused when it has other content."""
+        recorded = self.table.get(command.transaction_id)
+        return None if recorded is None else _prepared_again(command, recorded)
 
     def decide(self, command: Decide, at: At) -> Decided:
         transaction_id = command.transaction_id

@@ -5,7 +5,7 @@ Served over connections of the simulated client network instead of sockets; webh
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.config import NodeConfig
 from cluster.core import Core
@@ -30,8 +30,9 @@ from store.command import (
     RecordChecks,
     ResumeTransaction,
 )
+from store.results import Prepared, Produced
 
-from .checkers.majority_durable import check_entry_holds
+from .checkers.majority_durable import check_entry_holds, check_stored_before
 from .wire import ServerTransport
 
 if TYPE_CHECKING:
@@ -89,8 +90,19 @@ class ObservedCore(Core):
         observer = self.replica.observer
         observer.on_acknowledged(self.replica, applied, _named(command))
         with observer.finding():
-            _, payload = observer.safety.machine.entries[applied.index]
-            check_entry_holds(command, applied.index, payload)
+            entries = observer.safety.machine.entries
+            _, payload = entries[applied.index]
+            if isinstance(command, Produce | Prepare) and is_duplicate(applied.result):
+                check_stored_before(command, applied.index, (entries[each][1] for each in range(applied.index, 0, -1)))
+            else:
+                check_entry_holds(command, applied.index, payload)
+
+
+def is_duplicate(result: Any) -> bool:
+    """Nothing of it is new."""
+    if isinstance(result, Produced):
+        return all(each.duplicate for each in result.results)
+    return isinstance(result, Prepared) and result.duplicate
 
 
 class SimWebhooks:

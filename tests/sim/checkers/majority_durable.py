@@ -1,8 +1,9 @@
 """An acknowledged, or committed, entry is on the fsynced log of a majority, read from the disks themselves."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from store.command import Command, decode_entry
+from store.command import Command, Prepare, Produce, decode_entry
 
 from .durable_log import DurableLog
 from .membership import Members
@@ -42,3 +43,25 @@ def check_entry_holds(command: Command, index: int, payload: bytes) -> None:
     """What a client is told about its command is about its command: the entry that the receipt names holds it."""
     if command not in decode_entry(payload).commands:
         raise Violation("receipt", f"the receipt of {command} names entry {index}, which does not hold it")
+
+
+def check_stored_before(command: Produce | Prepare, index: int, payloads: Iterable[bytes]) -> None:
+    """What is called a duplicate, and was not replicated again, is in the entries up to that of its receipt."""
+    missing = {_transaction(command)} if isinstance(command, Prepare) else set(_batches(command))
+    for payload in payloads:
+        for other in decode_entry(payload).commands:
+            if isinstance(other, Prepare):
+                missing.discard(_transaction(other))
+            if isinstance(other, Produce | Prepare):
+                missing.difference_update(_batches(other))
+        if not missing:
+            return
+    raise Violation("receipt", f"{command} is called a duplicate, but {missing} is in no entry up to {index}")
+
+
+def _transaction(command: Prepare) -> tuple[Any, ...]:
+    return command.transaction_id, *((each.topic, each.count, each.crc32c, each.length) for each in command.batches)
+
+
+def _batches(command: Produce | Prepare) -> list[tuple[Any, ...]]:
+    return [(each.topic, each.batch_id, each.count, each.crc32c, each.length) for each in command.batches]
