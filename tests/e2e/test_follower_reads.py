@@ -4,6 +4,7 @@ Nodes keep hardly anything of their logs in memory, so nearly every page is an o
 """
 
 import asyncio
+import base64
 import os
 import re
 from collections import defaultdict
@@ -123,7 +124,8 @@ def is_old(node: NodeProcess) -> bool:
         for queue in range(QUEUES)
         for offset in (0, 4 * BATCH_MESSAGES)
     ]
-    return all(reply.status == 200 and b"old" in reply.body for reply in replies)
+    bodies = [base64.b64decode(reply.json()["messages"][0]["body"]) for reply in replies]
+    return all(body.startswith(b"old") for body in bodies)
 
 
 async def test_old_messages_are_read_at_followers_each_of_which_has_its_queues(
