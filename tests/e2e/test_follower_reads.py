@@ -75,7 +75,7 @@ def followers(cluster: ClusterProcess) -> list[NodeProcess]:
 
 
 class Seen:
-    """A handler that notes offsets and the begin of bodies by queue, and calls `then` when `when` messages were seen."""
+    """A handler that notes offsets and kinds of bodies by queue, and calls `then` when `when` messages were seen."""
 
     def __init__(self, when: int = 0, then: Callable[[], object] = lambda: None) -> None:
         self.offsets: defaultdict[int, list[int]] = defaultdict(list)

@@ -1,5 +1,6 @@
 """Who is asked for the pages of a queue: the leader, and a follower while they are old."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -191,7 +192,7 @@ async def test_followers_that_fail_again_and_again_are_asked_ever_more_seldom(cl
         if len(cluster.asked) == 2:
             asked_at_s.append(cluster.clock.now_s)
         cluster.clock.now_s += FOLLOWER_PAUSE_MS / 4_000
-    pauses = [later - earlier for earlier, later in zip(asked_at_s, asked_at_s[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked_at_s)]
     assert pauses[0] <= FOLLOWER_PAUSE_MS / 1000 < FOLLOWER_PAUSE_MAX_MS / 2_000 <= pauses[-1]
 
 
