@@ -42,7 +42,7 @@ class QueuePages:
         self._required_index = 0
 
     def require(self, applied_index: int) -> None:
-        """From now on no page counts of a node that has not applied this entry."""
+        """No page that is asked for from now on counts of a node that had not applied this entry by then."""
         self._required_index = applied_index
 
     async def next(
@@ -50,9 +50,10 @@ class QueuePages:
     ) -> Pulled:
         """The page at `offset`; waits up to `wait_ms` for its first message. Raises what `pull` raises, and
         Unavailable (`node_behind`)."""
+        required_index = self._required_index
         if self._is_catching_up and self._clock() >= self._leader_only_until_s:
             pulled = await self._at_follower(offset, max_messages, max_bytes, selection)
-            if pulled is not None:
+            if pulled is not None and pulled.applied_index is not None and pulled.applied_index >= required_index:
                 self._is_catching_up = pulled.is_old
                 self._pauses.reset()
                 return pulled
@@ -66,14 +67,15 @@ class QueuePages:
             wait_ms=wait_ms,
             selection=selection,
         )
-        if pulled.applied_index is not None and pulled.applied_index < self._required_index:
+        if pulled.applied_index is not None and pulled.applied_index < required_index:
             # Another one while the leader is slow, or a new leader that has not applied everything yet.
-            detail = f"the node that answered has applied entry {pulled.applied_index}, not {self._required_index} yet"
+            detail = f"the node that answered had applied entry {pulled.applied_index}, not yet {required_index}"
             raise Unavailable("node_behind", detail)
         self._is_catching_up = pulled.is_old and self._follower_reads
         return pulled
 
     async def _at_follower(self, offset: int, max_messages: int, max_bytes: int, selection: Selection) -> Pulled | None:
+        """A page that goes on at `offset`, of a follower that may be behind; None if there is none."""
         try:
             pulled = await pull_at_follower(
                 self._connection,
@@ -87,7 +89,5 @@ class QueuePages:
         except KeelMQError as exc:
             log.warning("%s/%d: a page of a follower is no good: %s", *self._place, exc)
             return None
-        if pulled is None or pulled.applied_index is None or pulled.applied_index < self._required_index:
-            return None
-        goes_on = pulled.min_offset <= offset < pulled.next_offset
+        goes_on = pulled is not None and pulled.min_offset <= offset < pulled.next_offset
         return pulled if goes_on else None

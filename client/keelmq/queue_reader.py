@@ -128,7 +128,7 @@ class QueueReader:
         return [call.messages for call in self._calls if call.messages is not None]
 
     def require(self, applied_index: int) -> None:
-        """From now on nothing is read at a node that has not applied this entry."""
+        """Nothing that is asked for from now on is read at a node that has not applied this entry."""
         self._pages.require(applied_index)
 
     def refetch(self) -> None:

@@ -45,7 +45,13 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
                 pass
         await load.fill(cluster.urls, OLD_TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
         leader_url, follower_url = await _roles(http, cluster.urls)
-        readers = {"leader": (leader_url,), "follower": (follower_url,), "sdk": (",".join(cluster.urls), "--sdk")}
+        every_url = ",".join(cluster.urls)
+        readers = {
+            "leader": (leader_url,),
+            "follower": (follower_url,),
+            "sdk_at_leader": (every_url, "--sdk", "leader"),
+            "sdk": (every_url, "--sdk", "followers"),
+        }
         rates: dict[str, list[float]] = {whom: [] for whom in ("without", *readers)}
         reads: dict[str, list[float]] = {whom: [] for whom in readers}
         late_ms: list[float] = []
@@ -68,7 +74,9 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
         Figure("cold_reader_healthz_p99", "… /healthz of the leader meanwhile, p99", late_p99_ms, "ms"),
         Figure("cold_reader_follower_ratio", "… with one at a follower", ratios["follower"], "%"),
         Figure("cold_reader_follower_read", "… which reads", statistics.median(reads["follower"]), "MiB/s"),
-        Figure("cold_reader_sdk_ratio", "… with one that reads as the SDK does", ratios["sdk"], "%"),
+        Figure("cold_reader_sdk_at_leader_ratio", "… with one of the SDK at the leader", ratios["sdk_at_leader"], "%"),
+        Figure("cold_reader_sdk_at_leader_read", "… which reads", statistics.median(reads["sdk_at_leader"]), "MiB/s"),
+        Figure("cold_reader_sdk_ratio", "… with one of the SDK, as it reads by default", ratios["sdk"], "%"),
         Figure("cold_reader_sdk_read", "… which reads", statistics.median(reads["sdk"]), "MiB/s"),
     )
 

@@ -1,9 +1,10 @@
 """A consumer that reads a topic from its start, again and again: `python -m tests.bench.reader URL TOPIC QUEUES LOGS…`.
 
 In a process of its own, and as cheap as can be: it looks into nothing it reads. With `--sdk` it reads as the SDK's
-consumers do, messages and all, and URL names all nodes, with commas between. Before each round over the topic what
-the operating system remembers of the segments in the directories LOGS is dropped, so that they come from the disk. It
-prints a line when it begins to read, and on SIGTERM how many bytes it got in how many seconds.
+consumers do, messages and all: at `followers` or at the `leader`; URL names all nodes, with commas between. Before each
+round over the topic what the operating system remembers of the segments in the directories LOGS is dropped, so that
+they come from the disk. It prints a line when it begins to read, and on SIGTERM how many bytes it got in how many
+seconds.
 """
 
 import argparse
@@ -75,10 +76,10 @@ def pages(url: str, topic: str, queue: int) -> Iterator[int]:
     connection.close()
 
 
-async def sdk_pages(urls: str, topic: str, queue: int) -> AsyncIterator[int]:
+async def sdk_pages(urls: str, topic: str, queue: int, *, follower_reads: bool) -> AsyncIterator[int]:
     """The bytes of the messages of each page of the queue, to its end; each page from where the SDK reads it."""
     connection = Connection(urls)
-    pages, offset = QueuePages(connection, (topic, queue), follower_reads=True), 0
+    pages, offset = QueuePages(connection, (topic, queue), follower_reads=follower_reads), 0
     try:
         while True:
             pulled = await pages.next(
@@ -100,7 +101,7 @@ def sizes(loop: asyncio.AbstractEventLoop, settings: argparse.Namespace) -> Iter
             if not settings.sdk:
                 yield from pages(*place)
                 continue
-            of_sdk = sdk_pages(*place)
+            of_sdk = sdk_pages(*place, follower_reads=settings.sdk == "followers")
             while (size_bytes := loop.run_until_complete(anext(of_sdk, None))) is not None:
                 yield size_bytes
         forget_pages(settings.logs)
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("queues", type=int)
     parser.add_argument("logs", type=Path, nargs="*")
-    parser.add_argument("--sdk", action="store_true")
+    parser.add_argument("--sdk", choices=("followers", "leader"))
     settings = parser.parse_args()
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())

@@ -219,3 +219,15 @@ async def test_nobody_who_is_behind_the_assignment_is_believed(cluster: Cluster)
     cluster.asked.clear()
     await read(pages, 2)
     assert cluster.asked == [("n2", 2), ("n1", 2)]
+
+
+async def test_a_page_that_was_asked_for_before_a_new_assignment_counts(cluster: Cluster) -> None:
+    """It may have waited for its first message: what the node had applied when it was asked is what it says."""
+    pages = cluster.pages()
+
+    def assigned_meanwhile(offset: int) -> HttpResponse:
+        pages.require(ASSIGNED + 1)
+        return page(offset)
+
+    cluster.answers["n1"] = assigned_meanwhile
+    assert (await read(pages, 0)).next_offset == 1
