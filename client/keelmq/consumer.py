@@ -152,8 +152,7 @@ class Consumer:
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
         )
-        reads = {*names, f"%RETRY%{group}"}
-        self._queues = AssignedQueues(reads, session_timeout_ms, self._handover, self._faults)
+        self._queues = AssignedQueues({*names, f"%RETRY%{group}"}, session_timeout_ms, self._handover, self._faults)
         self._member = GroupMember(
             self._connection,
             group,
