@@ -186,7 +186,7 @@ async def test_what_is_no_page_of_a_follower_is_asked_of_the_leader_at_once(clus
 async def test_followers_that_fail_again_and_again_are_asked_ever_more_seldom(cluster: Cluster) -> None:
     cluster.answers["n2"] = cluster.answers["n3"] = empty
     pages, asked_at_s = cluster.pages(), list[float]()
-    while len(asked_at_s) < 12:
+    for _ in range(10 * FOLLOWER_PAUSE_MAX_MS // (FOLLOWER_PAUSE_MS // 4)):
         cluster.asked.clear()
         await read(pages, 0)
         if len(cluster.asked) == 2:
