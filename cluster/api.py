@@ -29,6 +29,7 @@ from store.log_errors import DiskFull
 logger = logging.getLogger(__name__)
 
 APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
+"""Of the answer to a `GET`: the entry that this node had applied, at least, before it began to answer."""
 KEEPALIVE_TIMEOUT_S: Final = 75.0
 """An idle connection, or one that does not finish its request line and headers, is closed after this."""
 
@@ -139,9 +140,10 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
         core.require_bodies()
     if core.raft.replicas.is_suspect and _needs_the_log(request.path):
         core.require_replica()
+    applied_index = core.raft.applied_index  # before the handler reads: what it answers is at least as new
     response = await handler(request)
     if request.method == "GET" and not response.prepared:
-        response.headers[APPLIED_INDEX_HEADER] = str(core.raft.applied_index)
+        response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
     if isinstance(response, web.Response) and not response.prepared:
         return await _deliver(core, request, response, address)
     return response

@@ -31,11 +31,12 @@ async def selected(selects: Selects, message: BlockMessage, pace: Pace) -> bool:
 
 
 class Page(Protocol):
-    """What one answer will hold. `next_offset` is where to go on, whatever was found."""
+    """What one answer will hold. `next_offset` is where to go on, whatever was found; `disk_bytes` were read for it."""
 
     next_offset: int
     found: int
     size_bytes: int
+    disk_bytes: int
 
     def wants(self, row: Row, reader: BlockReader) -> bool:
         """Whether there is room for the row; its block is not in memory yet."""
@@ -61,6 +62,7 @@ class MessagePage:
         self.next_offset = query.offset
         self.found = 0
         self.size_bytes = 0
+        self.disk_bytes = 0
         self.messages: list[MessageView] = []
         self._topic = topic
         self._queue = queue
@@ -115,6 +117,7 @@ class BlockPage:
         self.next_offset = query.offset
         self.found = 0
         self.size_bytes = 0
+        self.disk_bytes = 0
         self.batches: list[PulledBatch] = []
         self._query = query
         self._selects = selects
@@ -150,6 +153,7 @@ class WholeBlockPage:
         self.next_offset = query.offset
         self.found = 0
         self.size_bytes = 0
+        self.disk_bytes = 0
         self.batches: list[PulledBatch] = []
         self._query = query
         self._row_bytes = 0  # what the rows take in the memory of whoever reads them

@@ -24,6 +24,8 @@ from cluster.responses import BlockPullView, OffsetView, PullView
 from cluster.routes import JSON, MSGPACK, Route, json_of
 
 ROWS_PER_READ: Final = 256
+DISK_BYTES_HEADER: Final = "KeelMQ-Disk-Bytes"
+"""What was read of the disk for a pull; an answer that came from memory alone does not have it."""
 MOVED_WAIT_S: Final = 1.0
 """A pull that has moved on past messages without finding one waits no longer than this: its client has to know of it
 to commit it, and one answer per second is no burden."""
@@ -94,16 +96,15 @@ class PullApi:
                 max_offset=max_offset,
                 min_offset=min_offset,
             )
-            return json_response(view)
+            return _with_disk_bytes(json_response(view), messages)
         if selects is None:
             return await self._pull_blocks(request, topic, queue, query)
         blocks = BlockPage(query, selects)
         max_offset = await self._fill(request, blocks, topic, queue, query)
-        return msgpack_response(
-            BlockPullView(
-                batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
-            )
+        pulled = BlockPullView(
+            batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
         )
+        return _with_disk_bytes(msgpack_response(pulled), blocks)
 
     async def offset(self, request: web.Request) -> web.Response:
         topic = check_topic(request.match_info["topic"])
@@ -125,14 +126,13 @@ class PullApi:
             await self._scan(page, topic, queue, query, 0)
         self._count(page.found, page.size_bytes)
         max_offset = self._core.state.max_offset(topic, queue)
-        return msgpack_response(
-            BlockPullView(
-                batches=page.batches,
-                next_offset=page.next_offset,
-                max_offset=max_offset,
-                min_offset=self._core.state.min_offset(topic, queue),
-            )
+        pulled = BlockPullView(
+            batches=page.batches,
+            next_offset=page.next_offset,
+            max_offset=max_offset,
+            min_offset=self._core.state.min_offset(topic, queue),
         )
+        return _with_disk_bytes(msgpack_response(pulled), page)
 
     def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
         """What was before the start of the queue is gone: who asks for it goes on at the start, and is told at once
@@ -165,7 +165,16 @@ class PullApi:
 
     async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
         """How much was read until now, and whether the queue was read to its end."""
-        reader, pace = BlockReader(self._core), Pace()
+        reader = BlockReader(self._core)
+        try:
+            return await self._scan_rows(page, topic, queue, query, scanned_bytes, reader)
+        finally:
+            page.disk_bytes += reader.read_bytes
+
+    async def _scan_rows(
+        self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int, reader: BlockReader
+    ) -> tuple[int, bool]:
+        pace = Pace()
         while rows := self._core.state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes):
             rests = pace.rests
             for at, row in enumerate(rows):
@@ -201,3 +210,9 @@ class PullApi:
         if messages:
             self._core.metrics.pulled_messages.inc(messages)
             self._core.metrics.pulled_bytes.inc(size)
+
+
+def _with_disk_bytes(response: web.Response, page: Page) -> web.Response:
+    if page.disk_bytes:
+        response.headers[DISK_BYTES_HEADER] = str(page.disk_bytes)
+    return response

@@ -7,7 +7,7 @@ Which node is asked:
   failed is followed when the others have been asked too: one of them may know the next leader already.
 - The nodes of the cluster may change: those that a node names are known from then on, beside those of `servers`.
 - A read that a follower can answer as well goes to the leader, so that it sees what was written before, unless the
-  leader is avoided and another node is not.
+  leader is avoided and another node is not. Who wants a follower and can do without asks one (`ask_follower`).
 """
 
 import asyncio
@@ -205,6 +205,25 @@ class Connection:
         data = b"" if body is None else wire.encode_json(body)
         response = await self.call(method, target, body=data, **options)
         return wire.decode(kind, response.body, response.headers.get("content-type", ""))
+
+    async def ask_follower(self, number: int, target: str, *, accept: str, timeout_ms: int) -> HttpResponse | None:
+        """A follower's 2xx response to a GET; the same `number` asks the same one, different ones different ones.
+
+        One request to one node that is not avoided, within `timeout_ms`; None if that comes to nothing, or if there is
+        no such node besides the leader. Its word may be behind the leader's.
+        """
+        others = [node for node in self._nodes if node != self._current and not self._health.is_avoided(node)]
+        if self._closed or not self._at_leader or not others:
+            return None
+        node = others[number % len(others)]
+        request = Request("GET", target, f"Accept: {accept}\r\n", b"", True, False, True, 0)
+        try:
+            response = await self._ask(node, request, timeout_ms / 1000)
+        except (ConnectFailed, ExchangeFailed) as exc:
+            log.debug("%s, a follower, does not answer: %s", node.url, exc)
+            self._transport.forget(node)
+            return None
+        return response if response.status < 300 else None
 
     def close(self) -> None:
         """Close all connections; later calls raise Closed."""

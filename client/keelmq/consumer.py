@@ -62,6 +62,8 @@ class Consumer:
     `tags` ("A || B") or `filter` (SQL92 on the properties, docs/filters.md) choose messages, for all topics or by a
     mapping for some; the broker evaluates them. The rest is never handled, and offsets move on past it.
 
+    What is no longer in the leader's memory is read at a follower, unless `follower_reads` is False.
+
     Per queue at most `prefetch_messages` and `prefetch_bytes` are held, plus one batch. Belongs to one event loop.
     """
 
@@ -90,6 +92,7 @@ class Consumer:
         prefetch_bytes: int = PREFETCH_BYTES,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        follower_reads: bool = True,
         on_fault: OnFault | None = None,
         client_id: str | None = None,
         connection: Connection | None = None,
@@ -137,6 +140,7 @@ class Consumer:
             wait_ms=wait_ms,
             tries=tries if (on_error or ("block" if ordered else "give_back")) == "give_back" else None,
             consume_timeout_ms=None if iterated else consume_timeout_ms,
+            follower_reads=follower_reads,
         )
         self._close_timeout_ms = close_timeout_ms
         session = GroupSession(
@@ -148,8 +152,7 @@ class Consumer:
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
         )
-        reads = {*names, f"%RETRY%{group}"}
-        self._queues = AssignedQueues(reads, session_timeout_ms, self._handover, self._faults)
+        self._queues = AssignedQueues({*names, f"%RETRY%{group}"}, session_timeout_ms, self._handover, self._faults)
         self._member = GroupMember(
             self._connection,
             group,

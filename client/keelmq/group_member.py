@@ -167,6 +167,7 @@ class GroupMember:
             except SESSION_OVER:
                 log.warning("group %s: the session was over, joining again", self._group)
                 membership, waited = await self._join(), False
+                self._settled = False  # of a group that was made anew the generation may be the same
             await self._apply(membership)
             self._queues.go_on_if_session_lasts()
         except KeelMQError as exc:
@@ -215,6 +216,7 @@ class GroupMember:
         wanted = {(each.topic, each.queue) for each in membership.assignment}
         async with self._commit_lock:  # a commit under way would look like a reset
             committed = await self._session.committed()
+            committed_index = self._session.committed_index
             for place, reader in list(self._readers.items()):
                 self._release_unless(place, reader, wanted, committed)
         new = wanted - self._readers.keys() - self._queues.leaving.keys()
@@ -229,6 +231,9 @@ class GroupMember:
             return True
         for place, position in positions.items():
             self._readers[place] = self._make_reader(place, position)
+        for reader in self._readers.values():
+            # A node that does not know of this assignment may still have an earlier topic of the same name.
+            reader.require(committed_index)
         self._generation = membership.generation
         self._settled = wanted == self._readers.keys()
         self._progress.set()

@@ -18,6 +18,7 @@ from keelmq.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from keelmq.http1 import HttpResponse
 from keelmq.message import ReceivedMessage
 from keelmq.retry import Deadline
 from keelmq.selection import EVERYTHING, Selection
@@ -27,6 +28,9 @@ TopicQueue = tuple[str, int]
 OFFSETS_PER_COMMIT_MAX: Final = 1_024
 GIVEN_BACK_PER_CALL_MAX: Final = 256
 PULL_MARGIN_MS: Final = 5_000
+APPLIED_INDEX_HEADER: Final = "keelmq-applied-index"
+DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
+"""Of a pull: what was read of the node's disk for it. All of it was in memory without the header."""
 
 SESSION_OVER: Final = (MemberNotFound, GroupNotFound)
 """The member is in no group of this name: its session is over, or the group was deleted meanwhile. It joins again."""
@@ -55,6 +59,8 @@ class GroupSession:
         self._client_id = client_id
         self._session_timeout_ms = session_timeout_ms
         self._call_timeout_ms = call_timeout_ms
+        self.committed_index = 0
+        """What the leader had applied, at least, when it last told what is committed; 0 if it did not say."""
 
     async def join(self) -> wire.Membership:
         """Raises InvalidFilter, and Conflict when the other members read something else."""
@@ -124,13 +130,16 @@ class GroupSession:
         By the leader's word only: to a node that is behind, what was committed looks as if it never had been. Waits
         for a leader as long as a call may take, then raises NoLeader.
         """
+        self.committed_index = 0
         try:
-            response = await self._connection.call_for(
-                wire.GroupOffsetsResponse, "GET", f"{self._path}/offsets", deadline=self._deadline(), leader_only=True
+            response = await self._connection.call(
+                "GET", f"{self._path}/offsets", deadline=self._deadline(), leader_only=True
             )
         except GroupNotFound:
             return {}
-        return {(each.topic, each.queue): each.offset for each in response.offsets}
+        self.committed_index = applied_index(response) or 0
+        offsets = wire.decode(wire.GroupOffsetsResponse, response.body, response.headers.get("content-type", ""))
+        return {(each.topic, each.queue): each.offset for each in offsets.offsets}
 
     async def detail(self) -> wire.GroupDetail:
         """Members and offsets, by the leader's word only. Raises GroupNotFound."""
@@ -192,11 +201,15 @@ async def first_offset(connection: Connection, place: TopicQueue, at: str | int)
 
 class Pulled(NamedTuple):
     """`next_offset` is where to go on; it moves past what was not asked for, and to `min_offset`: what is before that
-    has expired."""
+    has expired. `applied_index` is what the node had applied, at least; None if it does not say. `is_old`: it was read
+    from the node's disk, and there is more.
+    """
 
     messages: list[ReceivedMessage]
     next_offset: int
     min_offset: int = 0
+    applied_index: int | None = None
+    is_old: bool = False
 
 
 async def pull(
@@ -213,16 +226,45 @@ async def pull(
 
     Every block is checked against its CRC32C. Raises Corrupt, OffsetOutOfRange, and what Connection.call raises.
     """
-    target = f"{_queue_path(place)}/messages?offset={offset}&max_messages={max_messages}"
     response = await connection.call(
         "GET",
-        f"{target}&max_bytes={max_bytes}&wait_ms={wait_ms}{selection.query}",
+        _pull_target(place, offset, max_messages, max_bytes, wait_ms, selection),
         accept=wire.MSGPACK,
         deadline=Deadline(wait_ms + PULL_MARGIN_MS),
         follower_ok=True,  # what a queue holds it holds everywhere; beyond its end a follower sends us to the leader
         waits_ms=wait_ms,
     )
+    return _pulled(response, place, offset, selection)
+
+
+async def pull_at_follower(
+    connection: Connection,
+    place: TopicQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    selection: Selection,
+    timeout_ms: int,
+) -> Pulled | None:
+    """Like `pull`, but by one follower, which is the same for the same queue number, and without waiting for messages.
+    None unless there is one that answers with a page in time. What it answers may be behind. Raises Corrupt."""
+    target = _pull_target(place, offset, max_messages, max_bytes, 0, selection)
+    response = await connection.ask_follower(place[1], target, accept=wire.MSGPACK, timeout_ms=timeout_ms)
+    return None if response is None else _pulled(response, place, offset, selection)
+
+
+def _pull_target(
+    place: TopicQueue, offset: int, max_messages: int, max_bytes: int, wait_ms: int, selection: Selection
+) -> str:
+    query = f"offset={offset}&max_messages={max_messages}&max_bytes={max_bytes}&wait_ms={wait_ms}{selection.query}"
+    return f"{_queue_path(place)}/messages?{query}"
+
+
+def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: Selection) -> Pulled:
+    """The page of a response. Raises Corrupt."""
     pulled = wire.decode(wire.PullResponse, response.body, response.headers.get("content-type", ""))
+    index, is_cold = applied_index(response), DISK_BYTES_HEADER in response.headers
     topic, queue = place
     messages: list[ReceivedMessage] = []
     expected: int | None = None  # the first batch may begin earlier, or later when what was before it has expired
@@ -253,13 +295,21 @@ async def pull(
         expected = batch.base_offset + batch.count
     if not gaps:
         first = max(offset, pulled.min_offset)
-        return Pulled(messages, messages[-1].offset + 1 if messages else first, pulled.min_offset)
+        next_offset = messages[-1].offset + 1 if messages else first
+        return Pulled(messages, next_offset, pulled.min_offset, index, is_cold and next_offset < pulled.max_offset)
     if not max(offset, expected or 0) <= pulled.next_offset <= pulled.max_offset:
         raise Corrupt(
             "invalid_response",
             f"{topic}/{queue}: what was asked for from offset {offset} on goes on at {pulled.next_offset}",
         )
-    return Pulled(messages, pulled.next_offset, pulled.min_offset)
+    is_old = is_cold and pulled.next_offset < pulled.max_offset
+    return Pulled(messages, pulled.next_offset, pulled.min_offset, index, is_old)
+
+
+def applied_index(response: HttpResponse) -> int | None:
+    """What the node had applied, at least, before it began to answer; None if it does not say."""
+    value = response.headers.get(APPLIED_INDEX_HEADER, "")
+    return int(value) if value.isdecimal() else None
 
 
 def _continues(expected: int | None, base_offset: int, gaps: bool) -> bool:

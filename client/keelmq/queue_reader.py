@@ -12,10 +12,11 @@ import msgspec
 from keelmq.attempts import HandlerCancelled, log_failed_attempt
 from keelmq.connection import Connection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
-from keelmq.group_session import Pulled, TopicQueue, pull
+from keelmq.group_session import Pulled, TopicQueue
 from keelmq.handler_call import Handle, HandlerCall
 from keelmq.message import ReceivedMessage
 from keelmq.progress import QueueProgress
+from keelmq.queue_pages import QueuePages
 from keelmq.redelivery import RetryLater
 from keelmq.retry import Backoff
 from keelmq.selection import EVERYTHING, Selection
@@ -55,6 +56,9 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     consume_timeout_ms: int | None = None
     """A handler call that takes longer is cancelled, and counts as one that raised."""
 
+    follower_reads: bool = True
+    """What is old is read at a follower."""
+
 
 class QueueReader:
     """Reads `place` from `position`, what is committed, on until stopped.
@@ -83,7 +87,7 @@ class QueueReader:
         self.place = place
         self.committed = position
         self.sent = position
-        self._connection = connection
+        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
         self._handle = handle
         self._slots = slots
         self._options = options
@@ -122,6 +126,10 @@ class QueueReader:
     def handling(self) -> list[Sequence[ReceivedMessage]]:
         """The messages that handler calls are at work on now, by call."""
         return [call.messages for call in self._calls if call.messages is not None]
+
+    def require(self, applied_index: int) -> None:
+        """Nothing that is asked for from now on is read at a node that has not applied this entry."""
+        self._pages.require(applied_index)
 
     def refetch(self) -> None:
         """Give up a pull that is under way and begin it again: the node it waits for may be gone."""
@@ -163,9 +171,7 @@ class QueueReader:
         while True:
             room = await self._room()
             try:
-                pulled = await pull(
-                    self._connection,
-                    self.place,
+                pulled = await self._pages.next(
                     self._fetch_offset,
                     max_messages=min(room, PULL_MESSAGES_MAX),
                     max_bytes=min(self._options.prefetch_bytes, PULL_BYTES_MAX),

@@ -1,14 +1,16 @@
 """What one consumer that reads old messages from the disk does to producers: their rate with and without it, in turn.
 
-The consumer asks the leader, or a follower: then the leader is to be spared altogether.
+The consumer asks the leader, or a follower: then the leader is to be spared altogether; or it reads as the SDK does by
+default.
 """
 
 import asyncio
 import contextlib
+import operator
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,31 +45,39 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
                 pass
         await load.fill(cluster.urls, OLD_TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
         leader_url, follower_url = await _roles(http, cluster.urls)
-        rates: dict[str, list[float]] = {"without": [], "leader": [], "follower": []}
-        reads: dict[str, list[float]] = {"leader": [], "follower": []}
+        every_url = ",".join(cluster.urls)
+        readers = {
+            "leader": (leader_url,),
+            "follower": (follower_url,),
+            "sdk_at_leader": (every_url, "--sdk", "leader"),
+            "sdk": (every_url, "--sdk", "followers"),
+        }
+        rates: dict[str, list[float]] = {whom: [] for whom in ("without", *readers)}
+        reads: dict[str, list[float]] = {whom: [] for whom in readers}
         late_ms: list[float] = []
         for _ in range(ROUNDS):
             rates["without"].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
-            for whom, url in (("leader", leader_url), ("follower", follower_url)):
+            for whom, (url, *options) in readers.items():
                 found: list[Read] = []
                 probed = late_ms if whom == "leader" else []
-                async with _reader(cluster, url, found), _probe(http, url, probed):
+                async with _reader(cluster, url, options, found), _probe(http, leader_url, probed):
                     rates[whom].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
                 reads[whom].append(found[0].size_bytes / MIB / found[0].seconds)
-    pairs = zip(rates["leader"], rates["without"], strict=True)
-    ratio = statistics.median(with_it / without for with_it, without in pairs)
-    pairs = zip(rates["follower"], rates["without"], strict=True)
-    follower_ratio = statistics.median(with_it / without for with_it, without in pairs)
+    ratios = {whom: 100 * statistics.median(map(operator.truediv, rates[whom], rates["without"])) for whom in readers}
     late_p99_ms = statistics.quantiles(late_ms, n=100)[-1]
     what = "64 concurrent sends of 1 KiB"
     figures.add(
         Figure("cold_reader_without", f"{what}, without a reader", statistics.median(rates["without"]), "msg/s"),
         Figure("cold_reader_with", "… with one at the leader", statistics.median(rates["leader"]), "msg/s"),
-        Figure("cold_reader_ratio", "… median of pairs", 100 * ratio, "%", RATIO_GOAL_PERCENT, ">="),
+        Figure("cold_reader_ratio", "… median of pairs", ratios["leader"], "%", RATIO_GOAL_PERCENT, ">="),
         Figure("cold_reader_read", "… which reads", statistics.median(reads["leader"]), "MiB/s"),
         Figure("cold_reader_healthz_p99", "… /healthz of the leader meanwhile, p99", late_p99_ms, "ms"),
-        Figure("cold_reader_follower_ratio", "… with one at a follower", 100 * follower_ratio, "%"),
+        Figure("cold_reader_follower_ratio", "… with one at a follower", ratios["follower"], "%"),
         Figure("cold_reader_follower_read", "… which reads", statistics.median(reads["follower"]), "MiB/s"),
+        Figure("cold_reader_sdk_at_leader_ratio", "… with one of the SDK at the leader", ratios["sdk_at_leader"], "%"),
+        Figure("cold_reader_sdk_at_leader_read", "… which reads", statistics.median(reads["sdk_at_leader"]), "MiB/s"),
+        Figure("cold_reader_sdk_ratio", "… with one of the SDK, as it reads by default", ratios["sdk"], "%"),
+        Figure("cold_reader_sdk_read", "… which reads", statistics.median(reads["sdk"]), "MiB/s"),
     )
 
 
@@ -79,12 +89,12 @@ async def _roles(http: aiohttp.ClientSession, urls: list[str]) -> tuple[str, str
 
 
 @contextlib.asynccontextmanager
-async def _reader(cluster: BenchCluster, url: str, found: list[Read]) -> AsyncIterator[None]:
+async def _reader(cluster: BenchCluster, url: str, options: Sequence[str], found: list[Read]) -> AsyncIterator[None]:
     """Within the block a process reads the old topic; afterwards `found` has what it read."""
     logs = [str(node.data_dir / "log") for node in cluster.nodes]
     process = await asyncio.create_subprocess_exec(
         *("nice", "-n", str(NICENESS), sys.executable),
-        *("-m", "tests.bench.reader", url, OLD_TOPIC, str(QUEUES), *logs),
+        *("-m", "tests.bench.reader", url, OLD_TOPIC, str(QUEUES), *logs, *options),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

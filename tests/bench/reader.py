@@ -1,22 +1,29 @@
 """A consumer that reads a topic from its start, again and again: `python -m tests.bench.reader URL TOPIC QUEUES LOGS…`.
 
-In a process of its own, and as cheap as can be: it looks into nothing it reads. Before each round over the topic what
-the operating system remembers of the segments in the directories LOGS is dropped, so that they come from the disk. It
-prints a line when it begins to read, and on SIGTERM how many bytes it got in how many seconds.
+In a process of its own, and as cheap as can be: it looks into nothing it reads. With `--sdk` it reads as the SDK's
+consumers do, messages and all: at `followers` or at the `leader`; URL names all nodes, with commas between. Before each
+round over the topic what the operating system remembers of the segments in the directories LOGS is dropped, so that
+they come from the disk. It prints a line when it begins to read, and on SIGTERM how many bytes it got in how many
+seconds.
 """
 
 import argparse
+import asyncio
 import http.client
 import os
 import signal
-import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
+
+from keelmq.connection import Connection
+from keelmq.queue_pages import QueuePages
+from keelmq.selection import EVERYTHING
 
 PULL_BYTES: Final = 4 * 1024 * 1024
 """What a consumer of the SDK asks for at a time."""
@@ -69,12 +76,35 @@ def pages(url: str, topic: str, queue: int) -> Iterator[int]:
     connection.close()
 
 
-class Stopped(Exception):
-    """SIGTERM."""
+async def sdk_pages(urls: str, topic: str, queue: int, *, follower_reads: bool) -> AsyncIterator[int]:
+    """The bytes of the messages of each page of the queue, to its end; each page from where the SDK reads it."""
+    connection = Connection(urls)
+    pages, offset = QueuePages(connection, (topic, queue), follower_reads=follower_reads), 0
+    try:
+        while True:
+            pulled = await pages.next(
+                offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, wait_ms=0, selection=EVERYTHING
+            )
+            yield sum(len(message.body) for message in pulled.messages)
+            if not pulled.messages:
+                break
+            offset = pulled.next_offset
+    finally:
+        connection.close()
 
 
-def stop(*_: object) -> None:
-    raise Stopped
+def sizes(loop: asyncio.AbstractEventLoop, settings: argparse.Namespace) -> Iterator[int]:
+    """The bytes of one page after the other, for ever."""
+    while True:
+        for queue in range(settings.queues):
+            place = (settings.url, settings.topic, queue)
+            if not settings.sdk:
+                yield from pages(*place)
+                continue
+            of_sdk = sdk_pages(*place, follower_reads=settings.sdk == "followers")
+            while (size_bytes := loop.run_until_complete(anext(of_sdk, None))) is not None:
+                yield size_bytes
+        forget_pages(settings.logs)
 
 
 def main() -> None:
@@ -83,21 +113,18 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("queues", type=int)
     parser.add_argument("logs", type=Path, nargs="*")
+    parser.add_argument("--sdk", choices=("followers", "leader"))
     settings = parser.parse_args()
-    signal.signal(signal.SIGTERM, stop)
-    size_bytes = 0
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     forget_pages(settings.logs)
     print("reading", flush=True)
-    begun_s = time.perf_counter()
-    try:
-        while True:
-            for queue in range(settings.queues):
-                for page_bytes in pages(settings.url, settings.topic, queue):
-                    size_bytes += page_bytes
-            forget_pages(settings.logs)
-    except Stopped:
-        print(size_bytes, time.perf_counter() - begun_s)
-        sys.exit(0)
+    size_bytes, begun_s = 0, time.perf_counter()
+    for page_bytes in sizes(asyncio.new_event_loop(), settings):
+        size_bytes += page_bytes
+        if stopped.is_set():
+            break
+    print(size_bytes, time.perf_counter() - begun_s)
 
 
 if __name__ == "__main__":

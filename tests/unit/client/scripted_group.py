@@ -33,6 +33,8 @@ class ScriptedGroup:
         self.heartbeats = 0
         self.waits = False
         """Whether heartbeats wait for a rebalance, as those of today's brokers do; see `rebalance`."""
+        self.applied_index = 0
+        """What the leader says it has applied."""
         self._beats: list[asyncio.Future[HttpResponse]] = []
         self._waiting: list[tuple[Request, asyncio.Future[HttpResponse]]] = []
 
@@ -93,7 +95,7 @@ class ScriptedGroup:
                 self.given_back += request.json()["messages"]
                 return json_answer({"results": [], "generation": self.generation})
             case "GET", ["groups", "g", *offsets]:
-                return json_answer({"offsets": self._offsets()} if offsets else self._detail())
+                return self._applied(json_answer({"offsets": self._offsets()} if offsets else self._detail()))
         raise AssertionError(f"{request.method} {request.target}")
 
     def _topic(self) -> HttpResponse:
@@ -137,4 +139,8 @@ class ScriptedGroup:
         batch = {"base_offset": offset, "count": len(bodies), "batch_id": f"b{queue}-{offset}", "stored_at_ms": 1}
         batch |= {"crc32c": block.crc32c, "block": block.data, "skip": []}
         end = offset + len(bodies)
-        return msgpack_answer({"batches": [batch], "next_offset": end, "max_offset": len(self.messages[queue])})
+        pulled = {"batches": [batch], "next_offset": end, "max_offset": len(self.messages[queue])}
+        return self._applied(msgpack_answer(pulled))
+
+    def _applied(self, answer: HttpResponse) -> HttpResponse:
+        return answer._replace(headers={**answer.headers, "keelmq-applied-index": str(self.applied_index)})

@@ -73,3 +73,21 @@ def test_a_lost_heartbeat_is_followed_by_a_plain_one() -> None:
             assert member.assignment == [("t", 0), ("t", 1)]
 
     run_in_virtual_time(main())
+
+
+def test_a_session_that_begins_anew_goes_by_what_the_cluster_says_then() -> None:
+    """Also one whose group has the same generation, in a cluster that was begun anew and has applied less."""
+
+    async def main() -> None:
+        group, seen = ScriptedGroup(queues=1), Seen()
+        group.applied_index = 1_000
+        group.append(0, b"0", b"1")
+        async with consumer(group, seen) as member:
+            await until(lambda: group.committed == {0: 2})
+            group.known, group.applied_index = False, 5
+            await until(lambda: group.known)
+            group.append(0, b"2")
+            await until(lambda: seen.bodies == [b"0", b"1", b"2"])
+            assert member.assignment == [("t", 0)]
+
+    run_in_virtual_time(main())

@@ -130,6 +130,35 @@ async def pull_batches(node: Node, topic: str, offset: int = 0, **query: Any) ->
 
 
 @pytest.mark.parametrize("pull", [pull_json, pull_batches])
+@pytest.mark.parametrize("query", [{}, {"filter": "x%20IS%20NULL"}], ids=["all", "filter"])
+async def test_an_answer_says_what_was_read_of_the_disk_for_it(
+    node: Node, pull: Callable[..., Awaitable[Answer]], query: dict[str, str]
+) -> None:
+    await fill(node, topics=1)
+    old = await pull(node, "t0", **query)
+    assert old.body["next_offset"] == ROUNDS
+    assert ROUNDS * BODY_BYTES < int(old.headers["KeelMQ-Disk-Bytes"]) < ROUNDS * (BODY_BYTES + 2 * 4096)
+    await node.call("POST", "/v1/topics/filler/messages", {"messages": [{"body": "x"}]})
+    new = await pull(node, "filler", 3, **query)
+    assert new.body["next_offset"] == 4
+    assert "KeelMQ-Disk-Bytes" not in new.headers
+
+
+async def test_an_answer_claims_to_be_no_newer_than_what_it_was_read_from(node: Node) -> None:
+    """What was applied while it waited does not count: a client that wants at least that much would be misled."""
+    await fill(node, topics=1)
+    before = node.core.raft.applied_index
+    waits = asyncio.create_task(pull_batches(node, "t0", ROUNDS, wait_ms=30_000))
+    while not len(node.core.waiters):
+        await asyncio.sleep(0)
+    (outcome,) = await node.core.propose_all([produce("t0", ROUNDS, b"x")])
+    assert not isinstance(outcome, Exception)
+    answer = await waits
+    assert answer.body["next_offset"] == ROUNDS + 1
+    assert int(answer.headers["KeelMQ-Applied-Index"]) == before < outcome.index
+
+
+@pytest.mark.parametrize("pull", [pull_json, pull_batches])
 async def test_a_block_is_read_without_the_record_it_shares(
     node: Node, pull: Callable[..., Awaitable[Answer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
