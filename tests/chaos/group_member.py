@@ -17,7 +17,19 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
-from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, String, Table, create_engine, event, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    select,
+)
 
 import keelmq
 from keelmq import inbox, sql, wire
@@ -82,7 +94,7 @@ effects = Table(
 
 
 def open_database(path: str) -> Engine:
-    """The tables are made when they are missing. What is committed survives a kill of the process, not of the machine."""
+    """The tables are made when they are missing. What is committed outlives the process, not the machine."""
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
@@ -192,6 +204,10 @@ class Member:
         self._recorder.write(started)
         try:
             await consumer.run()
+        except keelmq.KeelMQError as error:
+            if not error.retryable:
+                raise
+            logging.warning("the member ends: %s", error)
         finally:
             connection.close()
 

@@ -96,14 +96,13 @@ class GaveBack(Record, frozen=True, tag="gave_back"):
 
 
 class Stood(Record, frozen=True, tag="stood"):
-    """The member's event loop stood, or its whole process, from `from_s` on until `at_s`."""
+    """The member's event loop stood from `from_s` on until `at_s`; `stopped`: for its whole process did (SIGSTOP)."""
 
     from_s: float
+    stopped: bool = False
 
 
-AnyRecord = (
-    Started | Assigned | SessionOver | Committed | ReadOffsets | Begun | Ended | GivingBack | GaveBack | Stood
-)
+AnyRecord = Started | Assigned | SessionOver | Committed | ReadOffsets | Begun | Ended | GivingBack | GaveBack | Stood
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AnyRecord).decode

@@ -132,8 +132,10 @@ class RecordedGroup:
             process.send_signal(signal.SIGTERM)
         await self._ended(process, name)
 
-    async def _stays_calm_or_ends(self, process: asyncio.subprocess.Process, stop: asyncio.Event, life_s: float) -> bool:
-        """True after `life_s`; False when the member is to end, or has ended. In calm times there is no end but that."""
+    async def _stays_calm_or_ends(
+        self, process: asyncio.subprocess.Process, stop: asyncio.Event, life_s: float
+    ) -> bool:
+        """True after `life_s`; False when the member is to end, or has ended; nothing else is one in calm times."""
         watched = [asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())]
         calm = asyncio.create_task(self._calm.wait())
         try:
@@ -154,7 +156,7 @@ class RecordedGroup:
                 async with asyncio.timeout(pause_s):
                     await self._calm.wait()
             process.send_signal(signal.SIGCONT)
-            recorder.write(Stood(member=name, at_s=time.monotonic(), from_s=from_s))
+            recorder.write(Stood(member=name, at_s=time.monotonic(), from_s=from_s, stopped=True))
         finally:
             recorder.close()
 
