@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 RECORDED_GROUP: Final = "chaos-recorded"
 RECORDED_TOPICS: Final = (*TRANSACTION_TOPICS, DELAYED_TOPIC)
 RECORDED_RETRY_TOPIC: Final = f"%RETRY%{RECORDED_GROUP}"
-LIFE_S: Final = (4.0, 12.0)
+LIFE_S: Final = (2.0, 8.0)
 PAUSE_S: Final = (0.3, 6.0)
 FATES: Final = ("crash", "leave", "pause", "pause")
 STAYING_FATES: Final = ("pause",)
