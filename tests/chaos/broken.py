@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 BROKEN_VARIABLE = "CHAOS_BROKEN"
 """Names the defect of a node that tests/chaos/broken_node.py starts, or of a member (tests/chaos/group_member.py)."""
-FORGOTTEN_EVERY: Final = 16
+FORGOTTEN_EVERY: Final = 3
 """Of the entries with commits."""
 
 

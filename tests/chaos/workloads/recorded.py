@@ -77,8 +77,7 @@ class RecordedGroup:
             try:
                 await self._live(process, f"m-{self.lives}", stop, rng, fates)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                _signal(process, signal.SIGKILL)
                 await process.wait()
 
     async def _start(self, name: str, rng: random.Random) -> asyncio.subprocess.Process:
@@ -124,12 +123,11 @@ class RecordedGroup:
             if fate == "pause":
                 await self._pause(process, name, rng.uniform(*PAUSE_S))
             elif fate == "crash":
-                process.kill()
+                _signal(process, signal.SIGKILL)
                 return
             else:
                 break
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+        _signal(process, signal.SIGTERM)
         await self._ended(process, name)
 
     async def _stays_calm_or_ends(
@@ -151,11 +149,11 @@ class RecordedGroup:
         recorder = Recorder(self.records / f"{name}{SUFFIX}")
         try:
             from_s = time.monotonic()
-            process.send_signal(signal.SIGSTOP)
+            _signal(process, signal.SIGSTOP)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._calm.wait()
-            process.send_signal(signal.SIGCONT)
+            _signal(process, signal.SIGCONT)
             recorder.write(Stood(member=name, at_s=time.monotonic(), from_s=from_s, stopped=True))
         finally:
             recorder.close()
@@ -173,3 +171,9 @@ class RecordedGroup:
     def _violate(self, name: str, what: str) -> None:
         tail = (self.records / f"{name}.log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         self._field.violations.add(Kind.CONTRACT, f"member {name} {what}: {tail}")
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Nothing happens to one that has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
