@@ -149,6 +149,8 @@ class Epoch:
         try:
             await self._trouble(field, scheduler, [*transactional, operators, expiring], consumers)
             ended_s, disk_bytes = time.monotonic(), cluster.disk_bytes()
+            if self.plan.broken is not None:
+                await verdict.judge_records_so_far(recorded)
             if not self._found_guilty():
                 recorded.calm()
                 await self._settle(cluster, verdict, group, transactional, operators)

@@ -28,7 +28,7 @@ from tests.chaos.checkers.pops import judge_pops
 from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.group_member import effects_by_number
-from tests.chaos.group_records import Begun, Ended, read_records
+from tests.chaos.group_records import AnyRecord, Begun, Ended, read_records
 from tests.chaos.message import number_in
 from tests.chaos.observer import Observer
 from tests.chaos.progress import GroupProgress
@@ -146,9 +146,7 @@ class Verdict:
         note(f"reading what {group.lives} members have written down")
         violations, records = self._field.violations, await asyncio.to_thread(read_records, group.records)
         self.offsets.judge(records)
-        GroupOwners(RECORDED_GROUP, violations).judge(records)
-        attempts, dead = Attempts(RECORDED_GROUP, MAX_ATTEMPTS, violations), await self._dead_letters(RECORDED_GROUP)
-        attempts.judge(records)
+        attempts, dead = self._judge_records(records), await self._dead_letters(RECORDED_GROUP)
         attempts.judge_dead(dead)
         numbers = {(each.member, each.call): each.number for each in records if isinstance(each, Begun)}
         done = [each for each in records if isinstance(each, Ended) and each.done]
@@ -156,6 +154,18 @@ class Verdict:
         delivered = set().union(*(self._field.reads.numbers(topic) for topic in RECORDED_TOPICS))
         judge_returns(delivered, processed, dead, violations)
         judge_effects(delivered, effects_by_number(group.database), violations)
+
+    async def judge_records_so_far(self, group: RecordedGroup) -> None:
+        """What the members have written down until now: with a defect, nothing may ever come to its end."""
+        records = await asyncio.to_thread(read_records, group.records)
+        GroupOffsets(RECORDED_GROUP, self._field.violations).judge(records)
+        self._judge_records(records)
+
+    def _judge_records(self, records: Sequence[AnyRecord]) -> Attempts:
+        GroupOwners(RECORDED_GROUP, self._field.violations).judge(records)
+        attempts = Attempts(RECORDED_GROUP, MAX_ATTEMPTS, self._field.violations)
+        attempts.judge(records)
+        return attempts
 
     async def _dead_letters(self, group: str) -> list[int]:
         """The messages by their numbers, as often as they are there."""
