@@ -1,15 +1,10 @@
 """The checkers of recorded groups: an innocent history passes, and each broken rule is named."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.chaos.checkers.attempts import Attempts
 from tests.chaos.checkers.group_offsets import GroupOffsets
 from tests.chaos.checkers.group_owners import SLACK_S, GroupOwners
-from tests.chaos.checkers.held_messages import HeldMessages
-from tests.chaos.checkers.inbox import judge_effects
-from tests.chaos.group_member import effects, effects_by_number, open_database
 from tests.chaos.group_records import (
     AnyRecord,
     Assigned,
@@ -19,17 +14,13 @@ from tests.chaos.group_records import (
     GaveBack,
     GivingBack,
     ReadOffsets,
-    Recorder,
     SessionOver,
     Spot,
     Started,
     Stood,
-    read_records,
 )
-from tests.chaos.message import number_of
 from tests.chaos.reads import TopicQueue
 from tests.chaos.violations import Kind, Violations
-from tests.chaos.workloads.returns import is_doomed
 
 GROUP = "g"
 QUEUE, OTHER, RETRIES = ("t", 0), ("t", 1), ("%RETRY%g", 0)
@@ -396,83 +387,3 @@ class TestAttempts:
         story.handles("a", 7, number=7, done=False)
         story.gives_back("a", self.ORIGIN)
         assert self.judge(story, violations, dead=(7,)) == {Kind.RETURNED: 1}
-
-
-class TestHeldMessages:
-    @pytest.fixture
-    def held(self, violations: Violations) -> HeldMessages:
-        """Message 1 is consumer a's until 1,000 ms."""
-        checker = HeldMessages(violations)
-        checker.popped("a", 1, 0, 10, 1_000)
-        return checker
-
-    def test_it_comes_again_when_its_time_is_over(self, held: HeldMessages, violations: Violations) -> None:
-        held.popped("b", 1, 1, 1_000, 3_000)
-        held.held_until(1, 1, 5_000)
-        held.popped("a", 1, 2, 5_000, 7_000)
-        assert violations.counts == {}
-        assert held.handed_out == 3
-
-    def test_or_when_it_was_given_back(self, held: HeldMessages, violations: Violations) -> None:
-        held.giving_back(1, 0)
-        held.popped("b", 1, 1, 20, 3_000)
-        assert violations.counts == {}
-
-    def test_not_before(self, held: HeldMessages, violations: Violations) -> None:
-        held.popped("b", 1, 1, 999, 3_000)
-        assert violations.counts == {Kind.POPPED_TWICE: 1}
-
-    def test_not_before_the_time_that_it_was_held_on_to(self, held: HeldMessages, violations: Violations) -> None:
-        held.held_until(1, 0, 4_000)
-        held.popped("b", 1, 1, 1_000, 5_000)
-        assert violations.counts == {Kind.POPPED_TWICE: 1}
-
-    def test_not_to_two_at_once(self, held: HeldMessages, violations: Violations) -> None:
-        held.popped("b", 1, 0, 10, 1_000)
-        assert violations.counts == {Kind.POPPED_TWICE: 1}
-
-    def test_whichever_answer_arrives_first(self, held: HeldMessages, violations: Violations) -> None:
-        held.popped("b", 2, 1, 999, 3_000)
-        held.popped("a", 2, 0, 10, 1_000)
-        assert violations.counts == {Kind.POPPED_TWICE: 1}
-
-
-class TestInbox:
-    DELIVERED = tuple(number_of(1, sequence) for sequence in range(10))
-
-    def judge(self, violations: Violations, changes: dict[int, int]) -> dict[Kind, int]:
-        innocent = {number: 1 for number in self.DELIVERED if not is_doomed(number)}
-        judge_effects(self.DELIVERED, innocent | changes, violations)
-        return dict(violations.counts)
-
-    def test_once_each(self, violations: Violations) -> None:
-        assert self.judge(violations, {}) == {}
-
-    @pytest.mark.parametrize("times", [0, 2])
-    def test_missing_or_twice(self, violations: Violations, times: int) -> None:
-        number = next(each for each in self.DELIVERED if not is_doomed(each))
-        assert self.judge(violations, {number: times}) == {Kind.INBOX: 1}
-
-    def test_of_what_cannot_be_processed_or_was_never_sent(self, violations: Violations) -> None:
-        doomed = next(each for each in self.DELIVERED if is_doomed(each))
-        assert self.judge(violations, {doomed: 1, number_of(2, 0): 1}) == {Kind.INBOX: 2}
-
-    def test_effects_are_counted_by_message(self, tmp_path: Path) -> None:
-        path = str(tmp_path / "effects.sqlite")
-        engine = open_database(path)
-        with engine.begin() as connection:
-            for number in (3, 3, 5):
-                connection.execute(effects.insert().values(number=number, message_id="m"))
-        engine.dispose()
-        assert effects_by_number(path) == {3: 2, 5: 1}
-
-
-def test_records_of_all_members_in_the_order_of_time(tmp_path: Path) -> None:
-    records = [SessionOver(member=name, at_s=at_s) for name, at_s in (("a", 1.0), ("b", 2.0), ("a", 3.0))]
-    for record in records:
-        recorder = Recorder(tmp_path / f"{record.member}.records")
-        recorder.write(record)
-        recorder.close()
-    with (tmp_path / "a.records").open("ab") as cut_short:
-        cut_short.write(b'{"kind":"sess')
-    assert read_records(tmp_path) == records
