@@ -5,7 +5,6 @@ from aiohttp import web
 
 import store.redelivery
 from cluster.api import json_response
-from cluster.core import Core
 from cluster.group_lists import GroupLists, GroupOffsetsView
 from cluster.limits import LIST_MAX
 from store.command import GiveBack, GivenBack
@@ -48,16 +47,10 @@ async def tells_what_any_node_knows_of_offsets(lists: GroupLists, request: web.R
     return json_response(GroupOffsetsView(offsets=views, next=None))
 
 
-def answers_before_it_has_caught_up(core: Core) -> bool:
-    """A new leader answers for what was committed before its term while it has not applied all of that."""
-    return core.raft.is_leader
-
-
 MUTANTS = (
     mutant(27, Swap(Groups, "give_back", gives_back_without_end)),
     mutant(27, Swap(Groups, "give_back", kills_one_attempt_early)),
     mutant(27, Swap(store.redelivery, "_redelivery", counts_no_attempts)),
     mutant(27, Swap(GivenBackMarks, "get", gives_back_what_was_given_back)),
     mutant(7, Swap(GroupLists, "offsets", tells_what_any_node_knows_of_offsets)),
-    mutant(7, Swap(Core, "is_leader", answers_before_it_has_caught_up), rare=True),
 )
