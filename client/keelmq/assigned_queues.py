@@ -81,6 +81,24 @@ class AssignedQueues:
             for reader in self.readers.values():
                 reader.go_on("session")
 
+    def hold_until_looked_at(self) -> None:
+        """The group has moved on more than once: a queue may have been another member's meanwhile, and come back. No
+        handler call begins until it is known where the group is (`looked_at`)."""
+        for place, reader in self.readers.items():
+            self._hold(place, reader, "assignment")
+
+    def looked_at(self) -> None:
+        """Those that are still there are read from where the group is."""
+        for reader in self.readers.values():
+            reader.go_on("assignment")
+
+    def told_over(self) -> None:
+        """The broker says that there is no such session, whatever this side's clock says. What runs may end; whether
+        that was in vain shows once the member has joined again."""
+        self.session.ended()
+        for place, reader in self.readers.items():
+            self._hold(place, reader, "session")
+
     def release(self, place: TopicQueue, why: str, grace_ms: int, on_released: Callable[[], None]) -> None:
         """Stop reading `place`, in the background; it must not be read again here before that is done."""
         reader = self.readers.pop(place)

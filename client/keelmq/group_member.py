@@ -87,6 +87,7 @@ class GroupMember:
         while not self._closed:
             try:
                 begun = await self._apply(membership)
+                self._queues.go_on_if_session_lasts()
                 if begun and (not whole_group or await self._all_have_begun()):
                     return
                 if begun and deadline.remaining_s() <= 0:
@@ -166,6 +167,7 @@ class GroupMember:
                 session.renewed(sent_at_s)
             except SESSION_OVER:
                 log.warning("group %s: the session was over, joining again", self._group)
+                self._queues.told_over()
                 membership, waited = await self._join(), False
                 self._settled = False  # of a group that was made anew the generation may be the same
             await self._apply(membership)
@@ -191,6 +193,7 @@ class GroupMember:
         try:
             membership, _ = await self._session.heartbeat(self._generation, 0, self._refresh)
         except SESSION_OVER:
+            self._queues.told_over()
             return await self._join()
         self._queues.session.renewed(sent_at_s)
         return membership
@@ -214,11 +217,16 @@ class GroupMember:
         if self._settled and membership.generation == self._generation:
             return True
         wanted = {(each.topic, each.queue) for each in membership.assignment}
+        for place in self._readers.keys() - wanted:  # now, however long it takes to learn where the group is
+            self._queues.release(place, "the queue is another member's", self._grace_ms, self._refresh.set)
+        if membership.generation > self._generation + 1:
+            self._queues.hold_until_looked_at()
         async with self._commit_lock:  # a commit under way would look like a reset
             committed = await self._session.committed()
             committed_index = self._session.committed_index
             for place, reader in list(self._readers.items()):
-                self._release_unless(place, reader, wanted, committed)
+                self._release_if_moved(place, reader, committed)
+        self._queues.looked_at()
         new = wanted - self._readers.keys() - self._queues.leaving.keys()
         try:
             positions = await self._begun(new, committed, membership.generation)
@@ -240,16 +248,13 @@ class GroupMember:
         log.info("group %s: generation %d, reading %s", self._group, self._generation, sorted(self._readers))
         return True
 
-    def _release_unless(
-        self, place: TopicQueue, reader: QueueReader, wanted: set[TopicQueue], committed: Mapping[TopicQueue, int]
-    ) -> None:
-        """Stop reading a queue that is not this member's, or not where the group is, any more."""
-        if place in wanted and committed.get(place) in (reader.committed, reader.sent):
+    def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
+        """Stop reading a queue that is not read where the group is any more."""
+        if committed.get(place) in (reader.committed, reader.sent):
             return
-        if place in wanted and place not in committed:
+        if place not in committed:
             self._beginnings.was_at(place, reader.position)
-        why = "the group's offset was moved" if place in wanted else "the queue is another member's"
-        self._queues.release(place, why, self._grace_ms, self._refresh.set)
+        self._queues.release(place, "the group's offset was moved", self._grace_ms, self._refresh.set)
 
     async def _begun(
         self, places: set[TopicQueue], committed: Mapping[TopicQueue, int], generation: int

@@ -30,8 +30,9 @@ HANDLER_PAUSE_MAX_MS: Final = 10_000
 
 log = logging.getLogger("keelmq")
 
-Hold = Literal["paused", "session"]
-"""Why a queue is not read on: the application paused it, or this member's session may be over."""
+Hold = Literal["paused", "session", "assignment"]
+"""Why a queue is not read on: the application paused it, this member's session may be over, or the group has moved on
+and it is not known yet where it is."""
 
 OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 OnExpired = Callable[[str, int, int, int], None]

@@ -7,10 +7,13 @@ one, and the simulation those that need an unlikely order of messages.
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 BROKEN_VARIABLE = "CHAOS_BROKEN"
-"""Names the defect of a node that tests/chaos/broken_node.py starts."""
+"""Names the defect of a node that tests/chaos/broken_node.py starts, or of a member (tests/chaos/group_member.py)."""
+FORGOTTEN_EVERY: Final = 3
+"""Of the entries with commits."""
 
 
 class Defect(NamedTuple):
@@ -145,6 +148,89 @@ def expires_early() -> None:
     _replace(Topic, "expires_until_ms", a_minute_early)
 
 
+def forgets_commits() -> None:
+    from store.groups import Groups
+    from store.results import OffsetsCommitted
+
+    commit = Groups.commit
+
+    def commit_or_not(self: Any, command: Any, at: Any) -> OffsetsCommitted:
+        if at.raft_index % FORGOTTEN_EVERY == 0 and command.member_id is not None and not command.begins:
+            self._fence(command)
+            return OffsetsCommitted(command.group, command.offsets)
+        return commit(self, command, at)
+
+    _replace(Groups, "commit", commit_or_not)
+
+
+def takes_any_generation() -> None:
+    from store.groups import Groups, _require_member
+
+    fence = Groups._fence
+
+    def fence_strangers_only(self: Any, command: Any) -> Any:
+        if command.member_id is None:
+            return fence(self, command)
+        group = self._require(command.group)
+        _require_member(group, command.member_id)
+        return group, None
+
+    _replace(Groups, "_fence", fence_strangers_only)
+
+
+def miscounts_attempts() -> None:
+    import store.redelivery as redelivery
+
+    make = redelivery._redelivery
+
+    def make_and_forget(row: Any, item: Any, attempt: int, *more: Any, **options: Any) -> Any:
+        forgotten = attempt > 1 and item.offset % 4 == 0 and item.topic.endswith("-recorded")
+        return make(row, item, attempt - forgotten, *more, **options)
+
+    _replace(redelivery, "_redelivery", make_and_forget)
+
+
+def ends_leases_early() -> None:
+    from store.leases import Leases
+
+    due = Leases.due
+
+    def due_early(self: Any, until_ms: int) -> Any:
+        return due(self, until_ms + 1_500)
+
+    _replace(Leases, "due", due_early)
+
+
+def goes_on_without_a_session() -> None:
+    from keelmq.session_watch import SessionWatch
+
+    _replace(SessionWatch, "over", property(lambda self: False))
+
+
+def keeps_lost_queues() -> None:
+    from keelmq.assigned_queues import AssignedQueues
+
+    release = AssignedQueues.release
+
+    def release_what_was_moved(self: Any, place: Any, why: str, *more: Any) -> None:
+        if "another member" not in why:
+            release(self, place, why, *more)
+
+    _replace(AssignedQueues, "release", release_what_was_moved)
+
+
+def applies_again() -> None:
+    from keelmq import inbox
+
+    first_time = inbox.first_time
+
+    def always(*arguments: Any) -> bool:
+        first_time(*arguments)
+        return True
+
+    _replace(inbox, "first_time", always)
+
+
 DEFECTS = {
     "acks-alone": Defect("the leader answers when only its own disk has the entry", acks_alone),
     "forgets-term": Defect("term and vote do not survive a restart", forgets_term),
@@ -154,11 +240,20 @@ DEFECTS = {
     "forgets-checks": Defect("only the first leader of a cluster asks for open transactions", forgets_checks),
     "survives-failed-sync": Defect("a failed fdatasync is taken for a good one", survives_failed_sync),
     "expires-early": Defect("messages go a minute before their retention is over", expires_early),
+    "forgets-commits": Defect("now and then an acknowledged commit of offsets is not carried out", forgets_commits),
+    "takes-any-generation": Defect("members commit what was theirs before a rebalance", takes_any_generation),
+    "miscounts-attempts": Defect("now and then an attempt of a group's members does not count", miscounts_attempts),
+    "ends-leases-early": Defect("a popped message is others' up to 1.5 s before its time", ends_leases_early),
     "commits-unprocessed": Defect("a consumer commits what it fetched", commits_unprocessed, in_client=True),
+    "goes-on-without-a-session": Defect(
+        "a consumer never takes its session for over by its own clock", goes_on_without_a_session, in_client=True
+    ),
+    "keeps-lost-queues": Defect("a consumer reads on what is another member's", keeps_lost_queues, in_client=True),
+    "applies-again": Defect("the inbox lets an effect be applied again", applies_again, in_client=True),
 }
 
 
-def _replace(owner: type, name: str, value: object) -> None:
+def _replace(owner: type | ModuleType, name: str, value: object) -> None:
     """A defect that patches what is not there would be found innocent for the wrong reason."""
     if name not in vars(owner) and not hasattr(owner, name):
         raise AttributeError(f"{owner.__name__} has no {name} to break")

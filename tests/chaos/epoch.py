@@ -32,6 +32,7 @@ from tests.chaos.workloads.operators import Operators
 from tests.chaos.workloads.pops import Pops
 from tests.chaos.workloads.produce import Batches, Idempotent, Keyed, Singles
 from tests.chaos.workloads.raw_http import RawHttp
+from tests.chaos.workloads.recorded import RECORDED_GROUP, RecordedGroup
 from tests.chaos.workloads.returns import Returns
 from tests.chaos.workloads.transactions import Transactions
 from tests.chaos.workloads.worker import EXPIRING_TOPIC, TOPICS, Field, Workload, create_topics
@@ -50,6 +51,7 @@ BATCHES_SHARE: Final = 0.8
 """Of the wanted rate; the workers that send one by one have fixed paces."""
 MEMBERS: Final = 3
 RETURNS_MEMBERS: Final = 2
+RECORDED_MEMBERS: Final = 3
 POPPERS: Final = 3
 OFFSETS_INTERVAL_S: Final = 1.0
 GUILT_POLL_S: Final = 0.1
@@ -121,6 +123,7 @@ class Epoch:
         scheduler = Scheduler(cluster, self._book, self._kinds, self.plan.seed, self._display.event)
         group, returns = Group(field, MEMBERS), Returns(field, RETURNS_MEMBERS)
         pops = Pops(field, POPPERS)
+        recorded = RecordedGroup(field, RECORDED_MEMBERS, self._directory, self._broken_clients())
         expiring = Expiring(field, cluster.nodes, cluster.clocks)
         transactional = [Transactions(field, 0.1), Transactions(field, 1.0, abandoned=True)]
         operators = Operators(field, transactional[1].database, 0.5)
@@ -132,6 +135,7 @@ class Epoch:
         await create_topics(cluster.urls)
         await returns.prepare()
         await pops.prepare()
+        await recorded.prepare()
         await expiring.prepare()
         background = [
             asyncio.create_task(observer.run()),
@@ -139,12 +143,16 @@ class Epoch:
             asyncio.create_task(self._tick()),
         ]
         consuming = asyncio.Event()
-        consumers = asyncio.create_task(_together(group.run(consuming), returns.run(consuming), pops.run(consuming)))
+        groups = (group, returns, pops, recorded)
+        consumers = asyncio.create_task(_together(*(each.run(consuming) for each in groups)))
         begun_s = time.monotonic()
         try:
             await self._trouble(field, scheduler, [*transactional, operators, expiring], consumers)
             ended_s, disk_bytes = time.monotonic(), cluster.disk_bytes()
+            if self.plan.broken is not None:
+                await verdict.judge_records_so_far(recorded)
             if not self._found_guilty():
+                recorded.calm()
                 await self._settle(cluster, verdict, group, transactional, operators)
                 consuming.set()
                 await self._end([consumers], "consumers")
@@ -157,6 +165,7 @@ class Epoch:
             await verdict.judge_returns(returns.processed)
             await verdict.judge_audit(operators.steps)
             verdict.judge_pops(pops)
+            await verdict.judge_recorded(recorded, lambda text: self._display.event("step", text))
             await expiring.judge()
             await verdict.judge_logs(last_index, lambda text: self._display.event("step", text))
         return Figures.of(
@@ -167,6 +176,7 @@ class Epoch:
             verdict.transactions,
             dead_letters=verdict.dead_letters,
             expired=expiring.checker.gone,
+            recorded=verdict.offsets,
             load_s=ended_s - begun_s,
             judge_s=time.monotonic() - ended_s,
             disk_bytes=disk_bytes,
@@ -245,6 +255,7 @@ class Epoch:
         await verdict.drain(group.progress)
         await verdict.drain_returns()
         await verdict.drain_pops()
+        await verdict.drain_returns(RECORDED_GROUP)
 
     async def _poll_offsets(self, verdict: Verdict, group: Group, cluster: ChaosCluster) -> None:
         rng = random.Random(f"offsets {self.plan.seed}")
@@ -269,9 +280,13 @@ class Epoch:
         flags = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
         skewed = any(kind.family == "clock" for kind in self._kinds)
         self._history.write("settings", plan=msgspec.to_builtins(self.plan), options=options)
+        in_nodes = self._broken_clients() is None
+        return ClusterSettings(self.plan.nodes, skewed, flags, self.plan.broken if in_nodes else None)
+
+    def _broken_clients(self) -> str | None:
+        """The defect of this run if it is one of clients."""
         broken = self.plan.broken
-        in_nodes = broken is not None and not DEFECTS[broken].in_client
-        return ClusterSettings(self.plan.nodes, skewed, flags, broken if in_nodes else None)
+        return broken if broken is not None and DEFECTS[broken].in_client else None
 
     def _show(self, observer: Observer, scheduler: Scheduler, group: Group) -> None:
         display, progress = self._display, group.progress

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tests.chaos.checkers.group_offsets import GroupOffsets
 from tests.chaos.ledger import Book, Outcome
 from tests.chaos.observer import Observer
 from tests.chaos.progress import GroupProgress
@@ -39,6 +40,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     taken_back: int
     dead_letters: int
     expired: int
+    handler_calls: int
+    """Those of the recorded group, as are `commits`: offsets that were acknowledged."""
+    commits: int
     transactions: dict[str, int]
     nemeses: dict[str, int]
     heals: list[Heal]
@@ -59,6 +63,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         *,
         dead_letters: int,
         expired: int,
+        recorded: GroupOffsets,
         load_s: float,
         judge_s: float,
         disk_bytes: int,
@@ -73,6 +78,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             taken_back=book.total(Outcome.TAKEN_BACK),
             dead_letters=dead_letters,
             expired=expired,
+            handler_calls=recorded.calls,
+            commits=recorded.commits,
             transactions=Counter(transactions.values()),
             nemeses=scheduler.fired,
             heals=scheduler.heals,
@@ -110,6 +117,8 @@ def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: i
         "taken_back": sum(epoch.taken_back for epoch in epochs),
         "dead_letters": sum(epoch.dead_letters for epoch in epochs),
         "expired": sum(epoch.expired for epoch in epochs),
+        "handler_calls": sum(epoch.handler_calls for epoch in epochs),
+        "commits": sum(epoch.commits for epoch in epochs),
         "transactions": _summed(epoch.transactions for epoch in epochs),
         "rounds": len(heals),
         "nemeses": _summed(epoch.nemeses for epoch in epochs),

@@ -135,6 +135,8 @@ def epoch(heals: list[Heal], acked: int, disk_bytes: int) -> Figures:
         taken_back=2,
         dead_letters=1,
         expired=1,
+        handler_calls=3,
+        commits=2,
         transactions={"committed": 5, "prepared": acked},
         nemeses={"kill-one": 1},
         heals=heals,

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -13,14 +14,21 @@ import msgspec
 from cluster.exit_codes import ExitCode
 from keelmq.batch import decode_block
 from keelmq.wire import MSGPACK, PullResponse, decode
+from tests.chaos.checkers.attempts import Attempts
 from tests.chaos.checkers.audit import judge_audit
 from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
 from tests.chaos.checkers.durable_log import DurableLog, compare_logs
+from tests.chaos.checkers.group_offsets import GroupOffsets
+from tests.chaos.checkers.group_owners import GroupOwners
+from tests.chaos.checkers.inbox import judge_effects
 from tests.chaos.checkers.node_logs import leaders_in, traces_in
+from tests.chaos.checkers.node_offsets import committed_in
 from tests.chaos.checkers.pops import judge_pops
 from tests.chaos.checkers.transactions import committed_by, judge_transactions, unresolved
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.group_member import effects_by_number
+from tests.chaos.group_records import AnyRecord, Begun, Ended, read_records
 from tests.chaos.message import number_in
 from tests.chaos.observer import Observer
 from tests.chaos.progress import GroupProgress
@@ -28,7 +36,8 @@ from tests.chaos.violations import Kind
 from tests.chaos.workloads.consume import GROUP
 from tests.chaos.workloads.operators import Step
 from tests.chaos.workloads.pops import POPS_GROUP, POPS_RETRY_TOPIC, POPS_TOPIC, Pops
-from tests.chaos.workloads.returns import RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
+from tests.chaos.workloads.recorded import RECORDED_GROUP, RECORDED_RETRY_TOPIC, RECORDED_TOPICS, RecordedGroup
+from tests.chaos.workloads.returns import MAX_ATTEMPTS, RETRY_TOPIC, RETURNS_GROUP, RETURNS_TOPICS
 from tests.chaos.workloads.transactions import Database
 from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
 from tests.patience import PATIENCE_S
@@ -60,6 +69,7 @@ class Verdict:
         self.transactions: dict[str, str] = {}
         """State by transaction id."""
         self.dead_letters = 0
+        self.offsets = GroupOffsets(RECORDED_GROUP, field.violations)
 
     async def resolve(self) -> None:
         """Until the broker has asked for every transaction that somebody can answer for."""
@@ -75,26 +85,26 @@ class Verdict:
     async def timers_fired(self) -> None:
         """Until no message waits for its time any more: those that were delayed, and those that were given back."""
         until_s = time.monotonic() + RESOLVE_TIMEOUT_S
-        for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC), quote(POPS_RETRY_TOPIC)):
+        for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC), quote(POPS_RETRY_TOPIC), quote(RECORDED_RETRY_TOPIC)):
             while await self._from_leader(f"/v1/topics/{topic}/scheduled?limit=1", lambda answer: answer["messages"]):
                 if time.monotonic() > until_s:
                     self._field.violations.add(Kind.NO_PROGRESS, f"messages of {topic} still wait for their time")
                     return
                 await asyncio.sleep(POLL_S)
 
-    async def drain_returns(self) -> None:
-        """Until the group that gives back has committed the end of all its queues, with nothing on its way to it.
+    async def drain_returns(self, group: str = RETURNS_GROUP) -> None:
+        """Until a group that gives back has committed the end of all its queues, with nothing on its way to it.
 
         What it gave back waits for its time, or has come to the end of a queue: if neither changes, there is nothing.
         """
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
-            before = await self._ends_of(RETURNS_GROUP)
+            before = await self._ends_of(group)
             await self.timers_fired()
-            if before is not None and before == await self._ends_of(RETURNS_GROUP):
+            if before is not None and before == await self._ends_of(group):
                 return
             if time.monotonic() > until_s:
-                self._field.violations.add(Kind.NOT_DRAINED, f"group {RETURNS_GROUP} does not reach its queues' ends")
+                self._field.violations.add(Kind.NOT_DRAINED, f"group {group} does not reach its queues' ends")
                 return
             await asyncio.sleep(POLL_S)
 
@@ -126,10 +136,43 @@ class Verdict:
     async def judge_returns(self, processed: Mapping[int, int]) -> None:
         """After the queues were read: every message of the group's topics is processed, or a dead letter."""
         delivered = set().union(*(self._field.reads.numbers(topic) for topic in RETURNS_TOPICS))
+        dead = await self._dead_letters(RETURNS_GROUP)
+        self.dead_letters = len(dead)
+        judge_returns(delivered, processed, dead, self._field.violations)
+
+    async def judge_recorded(self, group: RecordedGroup, note: Callable[[str], None]) -> None:
+        """After the queues were read: what the group's members have written down, its dead letters, and the database of
+        the effects. What each node holds of the group follows with the logs."""
+        note(f"reading what {group.lives} members have written down")
+        violations, records = self._field.violations, await asyncio.to_thread(read_records, group.records)
+        self.offsets.judge(records)
+        attempts, dead = self._judge_records(records), await self._dead_letters(RECORDED_GROUP)
+        attempts.judge_dead(dead)
+        numbers = {(each.member, each.call): each.number for each in records if isinstance(each, Begun)}
+        done = [each for each in records if isinstance(each, Ended) and each.done]
+        processed = Counter(numbers[each.member, each.call] for each in done)
+        delivered = set().union(*(self._field.reads.numbers(topic) for topic in RECORDED_TOPICS))
+        judge_returns(delivered, processed, dead, violations)
+        judge_effects(delivered, effects_by_number(group.database), violations)
+
+    async def judge_records_so_far(self, group: RecordedGroup) -> None:
+        """What the members have written down until now: with a defect, nothing may ever come to its end."""
+        records = await asyncio.to_thread(read_records, group.records)
+        GroupOffsets(RECORDED_GROUP, self._field.violations).judge(records)
+        self._judge_records(records)
+
+    def _judge_records(self, records: Sequence[AnyRecord]) -> Attempts:
+        GroupOwners(RECORDED_GROUP, self._field.violations).judge(records)
+        attempts = Attempts(RECORDED_GROUP, MAX_ATTEMPTS, self._field.violations)
+        attempts.judge(records)
+        return attempts
+
+    async def _dead_letters(self, group: str) -> list[int]:
+        """The messages by their numbers, as often as they are there."""
         dead: list[int] = []
         offset = end = 0
         while offset <= end:
-            path = f"/v1/groups/{RETURNS_GROUP}/dead-letters?offset={offset}&limit={DEAD_LETTERS_PAGE}"
+            path = f"/v1/groups/{group}/dead-letters?offset={offset}&limit={DEAD_LETTERS_PAGE}"
             page = await self._from_leader(path, lambda answer: answer)
             if page is None:
                 break
@@ -137,8 +180,7 @@ class Verdict:
             if page["next_offset"] == offset:
                 break
             offset, end = page["next_offset"], page["max_offset"]
-        self.dead_letters = len(dead)
-        judge_returns(delivered, processed, dead, self._field.violations)
+        return dead
 
     async def drain(self, progress: GroupProgress) -> None:
         """Until the group has processed and committed the end of every queue."""
@@ -209,6 +251,9 @@ class Verdict:
                 f"node {node_id}", node.data_dir / "log", last_index, self._field.book, self._field.violations
             )
             contents.append(await asyncio.to_thread(log.check))
+            committed = await asyncio.to_thread(committed_in, node.data_dir, RECORDED_GROUP, last_index)
+            if committed is not None:
+                self.offsets.judge_node(f"node {node_id}", committed)
             leaders_in(node_id, node.log_path, self._observer.leaders, self._field.violations)
             traces_in(node_id, node.log_path, EXPLAINED_BY_DISK, self._field.violations)
         for node_id, log_path in self._cluster.retired.items():

@@ -12,6 +12,7 @@ from .batches import Batches
 from .checkers import Violation
 from .checkers.group_model import GroupModel, Place
 from .checkers.history import History
+from .checkers.offset_reads import OffsetReads
 from .clients import MSGPACK, Answer, Clients, decode_body, json_request
 from .service_settings import ServiceSettings
 from .wire import OnLeft, Reply, Request
@@ -41,6 +42,7 @@ class Fleet(Protocol):
     clients: Clients
     batches: Batches
     history: History
+    offset_reads: OffsetReads
     settings: ServiceSettings
     random: Random
     topics: tuple[str, ...]
@@ -152,11 +154,13 @@ class Member:
             self._pull(self._random.choice(sorted(self._assignment)), self._positions)
 
     def _ask_positions(self) -> None:
-        generation = self._generation
+        generation, offset_reads = self._generation, self._fleet.offset_reads
+        asked = offset_reads.asked()
 
         def on_answer(answer: Answer | None) -> None:
             if answer is not None and answer.ok and generation == self._generation:
                 committed = {(each["topic"], each["queue"]): each["offset"] for each in answer.body["offsets"]}
+                offset_reads.answered(asked, committed, answer.node_id)
                 self._positions = {place: committed.get(place, 0) for place in self._assignment}
             self._work_later()
 
@@ -246,12 +250,14 @@ class Member:
         offsets, self._processed = self._processed, {}
         if self._random.random() < STALE_PROBABILITY and not self._fleet.healed:
             generation += self._random.choice((-1, 1))
+        asked = self._fleet.offset_reads.asked()
 
         def on_answer(answer: Answer | None) -> None:
             if answer is None:
                 self._positions = None  # unknown: look it up
             elif answer.ok:
                 self._check_accepted(member_id, generation, offsets)
+                self._fleet.offset_reads.committed(asked, offsets)
             elif answer.code not in FENCES:
                 raise Violation("refused", f"{member_id} commits {offsets} of {generation}: {answer}")
             else:

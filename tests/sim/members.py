@@ -8,6 +8,7 @@ from .batches import Batches
 from .checkers import Violation
 from .checkers.group_model import GroupModel, Place
 from .checkers.history import History
+from .checkers.offset_reads import OffsetReads
 from .clients import Answer, Clients, json_request
 from .member import CALL_TIMEOUT_US, GROUP, Member
 from .service_settings import ServiceSettings
@@ -35,6 +36,7 @@ class Members:
     ) -> None:
         self.world, self.clients, self.batches, self.history = world, clients, batches, history
         self.settings = settings
+        self.offset_reads = history.offset_reads.setdefault(GROUP, OffsetReads(GROUP))
         self.random = world.random_of("members")
         self.topics = tuple(sorted(self.random.sample(list(topics), self.random.randint(1, len(topics)))))
         self.running = True

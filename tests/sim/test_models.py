@@ -53,6 +53,7 @@ from store.results import (
 
 from .checkers import Violation
 from .checkers.group_model import GroupModel
+from .checkers.offset_reads import OffsetReads
 from .checkers.redelivery_model import RedeliveryModel
 from .checkers.retention import Retention
 from .checkers.sessions import SessionChecker
@@ -284,6 +285,20 @@ def given_back(model: RedeliveryModel, outcome: str, offset: int = 3, generation
     model.give_back(command, MessagesGivenBack("g", 2, (given,)))
 
 
+def limited(model: RedeliveryModel, attempts_max: int) -> None:
+    model.put(PutGroup("g", attempts_max), GroupPut("g", False, attempts_max, (0,)))
+
+
+def test_a_message_is_dead_after_its_last_attempt() -> None:
+    model = RedeliveryModel(group_of_two(), Retention())
+    broken("given_back", lambda: given_back(model, "dead_lettered"))
+    limited(model, 1)
+    given_back(model, "scheduled", 4)
+    limited(model, 0)
+    given_back(model, "dead_lettered", 5)
+    broken("given_back", lambda: given_back(model, "scheduled", 6))
+
+
 def test_a_message_is_given_back_once() -> None:
     groups = group_of_two()
     model = RedeliveryModel(groups, Retention())
@@ -298,7 +313,9 @@ def test_a_message_is_given_back_once() -> None:
 def test_what_is_committed_cannot_be_given_back_until_it_is_reset() -> None:
     groups = group_of_two()
     model = RedeliveryModel(groups, Retention())
+    limited(model, 0)
     given_back(model, "dead_lettered")
+    limited(model, 1)
     committed(groups, "m", 2, 4)
     model.on_committed("g", ("orders", 0), 4)
     broken("given_back", lambda: given_back(model, "scheduled"))
@@ -321,6 +338,31 @@ def test_a_dead_letter_is_replayed_once() -> None:
     replay(duplicate=False)
     replay(duplicate=True)
     broken("given_back", lambda: replay(duplicate=False))
+
+
+# --- what members are told of offsets
+
+
+def test_a_leader_knows_what_was_acknowledged_before_it_was_asked() -> None:
+    place, reads = ("orders", 0), OffsetReads("g")
+    before = reads.asked()
+    reads.committed(before, {place: 5})
+    reads.committed(reads.asked(), {place: 4})
+    reads.answered(before, {place: 3}, 1)  # asked before that was acknowledged
+    reads.answered(reads.asked(), {place: 5}, 1)
+    broken("offset_read", lambda: reads.answered(reads.asked(), {place: 4}, 1))
+    broken("offset_read", lambda: reads.answered(reads.asked(), {}, 1))
+
+
+def test_a_reset_takes_back_what_was_acknowledged() -> None:
+    place, reads = ("orders", 0), OffsetReads("g")
+    reads.committed(reads.asked(), {place: 5})
+    asked = reads.asked()
+    reads.on_reset([place])
+    reads.answered(asked, {place: 0}, 1)
+    reads.answered(reads.asked(), {place: 0}, 1)
+    reads.committed(asked, {place: 7})  # carried out before the reset, or after it: nobody knows
+    reads.answered(reads.asked(), {place: 0}, 1)
 
 
 # --- sessions

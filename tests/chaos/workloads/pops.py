@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 import keelmq
 from keelmq.errors import Closed, Conflict, Unavailable
+from keelmq.http1 import HttpResponse
 from keelmq.pop_calls import PopCalls, PoppedMessage
 from keelmq.selection import EVERYTHING
+from tests.chaos.checkers.held_messages import HeldMessages
 from tests.chaos.message import name_of, number_in
 from tests.chaos.violations import Kind
 from tests.chaos.workloads.worker import TRANSACTION_TOPICS, Field
@@ -26,6 +30,36 @@ PAUSE_S: Final = 0.2
 FORGOTTEN_SHARE, GIVEN_BACK_SHARE, HELD_SHARE = 0.05, 0.1, 0.1
 
 
+class _PopAnswer(msgspec.Struct):
+    """Of what a pop, or a consumer that asks for more time, is answered: until when what is the consumer's."""
+
+    messages: list[dict[str, Any]] = []
+    invisible_until_ms: int | None = None
+    receipt_handle: str = ""
+    outcome: str = ""
+    due_at_ms: int | None = None
+
+
+class PopConnection(keelmq.Connection):
+    """Remembers until when each receipt handle is good, by the broker's answers; the SDK does not tell."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self.until_ms: dict[str, int] = {}
+
+    async def call(self, method: str, target: str, **options: Any) -> HttpResponse:
+        response = await super().call(method, target, **options)
+        if target.endswith(("/pop", "/pop/invisible")):
+            answer = msgspec.json.decode(response.body, type=_PopAnswer)
+            for message in answer.messages:
+                assert answer.invisible_until_ms is not None
+                self.until_ms[message["receipt_handle"]] = answer.invisible_until_ms
+            if answer.outcome == "held":
+                assert answer.due_at_ms is not None
+                self.until_ms[answer.receipt_handle] = answer.due_at_ms
+        return response
+
+
 class Pops:
     """`acked_s`: when a message, by its number, was known to be acknowledged. It never comes again after that.
     `unknown`: those whose acknowledgement was never answered."""
@@ -33,6 +67,7 @@ class Pops:
     def __init__(self, field: Field, workers: int) -> None:
         self.acked_s: dict[int, float] = {}
         self.unknown: set[int] = set()
+        self.held = HeldMessages(field.violations)
         self._field = field
         self._workers = workers
         self._rng = field.rng("pops")
@@ -53,12 +88,12 @@ class Pops:
                 tasks.create_task(self._work(f"popper-{number}", stop))
 
     async def _work(self, name: str, stop: asyncio.Event) -> None:
-        connection = keelmq.Connection(self._field.urls)
+        connection = PopConnection(self._field.urls)
         calls = PopCalls(connection, POPS_GROUP, POPS_TOPIC, EVERYTHING, name)
         try:
             while not stop.is_set():
                 try:
-                    await self._round(name, calls)
+                    await self._round(name, connection, calls)
                 except keelmq.KeelMQError as error:
                     if not isinstance(error, Unavailable | Closed) and not error.outcome_unknown:
                         self._field.violations.add(Kind.CONTRACT, f"{name}: {type(error).__name__}: {error}")
@@ -66,28 +101,35 @@ class Pops:
         finally:
             connection.close()
 
-    async def _round(self, name: str, calls: PopCalls) -> None:
+    async def _round(self, name: str, connection: PopConnection, calls: PopCalls) -> None:
         begun_s = time.monotonic()
         popped = await calls.pop(self._rng.randint(1, 32), self._rng.randint(*INVISIBLE_MS), WAIT_MS, "earliest")
         finished: list[PoppedMessage] = []
+        connection.until_ms, until_ms = {}, connection.until_ms
         for each in popped:
-            self._look_at(name, each.message, begun_s)
+            self._look_at(name, each.message, begun_s, until_ms[each.receipt_handle])
+        for each in popped:
+            number, attempt = number_in(each.message.body), each.message.attempt
             fate = self._rng.random()
-            if fate < FORGOTTEN_SHARE:
+            if fate < FORGOTTEN_SHARE or number is None:
                 continue
             with contextlib.suppress(Conflict):  # too late: somebody else has it, or will
                 if fate < FORGOTTEN_SHARE + GIVEN_BACK_SHARE:
+                    self.held.giving_back(number, attempt)
                     await calls.give_back(each.receipt_handle, at_once=self._rng.random() < 0.5, reason="chaos")
                     continue
                 if fate < FORGOTTEN_SHARE + GIVEN_BACK_SHARE + HELD_SHARE:
                     await calls.hold(each.receipt_handle, INVISIBLE_MS[1])
+                    self.held.held_until(number, attempt, connection.until_ms[each.receipt_handle])
             finished.append(each)
         await self._acknowledge(calls, finished)
 
-    def _look_at(self, name: str, message: keelmq.ReceivedMessage, begun_s: float) -> None:
+    def _look_at(self, name: str, message: keelmq.ReceivedMessage, begun_s: float, until_ms: int) -> None:
         place = message.origin if message.origin is not None else message
         self._field.reads.read((place.topic, place.queue), place.offset, message.body, name)
         number = number_in(message.body)
+        if number is not None:
+            self.held.popped(name, number, message.attempt, message.stored_at_ms, until_ms)
         if number is not None and self.acked_s.get(number, begun_s) < begun_s:
             detail = f"{name_of(number)} was acknowledged, and is handed out again: attempt {message.attempt}"
             self._field.violations.add(Kind.RETURNED, detail)

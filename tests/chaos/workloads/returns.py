@@ -21,8 +21,9 @@ def is_doomed(number: int) -> bool:
     return number % _KINDS == 0
 
 
-def _fails_at_first(number: int) -> bool:
-    return number % _KINDS in (1, 2)
+def fails(number: int, attempt: int) -> bool:
+    """Whether handlers must fail on the message: a tenth of all messages always, a fifth at first."""
+    return is_doomed(number) or (attempt == 0 and number % _KINDS in (1, 2))
 
 
 class CannotProcess(Exception):
@@ -65,6 +66,6 @@ class Returns(Members):
         number = number_in(message.body)
         if number is None:
             return  # a violation, and noted as one
-        if is_doomed(number) or (_fails_at_first(number) and message.attempt == 0):
+        if fails(number, message.attempt):
             raise CannotProcess(f"message {number:x}")
         self.processed[number] += 1

@@ -37,6 +37,7 @@ from store.state_machine import StateMachine
 from store.topics import RETRY_PREFIX
 
 from .group_model import GroupModel
+from .offset_reads import OffsetReads
 from .pop_model import PopModel
 from .redelivery_model import RedeliveryModel
 from .releases import Releases
@@ -59,6 +60,8 @@ class History:
         self.pops = PopModel(self.groups, self.retention)
         self.releases = Releases(self.groups, self.pops, self.redeliveries, self.transactions, self.retention)
         self.sessions = SessionChecker()
+        self.offset_reads: dict[str, OffsetReads] = {}
+        """By group."""
         self._index = 0
         self._queues: dict[str, int] = {}
         groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
@@ -132,6 +135,7 @@ class History:
     def _on_put(self, command: PutGroup, result: Result | Refused, clock_ms: int) -> None:
         self.groups.put(command, result)
         self.pops.put(command, result)
+        self.redeliveries.put(command, result)
 
     def _on_join(self, command: JoinGroup, result: Result | Refused, clock_ms: int) -> None:
         self.groups.join(command, result)
@@ -156,3 +160,5 @@ class History:
         if isinstance(result, OffsetsReset):
             for item in command.offsets:
                 self.redeliveries.on_reset(command.group, (item.topic, item.queue))
+            if command.group in self.offset_reads:
+                self.offset_reads[command.group].on_reset([(item.topic, item.queue) for item in command.offsets])

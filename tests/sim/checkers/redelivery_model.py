@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.command import GiveBack, ReplayDeadLetters
+from store.command import GiveBack, PutGroup, ReplayDeadLetters
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
-from store.results import DeadLettersReplayed, MessagesGivenBack, Row
+from store.limits import RETRY_MAX_ATTEMPTS
+from store.results import DeadLettersReplayed, GroupPut, MessagesGivenBack, Row
 from store.state_machine import StateMachine
 from store.topics import DLQ_PREFIX, RETRY_PREFIX
 
@@ -43,6 +44,12 @@ class RedeliveryModel:
         self.scheduled: dict[str, list[_Source]] = {}
         """By group: what must come again."""
         self.dead: dict[str, list[_Source]] = {}
+        self._attempts_max: dict[str, int] = {}
+
+    def put(self, command: PutGroup, result: object) -> None:
+        """The group has limits of its own from now on."""
+        if isinstance(result, GroupPut):
+            self._attempts_max[command.group] = result.retry_max_attempts
 
     def give_back(self, command: GiveBack, result: object) -> None:
         group = self._groups.check_fence(command, result)
@@ -62,6 +69,9 @@ class RedeliveryModel:
                 _fail(command.group, f"{item} is given back, which was {known}: {given}")
             if known is None:
                 marks[item.offset] = given.outcome
+                most = self._attempts_max.get(command.group, RETRY_MAX_ATTEMPTS)
+                if (given.outcome == "dead_lettered") != (given.attempt > most):
+                    _fail(command.group, f"{item} comes again {most} times at most, and it is said: {given}")
                 came = self.dead if given.outcome == "dead_lettered" else self.scheduled
                 came.setdefault(command.group, []).append(_Source(place, item.offset, given.attempt))
 

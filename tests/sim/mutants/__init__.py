@@ -21,6 +21,7 @@ from . import (
     replicas,
     replication,
     retention,
+    retries,
     services,
     snapshots,
     strangers,
@@ -30,6 +31,20 @@ from . import (
 
 AREAS = (
     *(election, membership, knowledge, strangers, fitness, replication, durability, log_files, recovery, clocks),
-    *(applying, dedupe, transactions, operators, timers, groups, pops, services, retention, snapshots, replicas, links),
+    *(
+        applying,
+        dedupe,
+        transactions,
+        operators,
+        timers,
+        groups,
+        retries,
+        pops,
+        services,
+        retention,
+        snapshots,
+        replicas,
+        links,
+    ),
 )
 MUTANTS = {variant.name: variant for area in AREAS for variant in area.MUTANTS}

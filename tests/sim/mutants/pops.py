@@ -97,6 +97,13 @@ def forgets_what_is_held_at_a_restart(leases: Leases, index: Index) -> None:
     leases._of_group.clear()
 
 
+def forgets_leases_at_a_restart(leases: Leases, index: Index) -> None:
+    """Who has which message is in memory only: a node that starts holds nothing for anybody."""
+    _init(leases, index)
+    for key, lease in list(_due(leases, 1 << 60)):
+        leases.remove(key, lease)
+
+
 def picks_what_others_have(
     pops: Pops, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
 ) -> tuple[tuple[int, ...], int]:
@@ -171,6 +178,7 @@ MUTANTS = (
     mutant(17, Swap(Redeliveries, "give_back_popped", gives_back_two_times)),
     mutant(17, Swap(Groups, "_refuse_popped", lets_members_in)),
     mutant(17, Swap(Leases, "__init__", forgets_what_is_held_at_a_restart)),
+    mutant(17, Swap(Leases, "__init__", forgets_leases_at_a_restart)),
     mutant(17, Swap(Pops, "_take_picked", picks_what_others_have), rare=True),
     mutant(17, Swap(Pops, "_take_picked", picks_what_is_gone), rare=True),
     mutant(17, Swap(Pops, "_take", begins_before_what_is_kept)),

@@ -26,6 +26,9 @@ class ScriptedGroup:
         self.refuses_heartbeats = False
         self.known = True
         """False: the session is over, and a heartbeat is told so."""
+        self.refuses_joins = False
+        self.refuses_offsets = False
+        """Nobody can be asked where the group is."""
         self.committed = dict.fromkeys(range(queues), 0)
         self.given_back: list[dict[str, Any]] = []
         self.pulls: list[int] = []
@@ -68,6 +71,8 @@ class ScriptedGroup:
             return self._membership(200)
 
     def __call__(self, request: Request) -> HttpResponse | Awaitable[HttpResponse]:
+        if self._refuses(request):
+            return problem(429, "overloaded")
         match request.method, request.target.partition("?")[0].split("/")[2:]:
             case "GET", ["cluster"]:
                 return json_answer({"leader_url": "http://n1:1"})
@@ -80,13 +85,7 @@ class ScriptedGroup:
                 self.known = True
                 return self._membership(201)
             case "POST", ["groups", "g", "members", _, "heartbeat"]:
-                self.heartbeats += 1
-                if self.refuses_heartbeats:
-                    return problem(429, "overloaded")
-                body = request.json()
-                if self.waits and self.known and body["generation"] == self.generation and "wait_ms" in body:
-                    return self._wait(body["wait_ms"])
-                return self._membership(200) if self.known else problem(404, "member_not_found")
+                return self._heartbeat(request.json())
             case "DELETE", ["groups", "g", "members", _]:
                 return HttpResponse(204, {}, b"")
             case "PUT", ["groups", "g", "offsets"]:
@@ -97,6 +96,22 @@ class ScriptedGroup:
             case "GET", ["groups", "g", *offsets]:
                 return self._applied(json_answer({"offsets": self._offsets()} if offsets else self._detail()))
         raise AssertionError(f"{request.method} {request.target}")
+
+    def _refuses(self, request: Request) -> bool:
+        match request.method, request.target.partition("?")[0].split("/")[2:]:
+            case "POST", ["groups", "g", "members"]:
+                return self.refuses_joins
+            case "GET", ["groups", "g", *_]:
+                return self.refuses_offsets
+        return False
+
+    def _heartbeat(self, body: dict[str, Any]) -> HttpResponse | Awaitable[HttpResponse]:
+        self.heartbeats += 1
+        if self.refuses_heartbeats:
+            return problem(429, "overloaded")
+        if self.waits and self.known and body["generation"] == self.generation and "wait_ms" in body:
+            return self._wait(body["wait_ms"])
+        return self._membership(200) if self.known else problem(404, "member_not_found")
 
     def _topic(self) -> HttpResponse:
         offsets = [{"queue": q, "min_offset": 0, "max_offset": len(m)} for q, m in self.messages.items()]

@@ -1,0 +1,20 @@
+"""What the index of a stopped node holds of a group: each node's own word, where the API has only the leader's."""
+
+from pathlib import Path
+
+from store.index import Index
+from store.state_machine import StateMachine
+from tests.chaos.reads import TopicQueue
+
+
+def committed_in(data_dir: Path, group: str, last_index: int) -> dict[TopicQueue, int] | None:
+    """The group's committed offsets; None when the index lacks entries up to `last_index`, which a start would replay
+    (its disk was too full to flush it)."""
+    index = Index.open(str(data_dir / "index"))
+    try:
+        machine = StateMachine(index)
+        if machine.applied_index < last_index:
+            return None
+        return {(each.topic, each.queue): each.offset for each in machine.offsets(group) or ()}
+    finally:
+        index.close()

@@ -1,0 +1,56 @@
+"""What members give back, and what they are told of offsets, broken."""
+
+import msgspec
+from aiohttp import web
+
+import store.redelivery
+from cluster.api import json_response
+from cluster.group_lists import GroupLists, GroupOffsetsView
+from cluster.limits import LIST_MAX
+from store.command import GiveBack, GivenBack
+from store.given_back import GivenBackMarks, GivingGroup, Mark
+from store.groups import Groups
+from store.results import Attempt, Redelivery, Row
+from tests.sim.variant import Swap, mutant
+
+_give_back, _redelivery = Groups.give_back, store.redelivery._redelivery
+
+
+def gives_back_without_end(groups: Groups, command: GiveBack) -> GivingGroup:
+    """However often a message was given back, it comes again."""
+    return _give_back(groups, command)._replace(max_attempts=1_000)
+
+
+def kills_one_attempt_early(groups: Groups, command: GiveBack) -> GivingGroup:
+    """A message is a dead letter when it has one attempt left."""
+    giving = _give_back(groups, command)
+    return giving._replace(max_attempts=giving.max_attempts - 1)
+
+
+def counts_no_attempts(
+    row: Row, item: GivenBack, attempt: int, history: tuple[Attempt, ...], *, again: bool = True
+) -> Redelivery:
+    """A message that comes again says that it does for the first time."""
+    return msgspec.structs.replace(_redelivery(row, item, attempt, history, again=again), attempt=min(attempt, 1))
+
+
+def gives_back_what_was_given_back(
+    marks: GivenBackMarks, group_id: int, topic_id: int, queue: int, offset: int
+) -> Mark | None:
+    """A message that is given back once more comes again once more."""
+    return None
+
+
+async def tells_what_any_node_knows_of_offsets(lists: GroupLists, request: web.Request) -> web.Response:
+    """A group's offsets are answered by whoever is asked, as far as it has applied them."""
+    views, _ = lists._offsets(request.match_info["group"], None, None, LIST_MAX)
+    return json_response(GroupOffsetsView(offsets=views, next=None))
+
+
+MUTANTS = (
+    mutant(27, Swap(Groups, "give_back", gives_back_without_end)),
+    mutant(27, Swap(Groups, "give_back", kills_one_attempt_early)),
+    mutant(27, Swap(store.redelivery, "_redelivery", counts_no_attempts)),
+    mutant(27, Swap(GivenBackMarks, "get", gives_back_what_was_given_back)),
+    mutant(7, Swap(GroupLists, "offsets", tells_what_any_node_knows_of_offsets)),
+)
