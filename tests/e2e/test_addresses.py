@@ -258,6 +258,7 @@ def test_a_wrong_address_is_refused_and_by_force_it_is_mended(cluster: ClusterPr
     # Each dials whom it can, and is dialled where it says that it is: that is a majority, but the two that nobody finds
     # do not find each other, and one of them may lead.
     for node in (other, third):
+        wait_for(node.status, f"node {node.node_id} to be found at its address")
         found = cluster.wait_leader()
         set_address(found, node.node_id, peer_address=f"127.0.0.1:{node.peer_port}")
     assert {node_id: peer for node_id, (peer, _) in listed(cluster.wait_leader()).items()} == {

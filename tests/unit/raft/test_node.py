@@ -31,8 +31,6 @@ from tests.unit.raft.test_transport import free_port, until
 
 QUIET_S = 0.3
 """How long nothing must happen before we believe that it does not: three heartbeats."""
-
-
 ELECTION_TIMEOUT_MS = 800
 """All nodes of a test are in one loop, on a machine that may be busy: who leads should go on leading."""
 
