@@ -68,11 +68,15 @@ Inner = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def json_response(response: Response, status: int = 200) -> web.Response:
-    return web.Response(body=json_body(response), status=status, headers=_JSON_HEADERS)
+    with time_shares.Charged():
+        body = json_body(response)
+    return web.Response(body=body, status=status, headers=_JSON_HEADERS)
 
 
 def msgpack_response(response: Response, status: int = 200) -> web.Response:
-    return web.Response(body=msgpack_body(response), status=status, headers=_MSGPACK_HEADERS)
+    with time_shares.Charged():
+        body = msgpack_body(response)
+    return web.Response(body=body, status=status, headers=_MSGPACK_HEADERS)
 
 
 def media_type(request: web.Request, allowed: tuple[str, ...]) -> str:

@@ -9,7 +9,6 @@ which they differ is parsed a second time.
 import contextlib
 import json
 import re
-import time
 from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
@@ -51,15 +50,13 @@ def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct
     if strings_in(body) > JSON_STRINGS_MAX:
         detail = f"the request has more than {JSON_STRINGS_MAX} names and texts, each of which is a string of JSON"
         raise Problem("request_too_large", f"{detail}; send it in parts")
-    begun_s = time.perf_counter()
-    try:
-        decoded = decoder.decode(body)
-        if len(body) <= DUPLICATES_SOUGHT_BYTES_MAX:
-            require_no_duplicates(body)
-    except (ValueError, RecursionError) as error:
-        raise Problem("invalid_request", reason_of(error)) from None
-    finally:
-        time_shares.charge(time.perf_counter() - begun_s)
+    with time_shares.Charged():
+        try:
+            decoded = decoder.decode(body)
+            if len(body) <= DUPLICATES_SOUGHT_BYTES_MAX:
+                require_no_duplicates(body)
+        except (ValueError, RecursionError) as error:
+            raise Problem("invalid_request", reason_of(error)) from None
     return decoded
 
 

@@ -7,6 +7,7 @@ its share. An address that is alone, or does nothing costly, never rests; nor do
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Final
@@ -170,11 +171,20 @@ def current() -> Client | None:
     return _client.get()
 
 
-def charge(worked_s: float) -> None:
-    """The request that is handled has used so much of the time, if that is worth the telling."""
-    client = _client.get()
-    if client is not None and worked_s >= CHARGED_S_MIN:
-        client.charge(worked_s)
+class Charged:
+    """What is done within the block, without an await, is charged to the client whose request is handled, if it took
+    long enough to be worth the telling.
+    """
+
+    __slots__ = ("_begun_s",)
+
+    def __enter__(self) -> None:
+        self._begun_s = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        worked_s = time.perf_counter() - self._begun_s
+        if worked_s >= CHARGED_S_MIN and (client := _client.get()) is not None:
+            client.charge(worked_s)
 
 
 async def rest(worked_s: float) -> None:
