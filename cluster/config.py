@@ -231,7 +231,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = ADDRESS_SHARE_PERCENT
     address_time_percent: Annotated[
         Percent, Meta(description="Share of time of an address's costly requests while others ask; 100: all.")
-    ] = 15
+    ] = 6
     allowed_hosts: Annotated[
         tuple[str, ...],
         Meta(
