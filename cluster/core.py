@@ -206,11 +206,11 @@ class Core:
         if sum(map(len, blocks)) < SOUGHT_BYTES_MIN:
             return None
         self.require_leader()
-        result = self.state.carried_out(command)
-        if result is None:
+        before = self.state.carried_out(command)
+        if before is None or before.index < self.log.first_index:  # of what is removed nobody knows the term
             return None
-        index = self.raft.applied_index
-        return Applied(result, self.raft.term, index, self.state.clock_ms, self.raft.durable_on(index))
+        durable_on = self.raft.durable_on(before.index)
+        return Applied(before.result, self.log.term_at(before.index), before.index, before.timestamp_ms, durable_on)
 
     def _timeout_s(self) -> float:
         """For how long the outcome of a proposal is waited for; Overloaded when its client has given up already."""

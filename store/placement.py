@@ -24,7 +24,7 @@ from store.features import FIRST_LEVEL
 from store.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
 from store.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
 from store.queues import Queues
-from store.results import BatchPlaced, MessagePlaced, Redelivery
+from store.results import BatchPlaced, MessagePlaced, Prepared, Produced, Redelivery, Row
 from store.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
 from store.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable
 
@@ -46,6 +46,14 @@ class CheckedBatch(NamedTuple):
     topic: Topic
     header: BatchHeader
     seen: SeenBatch | None
+
+
+class CarriedOut(NamedTuple):
+    """A command that was applied before: its result, as a duplicate, and the entry that holds it."""
+
+    result: Produced | Prepared
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    timestamp_ms: int
 
 
 class OfTransaction(NamedTuple):
@@ -98,16 +106,25 @@ class Placement:
         """What is known of a batch id at this moment, placed or waiting."""
         return self._dedupe.batch(topic.id, batch_id) or self._timers.batch(topic.id, batch_id)
 
-    def placed_before(self, headers: Sequence[BatchHeader]) -> tuple[BatchPlaced, ...] | None:
-        """Where these batches are, if all of them are known with the same content; changes nothing."""
+    def placed_before(self, headers: Sequence[BatchHeader]) -> CarriedOut | None:
+        """Where these batches are, if one entry brought all of them, with the same content, and no part of them was
+        known before it; changes nothing. None also for what waits or waited for its time, and what has expired.
+        """
         placed: list[BatchPlaced] = []
+        first: Row | None = None
         for header in headers:
             topic = self._topics.get(header.topic)
-            seen = self.seen(topic, header.batch_id) if topic is not None else None
-            if topic is None or seen is None or not seen.is_of(header):
+            seen = self.seen(topic, header.batch_id) if topic is not None and not header.is_delayed else None
+            if topic is None or seen is None or seen.known or seen.offset is None or not seen.is_of(header):
+                return None
+            row = self._queues.row_at(topic, seen.queue, seen.offset)
+            if row is None or row.batch_id != header.batch_id or row.transaction_id is not None:
+                return None
+            first = first or row
+            if row.position != first.position:
                 return None
             placed.append(_placed(topic, header, seen, duplicate=True))
-        return tuple(placed)
+        return None if first is None else CarriedOut(Produced(tuple(placed)), first.raft_index, first.stored_at_ms)
 
     def place(
         self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None

@@ -70,13 +70,13 @@ from store.log_references import LOG_RANGE_BYTES, LogReferences
 from store.message_index import MessageIndex
 from store.message_search import MessageSearch
 from store.outcomes import Outcomes
-from store.placement import At, Placement
+from store.placement import At, CarriedOut, Placement
 from store.pops import Pops
 from store.queries import Queries
 from store.queues import Queues
 from store.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.redelivery import Redeliveries
-from store.results import BatchPlaced, CheckUrlSet, Prepared, Produced, Result, TopicDeleted, TopicPut
+from store.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
 from store.settings import ClusterSettings
 from store.state_history import StateDigest, StateHistory
 from store.timers import TimerCounters, Timers
@@ -257,13 +257,12 @@ class StateMachine(Queries):
         found = self._topics.get(topic)
         return found is not None and self._placement.seen(found, batch_id) is not None
 
-    def carried_out(self, command: Command) -> Produced | Prepared | None:
-        """The result of a `Produce` or `Prepare` all of which was applied before: what applying it again would say, and
-        do nothing else. Refused when a transaction's id was used for other content.
+    def carried_out(self, command: Command) -> CarriedOut | None:
+        """Of a `Produce` or `Prepare` all of which was applied before: what applying it again would say, and do nothing
+        else. Refused when a transaction's id was used for other content.
         """
-        if isinstance(command, Produce) and command.batches:
-            placed = self._placement.placed_before(command.batches)
-            return None if placed is None else Produced(placed)
+        if isinstance(command, Produce):
+            return self._placement.placed_before(command.batches)
         return self._transactions.prepared_before(command) if isinstance(command, Prepare) else None
 
     @property

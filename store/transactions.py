@@ -30,7 +30,7 @@ from store.log_references import LogReferences
 from store.message_index import MessageIndex
 from store.op_messages import append_decision
 from store.outcomes import Event, EventType, Outcomes, message_events, messages_of
-from store.placement import At, CheckedBatch, OfTransaction, Placement
+from store.placement import At, CarriedOut, CheckedBatch, OfTransaction, Placement
 from store.queues import Queues
 from store.results import ChecksRecorded, Decided, Discarded, Position, Prepared, Resumed, TimelineEvent
 from store.settings import ClusterSettings
@@ -69,9 +69,9 @@ class Transactions:
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
         transaction_id = command.transaction_id
-        again = self.prepared_before(command)
-        if again is not None:
-            return again
+        recorded = self.table.get(transaction_id)
+        if recorded is not None:
+            return _prepared_again(command, recorded)
         self._settings.require_transactions()
         check_after_ms = CHECK_IMMUNITY_MS if command.check_after_ms is None else command.check_after_ms
         _require_check_after("check_after_ms", check_after_ms)
@@ -102,10 +102,12 @@ class Transactions:
         )
         return Prepared(transaction_id, "prepared", False, at.clock_ms)
 
-    def prepared_before(self, command: Prepare) -> Prepared | None:
+    def prepared_before(self, command: Prepare) -> CarriedOut | None:
         """Of a transaction that is known already. Refused when it has other content."""
         recorded = self.table.get(command.transaction_id)
-        return None if recorded is None else _prepared_again(command, recorded)
+        if recorded is None:
+            return None
+        return CarriedOut(_prepared_again(command, recorded), recorded.prepared_index, recorded.prepared_at_ms)
 
     def decide(self, command: Decide, at: At) -> Decided:
         transaction_id = command.transaction_id

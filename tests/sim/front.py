@@ -32,7 +32,7 @@ from store.command import (
 )
 from store.results import Prepared, Produced
 
-from .checkers.majority_durable import check_entry_holds, check_stored_before
+from .checkers.majority_durable import check_entry_holds, check_entry_holds_content
 from .wire import ServerTransport
 
 if TYPE_CHECKING:
@@ -90,10 +90,9 @@ class ObservedCore(Core):
         observer = self.replica.observer
         observer.on_acknowledged(self.replica, applied, _named(command))
         with observer.finding():
-            entries = observer.safety.machine.entries
-            _, payload = entries[applied.index]
+            _, payload = observer.safety.machine.entries[applied.index]
             if isinstance(command, Produce | Prepare) and is_duplicate(applied.result):
-                check_stored_before(command, applied.index, (entries[each][1] for each in range(applied.index, 0, -1)))
+                check_entry_holds_content(command, applied.index, payload)
             else:
                 check_entry_holds(command, applied.index, payload)
 

@@ -1,6 +1,6 @@
 """An acknowledged, or committed, entry is on the fsynced log of a majority, read from the disks themselves."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from store.command import Command, Prepare, Produce, decode_entry
@@ -45,23 +45,21 @@ def check_entry_holds(command: Command, index: int, payload: bytes) -> None:
         raise Violation("receipt", f"the receipt of {command} names entry {index}, which does not hold it")
 
 
-def check_stored_before(command: Produce | Prepare, index: int, payloads: Iterable[bytes]) -> None:
-    """What is called a duplicate, and was not replicated again, is in the entries up to that of its receipt."""
+def check_entry_holds_content(command: Produce | Prepare, index: int, payload: bytes) -> None:
+    """The same of a duplicate: what holds it may have been sent to another queue, or by another client."""
     missing = {_transaction(command)} if isinstance(command, Prepare) else set(_batches(command))
-    for payload in payloads:
-        for other in decode_entry(payload).commands:
-            if isinstance(other, Prepare):
-                missing.discard(_transaction(other))
-            if isinstance(other, Produce | Prepare):
-                missing.difference_update(_batches(other))
-        if not missing:
-            return
-    raise Violation("receipt", f"{command} is called a duplicate, but {missing} is in no entry up to {index}")
+    for other in decode_entry(payload).commands:
+        if isinstance(other, Prepare):
+            missing.discard(_transaction(other))
+        elif isinstance(other, Produce):
+            missing.difference_update(_batches(other))
+    if missing:
+        raise Violation("receipt", f"the receipt of {command} names entry {index}, which does not hold {missing}")
 
 
 def _transaction(command: Prepare) -> tuple[Any, ...]:
     return command.transaction_id, *((each.topic, each.count, each.crc32c, each.length) for each in command.batches)
 
 
-def _batches(command: Produce | Prepare) -> list[tuple[Any, ...]]:
+def _batches(command: Produce) -> list[tuple[Any, ...]]:
     return [(each.topic, each.batch_id, each.count, each.crc32c, each.length) for each in command.batches]

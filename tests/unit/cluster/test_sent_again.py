@@ -35,14 +35,12 @@ async def test_what_was_stored_is_not_replicated_again(node: Node, ask: Any) -> 
     one came to the log for ever, and nothing else did.
     """
     first = await ask(node, "k")
+    await produce(node, "another")
     last_index = node.core.log.last_index
     again = await ask(node, "k")
     assert node.core.log.last_index == last_index
     assert again.status == first.status
-    expected, found = dict(first.body), dict(again.body)
-    receipt = found.pop("receipt")
-    assert receipt["index"] >= expected.pop("receipt")["index"]
-    assert receipt["durable_on"] == [1]
+    expected, found = dict(first.body), dict(again.body)  # the receipt is that of the first
     if ask is produce:
         expected["results"][0]["duplicate"] = True
     else:
