@@ -139,8 +139,8 @@ def test_a_follower_whose_clock_is_a_year_ahead_leads(clocks: Clocks) -> None:
     cluster.wait_ready()
     if cluster.wait_leader() is not leader:
         pytest.fail("the leader was to stay")
-    clocks.shift(wrong, YEAR_MS)
     leader.kill()
+    clocks.shift(wrong, YEAR_MS)  # not before: while three clocks can be compared, the wrong one does not stand
     wait_for(lambda: cluster.leader() is wrong and wrong.ready(), "the wrong one to lead")
     clocks.wait_alarm(wrong, "clock_in_doubt")
     end = send(cluster, "short", {"body": "s"})["results"][0]["offset"] + 1
