@@ -40,6 +40,8 @@ from store.state_machine import StateMachine
 
 SOUGHT_BYTES_MIN: Final = 16 * 1024
 """Blocks that were sent before are sought from this size on: less is replicated again as quickly as it is found."""
+SOUGHT_BLOCKS_MAX: Final = 100
+"""Each takes up to 10 µs of the loop."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
 """Of requests' bodies, beside what other requests may hold."""
 
@@ -140,8 +142,8 @@ class Core:
             raise Overloaded(f"it was not this request's turn within {timeout_s:g} s; nothing was stored") from None
 
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
-        """The command's outcome, once it is fsynced on a majority and applied here; at once when it is large and
-        was applied before.
+        """The command's outcome, once it is fsynced on a majority and applied here. A large command that was applied
+        before has its outcome at once.
 
         Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full, or that of require_capacity.
         When it takes longer than request_timeout_ms, or than the client waits (request_deadline.py): Overloaded if it
@@ -199,18 +201,20 @@ class Core:
         return [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
 
     def _carried_out(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
-        """What came of a command that was sent again after it had been applied: bodies are not replicated a second
-        time, by a client that gives up earlier than a slow link carries them for ever. Raises as `require_leader` does,
-        or Refused.
+        """The outcome of a large command that is sent again after it was applied; it is not replicated a second time
+        (docs/decisions.md, 40). Raises as `require_leader` does, or Refused. Reads no file of the log.
         """
-        if sum(map(len, blocks)) < SOUGHT_BYTES_MIN:
+        if sum(map(len, blocks)) < SOUGHT_BYTES_MIN or len(blocks) > SOUGHT_BLOCKS_MAX:
             return None
         self.require_leader()
         before = self.state.carried_out(command)
-        if before is None or before.index < self.log.first_index:  # of what is removed nobody knows the term
+        place = None if before is None else self.log.places.place_of(before.index)
+        if before is None or place is None:
             return None
-        durable_on = self.raft.durable_on(before.index)
-        return Applied(before.result, self.log.term_at(before.index), before.index, before.timestamp_ms, durable_on)
+        term, position = place
+        if position != before.position:  # a receipt names the entry that holds the messages
+            return None
+        return Applied(before.result, term, before.index, before.timestamp_ms, self.raft.durable_on(before.index))
 
     def _timeout_s(self) -> float:
         """For how long the outcome of a proposal is waited for; Overloaded when its client has given up already."""

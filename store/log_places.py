@@ -63,6 +63,16 @@ class LogPlaces:
         segment, load = found
         return load, partial(self._segments.adopt, segment)
 
+    def place_of(self, index: int) -> tuple[int, int] | None:
+        """Term and position of record `index`, which is at most the last one. None if it was removed from the front of
+        the log, or if that is not known without a read.
+        """
+        if index < self._segments.segments[0].first_index:
+            return None
+        segment = self._segments.with_index(index)
+        known = segment.index
+        return None if known is None else (known.term_of(index), segment.start + known.offset_of(index))
+
     def start_of(self, index: int) -> int:
         """Of the segment that holds record `index`."""
         return self._segments.with_index(index).start

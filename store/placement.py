@@ -49,10 +49,13 @@ class CheckedBatch(NamedTuple):
 
 
 class CarriedOut(NamedTuple):
-    """A command that was applied before: its result, as a duplicate, and the entry that holds it."""
+    """A command that was applied before: its result, as a duplicate. Entry `index` made it visible; the record at
+    `position` holds it, which is another one when it was delayed, or part of a transaction.
+    """
 
     result: Produced | Prepared
     index: int  # type: ignore[assignment]  # hides tuple.index
+    position: int
     timestamp_ms: int
 
 
@@ -107,24 +110,24 @@ class Placement:
         return self._dedupe.batch(topic.id, batch_id) or self._timers.batch(topic.id, batch_id)
 
     def placed_before(self, headers: Sequence[BatchHeader]) -> CarriedOut | None:
-        """Where these batches are, if one entry brought all of them, with the same content, and no part of them was
-        known before it; changes nothing. None also for what waits or waited for its time, and what has expired.
+        """Where these batches are, if all of them came by one entry with this content, and no part of them was known
+        before it; None also for what waits for its time, and what has expired. Changes nothing.
         """
         placed: list[BatchPlaced] = []
         first: Row | None = None
         for header in headers:
             topic = self._topics.get(header.topic)
-            seen = self.seen(topic, header.batch_id) if topic is not None and not header.is_delayed else None
+            seen = self.seen(topic, header.batch_id) if topic is not None else None
             if topic is None or seen is None or seen.known or seen.offset is None or not seen.is_of(header):
                 return None
             row = self._queues.row_at(topic, seen.queue, seen.offset)
-            if row is None or row.batch_id != header.batch_id or row.transaction_id is not None:
-                return None
             first = first or row
-            if row.position != first.position:
+            if first is None or row is None or row.batch_id != header.batch_id or row.position != first.position:
                 return None
             placed.append(_placed(topic, header, seen, duplicate=True))
-        return None if first is None else CarriedOut(Produced(tuple(placed)), first.raft_index, first.stored_at_ms)
+        if first is None:
+            return None
+        return CarriedOut(Produced(tuple(placed)), first.raft_index, first.position, first.stored_at_ms)
 
     def place(
         self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None

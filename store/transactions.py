@@ -107,7 +107,9 @@ class Transactions:
         recorded = self.table.get(command.transaction_id)
         if recorded is None:
             return None
-        return CarriedOut(_prepared_again(command, recorded), recorded.prepared_index, recorded.prepared_at_ms)
+        position = recorded.batches[0].block.position
+        again = _prepared_again(command, recorded)
+        return CarriedOut(again, recorded.prepared_index, position, recorded.prepared_at_ms)
 
     def decide(self, command: Decide, at: At) -> Decided:
         transaction_id = command.transaction_id

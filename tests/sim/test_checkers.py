@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
-from store.command import ExpireMessages, LeaveGroup, Proposal, encode_entry
+from store.command import BatchHeader, ExpireMessages, LeaveGroup, Prepare, Produce, Proposal, encode_entry
 from store.commit_log import CommitLog
 from store.hard_state import HardState
 from store.record import KIND_ENTRY
@@ -26,7 +26,7 @@ from .checkers.election_safety import ElectionSafety
 from .checkers.history import History
 from .checkers.leader_stickiness import LeaderStickiness
 from .checkers.log_matching import LogMatching
-from .checkers.majority_durable import check_entry_holds, check_on_majority, check_receipt
+from .checkers.majority_durable import check_entry_holds, check_entry_holds_content, check_on_majority, check_receipt
 from .checkers.promises import check_promise
 from .checkers.state_hash import StateHash
 from .checkers.state_machine_safety import StateMachineSafety
@@ -323,6 +323,23 @@ def test_an_answer_is_about_the_command_of_its_client() -> None:
     check_entry_holds(mine, 7, encode_entry(0, [Proposal(other), Proposal(mine)]))
     with pytest.raises(Violation, match="receipt"):
         check_entry_holds(mine, 7, encode_entry(0, [Proposal(other)]))
+
+
+def test_a_duplicate_is_in_the_entry_of_its_receipt() -> None:
+    def produced(queue: int, batch_id: str, checksum: int = 1) -> Proposal:
+        return Proposal(Produce((BatchHeader("t", queue, 1, batch_id, None, checksum, 1),)), (b"x",))
+
+    def prepared(checksum: int) -> Proposal:
+        return Proposal(Prepare("tx", "g", "", None, (BatchHeader("t", 0, 1, "b", None, checksum, 1),)), (b"x",))
+
+    payload = encode_entry(0, [produced(0, "a"), produced(0, "b"), prepared(1)])
+    for again in (produced(1, "a"), prepared(1)):
+        assert isinstance(again.command, Produce | Prepare)
+        check_entry_holds_content(again.command, 7, payload)
+    for other in (produced(0, "c"), produced(0, "a", checksum=2), prepared(2)):
+        assert isinstance(other.command, Produce | Prepare)
+        with pytest.raises(Violation, match="receipt"):
+            check_entry_holds_content(other.command, 7, payload)
 
 
 def test_majority_is_read_from_the_disks() -> None:

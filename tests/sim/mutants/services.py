@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import store.groups
@@ -25,7 +26,7 @@ _due_checks, _hand_out, _record_checks = (
     CheckService._hand_out,
     Transactions.record_checks,
 )
-_propose, _rebalance = Core.propose, Groups._rebalance
+_propose, _carried_out, _rebalance = Core.propose, Core._carried_out, Groups._rebalance
 
 
 def _in_background(work: Coroutine[Any, Any, Any]) -> None:
@@ -72,6 +73,14 @@ async def decides_alone(core: Core, command: Command, blocks: Sequence[bytes] = 
     state = {"commit": "committed", "rollback": "rolled_back"}.get(command.decision, "prepared")
     decided: Any = Decided(command.transaction_id, state)  # type: ignore[arg-type]
     return Applied(decided, core.raft.term, core.log.last_index, core.now_ms(), (core.raft.node_id,))
+
+
+def names_the_last_entry_for_what_was_stored_before(
+    core: Core, command: Command, blocks: Sequence[bytes]
+) -> Applied | None:
+    """What is sent again after it was stored is answered with a receipt of the last entry that is applied."""
+    before = _carried_out(core, command, blocks)
+    return before and replace(before, term=core.state.applied_term, index=core.state.applied_index)
 
 
 async def commits_offsets_alone(core: Core, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
@@ -130,6 +139,7 @@ MUTANTS = (
     mutant(6, Swap(CheckService, "_hand_out", discards_instead_of_asking)),
     mutant(6, Swap(Transactions, "record_checks", loses_the_check_count_at_a_restart)),
     mutant(6, Swap(Core, "propose", decides_alone)),
+    mutant(1, Swap(Core, "_carried_out", names_the_last_entry_for_what_was_stored_before), rare=True),
     mutant(7, Swap(Core, "propose", commits_offsets_alone)),
     mutant(7, Swap(Sessions, "meet", expires_members_it_never_heard)),
     mutant(7, Swap(Sessions, "begin", goes_by_heartbeats_of_long_ago), rare=True),

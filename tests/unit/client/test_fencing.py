@@ -41,6 +41,30 @@ def test_no_call_for_a_lost_queue_while_nobody_tells_where_the_group_is() -> Non
     run_in_virtual_time(main())
 
 
+def test_no_call_for_a_queue_that_may_have_been_away_in_between() -> None:
+    """The group moved on twice between two heartbeats: the queue is this member's again, and others went on with it."""
+
+    async def main() -> None:
+        group, seen = ScriptedGroup(queues=1), Seen()
+        seen.may_end.clear()
+        group.append(0, *BODIES)
+        async with consumer(group, seen):
+            await seen.entered.wait()
+            group.refuses_offsets = True
+            group.generation += 2
+            await _told(group, seen)
+            await asyncio.sleep(0.1)
+            seen.may_end.set()
+            await asyncio.sleep(2)
+            assert seen.bodies == BODIES[:1], "only the call that ran ends"
+            group.committed = {0: 5}
+            group.refuses_offsets = False
+            await until(lambda: group.committed == {0: len(BODIES)})
+        assert seen.bodies == [BODIES[0], *BODIES[5:]]
+
+    run_in_virtual_time(main())
+
+
 def test_no_call_after_the_member_was_told_that_its_session_is_over() -> None:
     async def main() -> None:
         group, seen = ScriptedGroup(queues=1), Seen()

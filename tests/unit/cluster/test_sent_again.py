@@ -71,3 +71,28 @@ async def test_a_topic_that_was_made_anew_knows_nothing(node: Node) -> None:
     assert (await node.call("PUT", "/v1/topics/t", {"queues": 2})).status == 201
     again = await produce(node, "k")
     assert (again.status, again.body["results"][0]["duplicate"]) == (200, False)
+
+
+@pytest.mark.parametrize("message", [{"delay_ms": 1}, {}], ids=["delayed", "in a transaction"])
+async def test_what_another_entry_made_visible_is_replicated_again(node: Node, message: dict[str, Any]) -> None:
+    """Its receipt names an entry that holds it."""
+    body = {**message, "body": BODY, "queue": 0}
+    if message:
+        await send(node, "/v1/topics/t/messages", {"messages": [body]}, {"Idempotency-Key": "k"})
+        node.clock.now_ms += 1
+    else:
+        half = {"producer_group": "g", "transaction_id": "k", "messages": [{**body, "topic": "t"}]}
+        await send(node, "/v1/transactions", half)
+        await node.call("POST", "/v1/transactions/k/commit", {"producer_group": "g"})
+
+    async def visible() -> bool:
+        return node.core.state.max_offset("t", 0) == 1
+
+    await node.wait(visible)
+    (row,) = node.core.state.rows("t", 0, 0, 1, 1 << 20)
+    last_index = node.core.log.last_index
+    again = await send(
+        node, "/v1/topics/t/messages", {"messages": [{"body": BODY, "queue": 0}]}, {"Idempotency-Key": row.batch_id}
+    )
+    assert again.body["results"][0]["duplicate"]
+    assert again.body["receipt"]["index"] > last_index

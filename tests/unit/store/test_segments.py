@@ -193,6 +193,23 @@ def test_what_was_truncated_is_not_remembered(cache_bytes: int) -> None:
     assert [log.entry(index).payload for index in range(8, 61)] == [payload_of(index + 100) for index in range(8, 61)]
 
 
+def test_a_place_is_told_without_a_read_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.segments.LOADED_SEGMENTS_MAX", 1)
+    disk = sim_disk()
+    log = open_log(disk, cache_bytes=1)
+    append_to(log, 60)
+    log.entry(20)
+    operations: list[str] = []
+    disk.on_operation = lambda operation, path: operations.append(operation)
+    known = [index for index in range(2, 61) if log.places.place_of(index) is not None]
+    assert known == [*range(13, 24), *range(57, 61)], "of the last segment, and of the one read last"
+    assert [log.places.place_of(index) for index in known] == [(1, position_of(index)) for index in known]
+    assert not operations
+    disk.on_operation = None
+    log.drop_before(24)
+    assert log.places.place_of(20) is None
+
+
 def test_caches_keep_to_their_capacity() -> None:
     """Also after truncations: what they forget no longer counts."""
     entries = [Entry(payload_of(i, 100), i, 1, KIND_ENTRY, 0) for i in range(50)]
