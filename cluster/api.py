@@ -14,6 +14,7 @@ from aiohttp import web
 from cluster import request_deadline, time_shares
 from cluster.connections import connection_address
 from cluster.core import Core
+from cluster.early_answer import answer_early
 from cluster.json_bodies import parse_json
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
@@ -35,9 +36,6 @@ KEEPALIVE_TIMEOUT_S: Final = 75.0
 
 CLIENT_GONE: Final = 499
 """Status of an answer that reaches nobody."""
-
-LINGER_S: Final = 2.0
-"""What a client goes on sending after its request was refused is read for so long, so that it sees the answer."""
 
 READ_BUFFER_BYTES: Final = 64 * 1024
 """Of a body that nobody reads yet a connection buffers about twice as much, and what comes in one piece."""
@@ -68,15 +66,11 @@ Inner = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def json_response(response: Response, status: int = 200) -> web.Response:
-    with time_shares.Charged():
-        body = json_body(response)
-    return web.Response(body=body, status=status, headers=_JSON_HEADERS)
+    return web.Response(body=json_body(response), status=status, headers=_JSON_HEADERS)
 
 
 def msgpack_response(response: Response, status: int = 200) -> web.Response:
-    with time_shares.Charged():
-        body = msgpack_body(response)
-    return web.Response(body=body, status=status, headers=_MSGPACK_HEADERS)
+    return web.Response(body=msgpack_body(response), status=status, headers=_MSGPACK_HEADERS)
 
 
 def media_type(request: web.Request, allowed: tuple[str, ...]) -> str:
@@ -109,14 +103,14 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
         connection = connections.begin(request.protocol)
         address = connection_address(request, connection)
+        client = time_shares.begin(core.time_shares, address)
         try:
             if connection is not None and connection.in_reserve:
                 _require_reserve_for(request)
             request_deadline.begin(request)
-            time_shares.begin(core.time_shares, address)
             guard.check(request)
             with hold_of(request, core, address):
-                response = await _handled(core, request, handler, address)
+                response = await time_shares.charged(client, _handled(core, request, handler, address))
         except Exception as error:
             if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
                 return web.Response(status=CLIENT_GONE)  # reaches nobody; raised, it would be logged as a bug
@@ -130,6 +124,8 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         core.metrics.count_request(request.method, route, response.status)
+        if not response.prepared and not request.content.is_eof():
+            await time_shares.charged(client, answer_early(request, response, client))
         return response
 
     application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)

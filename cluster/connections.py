@@ -6,6 +6,8 @@ longest first, of the address that holds most; an address never takes room from 
 with its own. Without an idle one to close, the new connection is taken into the *reserve*: there it may ask for health,
 metrics and administration, and is told `overloaded` for everything else. When the reserve is full, the oldest
 connection in it is closed, of the address that has most there. So whoever comes is answered, whatever the others hold.
+Only an address that has no room and opens further connections all the same, CROWDED_PER_S_MAX of them a second, has the
+others closed unanswered: taking a connection costs more than many requests do.
 """
 
 import asyncio
@@ -27,6 +29,8 @@ RESERVED_CONNECTIONS: Final = 64
 """Beyond the limit, for health, metrics and administration, and to say `overloaded` to the others."""
 CLOSED_FOR_ONE_MAX: Final = 4
 """Idle connections that are closed for a new one: the share grows by less than one with each that another closes."""
+CROWDED_PER_S_MAX: Final = 100
+"""Connections that an address without room may open in a second."""
 REPORT_INTERVAL_S: Final = 60.0
 """What happened to connections for lack of room is logged once per interval, with its count."""
 
@@ -57,11 +61,14 @@ class Connections:
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
         self._steady_s = steady_s
         self._reported_s = -REPORT_INTERVAL_S
-        self._unreported = {"idle": 0, "reserved": 0, "unread": 0}
+        self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0}
         self.closed = dict.fromkeys(self._unreported, 0)
-        """Connections closed by this node since its start: idle ones for others, reserved ones for others, and those
-        whose client took nothing of its answers.
+        """Connections closed by this node since its start: idle ones for others, reserved ones for others, those whose
+        client took nothing of its answers, and new ones beyond CROWDED_PER_S_MAX.
         """
+        self._crowded: dict[str, int] = {}
+        """Connections without room in the second that runs, by address."""
+        self._crowded_s = -1.0
         self.reserved = 0
         """Connections that found no room but in the reserve, since the start."""
 
@@ -71,7 +78,7 @@ class Connections:
 
     def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """The protocol of a new connection around that of the HTTP server."""
-        return Connection(self, make_protocol())
+        return Connection(self, make_protocol)
 
     def address_of(self, request: web.Request) -> str:
         """The client address that a request counts for."""
@@ -88,6 +95,16 @@ class Connections:
         """The request that `begin` began is answered."""
         if connection is not None and not connection.in_reserve and connection.is_open:
             self._main.is_idle(connection)
+
+    def is_crowded(self, address: str) -> bool:
+        """Whether a new connection of the address is to be closed at once."""
+        if self._main.budget.has_room(address, 1):
+            return False
+        now_s = self._steady_s()
+        if now_s - self._crowded_s >= 1:
+            self._crowded, self._crowded_s = {}, now_s
+        self._crowded[address] = self._crowded.get(address, 0) + 1
+        return self._crowded[address] > CROWDED_PER_S_MAX
 
     def admit(self, connection: "Connection", inner: asyncio.Protocol) -> None:
         self._of_protocol[inner] = connection
@@ -118,12 +135,17 @@ class Connections:
         self._reported_s = now_s
         logger.warning(
             "%d HTTP connections are open, %d of them of %s; closed since the last such line: %d idle ones and %d in "
-            "the reserve to make room, %d that took nothing of their answers for %.0f s",
+            "the reserve to make room, %d that took nothing of their answers for %.0f s, %d that an address "
+            "without room opened faster than %d a second",
             self.open,
             self._main.budget.held_by(self._main.budget.largest_holder()),
             self._main.budget.largest_holder() or "nobody",
-            *self._unreported.values(),
+            self._unreported["idle"],
+            self._unreported["reserved"],
+            self._unreported["unread"],
             self.write_timeout_s,
+            self._unreported["crowded"],
+            CROWDED_PER_S_MAX,
         )
         self._unreported = dict.fromkeys(self._unreported, 0)
 
@@ -169,15 +191,15 @@ class _Pool:
 class Connection(asyncio.Protocol):
     """Passes everything on to the HTTP server's protocol; says when the connection begins and ends."""
 
-    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+    def __init__(self, connections: Connections, make_inner: Callable[[], asyncio.Protocol]) -> None:
         self._connections = connections
-        self._inner = inner
+        self._make_inner = make_inner
+        self._inner: asyncio.Protocol | None = None
+        """None until the connection is admitted: most of the cost of a connection is in it."""
         self._transport: asyncio.Transport | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self.address = ""
         self.in_reserve = False
-        self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
-        self.eof_received = inner.eof_received  # type: ignore[method-assign]
 
     @property
     def is_open(self) -> bool:
@@ -186,22 +208,32 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses of it
         self.address = address_of(transport.get_extra_info("peername"))
-        self._connections.admit(self, self._inner)
-        self._inner.connection_made(transport)
+        if self._connections.is_crowded(self.address):
+            self.give_up("crowded")
+            return
+        inner = self._inner = self._make_inner()
+        self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self._transport.set_protocol(self)  # it looks its callbacks up when it is given a protocol, not when it calls
+        self._connections.admit(self, inner)
+        inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ends()
-        self._inner.connection_lost(exc)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """More of its answers wait than the connection buffers: its client has to take some of them in time."""
         timeout_s = self._connections.write_timeout_s
         self._unread_timer = asyncio.get_running_loop().call_later(timeout_s, self.give_up, "unread")
-        self._inner.pause_writing()
+        if self._inner is not None:
+            self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._stop_timer()
-        self._inner.resume_writing()
+        if self._inner is not None:
+            self._inner.resume_writing()
 
     def give_up(self, reason: str) -> None:
         """Disconnect the client. What the connection counted for is free at once."""
@@ -214,7 +246,8 @@ class Connection(asyncio.Protocol):
     def _ends(self) -> None:
         self._transport = None
         self._stop_timer()
-        self._connections.forget(self, self._inner)
+        if self._inner is not None:
+            self._connections.forget(self, self._inner)
 
     def _stop_timer(self) -> None:
         if self._unread_timer is not None:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from cluster import time_shares
 from cluster.limits import DUPLICATES_SOUGHT_BYTES_MAX, JSON_STRINGS_MAX, REQUEST_MESSAGES_MAX
 from cluster.problems import Problem
 from cluster.requests import reason_of
@@ -50,13 +49,12 @@ def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct
     if strings_in(body) > JSON_STRINGS_MAX:
         detail = f"the request has more than {JSON_STRINGS_MAX} names and texts, each of which is a string of JSON"
         raise Problem("request_too_large", f"{detail}; send it in parts")
-    with time_shares.Charged():
-        try:
-            decoded = decoder.decode(body)
-            if len(body) <= DUPLICATES_SOUGHT_BYTES_MAX:
-                require_no_duplicates(body)
-        except (ValueError, RecursionError) as error:
-            raise Problem("invalid_request", reason_of(error)) from None
+    try:
+        decoded = decoder.decode(body)
+        if len(body) <= DUPLICATES_SOUGHT_BYTES_MAX:
+            require_no_duplicates(body)
+    except (ValueError, RecursionError) as error:
+        raise Problem("invalid_request", reason_of(error)) from None
     return decoded
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from cluster.address_guard import AddressGuard
 from cluster.alarms import Alarms
-from cluster.api import KEEPALIVE_TIMEOUT_S, LINGER_S, READ_BUFFER_BYTES, make_application
+from cluster.api import KEEPALIVE_TIMEOUT_S, READ_BUFFER_BYTES, make_application
 from cluster.block_alarm import BlockAlarm
 from cluster.check_api import CheckApi
 from cluster.check_service import CheckService
@@ -117,7 +117,7 @@ class Services:
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
-            lingering_time=LINGER_S,
+            lingering_time=0.0,  # early_answer.py does that
             read_bufsize=READ_BUFFER_BYTES,
             shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S,
         )

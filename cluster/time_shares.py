@@ -8,9 +8,10 @@ its share. An address that is alone, or does nothing costly, never rests; nor do
 
 import asyncio
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Coroutine, Generator, Iterator
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,11 +20,13 @@ WAITED_S: Final = 0.05
 """What other addresses have waited for small writes within a second, from which on there is somebody to be spared."""
 REST_S_MAX: Final = 2.0
 CHARGED_S_MIN: Final = 0.0005
-"""Of work that is not cut into slices."""
+"""A shorter step of a request is not costly."""
 JOINED_S: Final = 0.005
 """So long after a window of an address has opened further work of it may begin in it."""
 COUNTED_S: Final = 1.0
 ADDRESSES_KEPT: Final = 1_000
+
+Value = TypeVar("Value")
 
 
 class _Window:
@@ -120,21 +123,38 @@ class TimeShares:
 
 
 class Client:
-    """Whoever sent the request that is handled: what is done for it is charged to its address."""
+    """Whoever sent the request that is handled: each step that is done for it is charged to its address."""
 
-    __slots__ = ("_address", "_begun", "_shares")
+    __slots__ = ("_address", "_begun", "_resumed_s", "_shares")
 
     def __init__(self, shares: TimeShares, address: str) -> None:
         self._shares = shares
         self._address = address
         self._begun = 0
+        self._resumed_s: float | None = None
+        """Since when the step that is under way is not charged. None between two steps."""
 
-    async def rest(self, worked_s: float) -> None:
-        self._shares.charge(self._address, worked_s)
+    def resume(self) -> None:
+        """A step begins."""
+        self._resumed_s = time.perf_counter()
+
+    def pause(self) -> None:
+        """The step ends, at the next `await` that waits."""
+        self._settle()
+        self._resumed_s = None
+
+    async def rest(self, worked_s: float = 0.0) -> None:
+        """`worked_s` counts if this is asked for in a task of its own, which has no steps."""
+        if self._resumed_s is None:
+            self._charge(worked_s)
+        else:
+            self._settle()
         await self._shares.rest(self._address)
 
-    def charge(self, worked_s: float) -> None:
-        self._shares.charge(self._address, worked_s)
+    async def rest_for(self, worked_s: float) -> None:
+        """As `rest`, after work of that long which was no step of the request."""
+        self._charge(worked_s)
+        await self.rest()
 
     def waited(self, waited_s: float) -> None:
         """For a write, which counts unless it was costly itself."""
@@ -157,13 +177,27 @@ class Client:
         if not self._begun:
             self._shares.end(self._address)
 
+    def _settle(self) -> None:
+        now_s = time.perf_counter()
+        worked_s = now_s - (now_s if self._resumed_s is None else self._resumed_s)
+        self._resumed_s = now_s
+        if worked_s >= CHARGED_S_MIN:
+            self._charge(worked_s)
+
+    def _charge(self, worked_s: float) -> None:
+        """Unless the window that is open is charged as a whole."""
+        if not self._begun:
+            self._shares.charge(self._address, worked_s)
+
 
 _client: ContextVar[Client | None] = ContextVar("client", default=None)
 
 
-def begin(shares: TimeShares, address: str) -> None:
+def begin(shares: TimeShares, address: str) -> Client:
     """A request of that address is handled from now on, in this task."""
-    _client.set(Client(shares, address))
+    client = Client(shares, address)
+    _client.set(client)
+    return client
 
 
 def current() -> Client | None:
@@ -171,20 +205,24 @@ def current() -> Client | None:
     return _client.get()
 
 
-class Charged:
-    """What is done within the block, without an await, is charged to the client whose request is handled, if it took
-    long enough to be worth the telling.
-    """
-
-    __slots__ = ("_begun_s",)
-
-    def __enter__(self) -> None:
-        self._begun_s = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        worked_s = time.perf_counter() - self._begun_s
-        if worked_s >= CHARGED_S_MIN and (client := _client.get()) is not None:
-            client.charge(worked_s)
+@types.coroutine
+def charged(client: Client, work: Coroutine[Any, Any, Value]) -> Generator[Any, None, Value]:
+    """Await `work`; each of its steps is charged to the client."""
+    error: BaseException | None = None
+    while True:
+        client.resume()
+        try:
+            awaited = work.send(None) if error is None else work.throw(error)
+        except StopIteration as ended:
+            value: Value = ended.value
+            return value
+        finally:
+            error = None  # it refers to this frame
+            client.pause()
+        try:
+            yield awaited
+        except BaseException as raised:
+            error = raised
 
 
 async def rest(worked_s: float) -> None:

@@ -31,6 +31,8 @@ SOURCE: Final = "127.0.0.2"
 """Where attacks come from; loopback has further addresses, and honest clients use 127.0.0.1."""
 MIB: Final = 1 << 20
 HELD_BACK_BYTES: Final = 15 * MIB
+PART: Final = b" " * (64 * 1024)
+"""Of a body: whoever makes 15 MiB for each connection takes the memory's bandwidth from everybody on the machine."""
 LARGE_BYTES: Final = 4 * MIB
 SMALL_RECEIVE_BUFFER_BYTES: Final = 4_096
 PIPELINED: Final = 2_000
@@ -110,7 +112,9 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
 async def hold_back_the_last_byte(target: Target) -> None:
     async with connected(target) as (reader, writer):
         writer.write(head("POST", f"/v1/topics/{target.topic}/messages", HELD_BACK_BYTES))
-        writer.write(b" " * (HELD_BACK_BYTES - 1))
+        for part in (PART,) * (HELD_BACK_BYTES // len(PART) - 1) + (PART[1:],):
+            writer.write(part)
+            await writer.drain()
         await until_closed(reader)
 
 

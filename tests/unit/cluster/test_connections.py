@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.connections import RESERVED_CONNECTIONS, Connections
+from cluster.connections import CROWDED_PER_S_MAX, RESERVED_CONNECTIONS, Connections
 from tests.patience import PATIENCE_S
 
 LIMIT = 8
@@ -115,6 +116,20 @@ async def test_an_address_beyond_its_share_loses_its_own_and_no_other() -> None:
 
 
 @on_brokers_loop
+async def test_who_opens_connections_without_room_is_soon_closed_unanswered() -> None:
+    now_s = [0.0]
+    async with serving(50, lambda: now_s[0]) as clients:
+        answers = [(await clients.open(FIRST, b"x"))[1] for _ in range(LIMIT + CROWDED_PER_S_MAX + 3)]
+        room = answers.index(b"") - CROWDED_PER_S_MAX
+        assert 0 < room < LIMIT
+        assert answers[room + CROWDED_PER_S_MAX :] == [b""] * (LIMIT + 3 - room)
+        assert clients.connections.closed["crowded"] == LIMIT + 3 - room
+        assert (await clients.open(SECOND, b"x"))[1] == b"x"
+        now_s[0] = 1.0
+        assert (await clients.open(FIRST, b"x"))[1] == b"x"
+
+
+@on_brokers_loop
 async def test_the_address_that_holds_most_makes_room_for_others() -> None:
     async with serving(100) as clients:
         greedy = [await clients.open(FIRST, b"x") for _ in range(LIMIT)]
@@ -126,7 +141,7 @@ async def test_the_address_that_holds_most_makes_room_for_others() -> None:
 
 @on_brokers_loop
 async def test_where_none_is_idle_there_is_the_reserve_and_the_newest_are_in_it() -> None:
-    async with serving(100) as clients:
+    async with serving(100, itertools.count().__next__) as clients:  # a second between two of them
         busy = [await clients.open(FIRST, b"b") for _ in range(LIMIT)]
         assert {answer for _, answer in busy} == {b"m"}
         reserved = [await clients.open(SECOND, b"b") for _ in range(RESERVED_CONNECTIONS)]

@@ -180,15 +180,72 @@ def test_a_rest_has_an_end_and_is_only_for_those_who_have_others() -> None:
     async def scenario() -> None:
         shares, loop = TimeShares(PERCENT), asyncio.get_running_loop()
         client = Client(shares, COSTLY)
-        client.charge(3_600)
+        shares.charge(COSTLY, 3_600)
         writing = asyncio.create_task(write(shares))
         await asyncio.sleep(1.0)
         begun_s = loop.time()
         await client.come_to_share()
         assert loop.time() == begun_s, "an hour alone is not held against it"
-        client.charge(3_600)
+        shares.charge(COSTLY, 3_600)
         await client.come_to_share()
         assert loop.time() - begun_s == pytest.approx(REST_S_MAX)
         writing.cancel()
 
     run_in_virtual_time(scenario())
+
+
+def test_every_step_of_a_request_is_charged_and_its_waits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes of the work, or is raised in it, cancellations included, reaches who awaits it."""
+    now_s = [0.0]
+    monkeypatch.setattr("cluster.time_shares.time.perf_counter", lambda: now_s[0])
+
+    async def scenario() -> None:
+        shares, loop = TimeShares(PERCENT), asyncio.get_running_loop()
+        writing = asyncio.create_task(write(shares))
+        await asyncio.sleep(1.0)
+        client = time_shares.begin(shares, COSTLY)
+
+        async def steps() -> str:
+            now_s[0] += WORK_S
+            waiting = loop.create_future()
+            loop.call_later(0.001, waiting.set_exception, KeyError("raised while it waited"))
+            with pytest.raises(KeyError):
+                await waiting
+            now_s[0] += WORK_S
+            await asyncio.sleep(0)
+            now_s[0] += WORK_S / 2
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(passes())
+            return "done"
+
+        async def passes() -> None:
+            now_s[0] += 100.0
+            await asyncio.sleep(0)
+
+        async def for_ever() -> None:
+            try:
+                await loop.create_future()
+            finally:
+                now_s[0] += WORK_S / 2
+
+        begun_s = loop.time()
+        assert await time_shares.charged(client, steps()) == "done"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await time_shares.charged(client, for_ever())
+        due_s = begun_s + 3 * WORK_S * (100 / PERCENT - 1)
+        assert begun_s + shares.due_in_s(COSTLY) == pytest.approx(due_s, abs=0.01)
+        writing.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+async def test_a_short_step_costs_nothing() -> None:
+    shares = TimeShares(PERCENT)
+    shares.count_wait(OTHER, 1.0)
+
+    async def short() -> None:
+        await asyncio.sleep(0)
+
+    await time_shares.charged(Client(shares, COSTLY), short())
+    assert shares.due_in_s(COSTLY) == 0
