@@ -31,7 +31,7 @@ class ReplicatedClock:
     """Callable: milliseconds since 1970, never below the time of the last applied entry, nor what it said before.
 
     `agreed_ms()` is the time that a majority of wall clocks has reached, or None. Without it, and without any entry
-    yet, time begins with the own wall clock.
+    yet, the time is not known: then this is the own wall clock, which may be wrong, and nothing is held to it.
     """
 
     def __init__(self, clock: Clock, applied_ms: Callable[[], int], agreed_ms: Callable[[], float | None]) -> None:
@@ -46,10 +46,15 @@ class ReplicatedClock:
         onward_ms = self._anchor_ms + (steady_s - self._anchored_at_s) * 1000 if self._anchor_ms else 0.0
         agreed_ms = self._agreed_ms()
         ahead_ms = max(self._applied_ms(), 0.0 if agreed_ms is None else agreed_ms)
-        if ahead_ms > onward_ms or not onward_ms:
-            self._anchor_ms, self._anchored_at_s = ahead_ms or float(self._clock.wall_ms()), steady_s
-            return int(self._anchor_ms)
-        return int(onward_ms)
+        if ahead_ms > onward_ms:
+            self._anchor_ms, self._anchored_at_s = ahead_ms, steady_s
+            return int(ahead_ms)
+        return int(onward_ms) if onward_ms else self._clock.wall_ms()
+
+    def stamp_ms(self) -> int | None:
+        """For an entry; None until an entry or a majority of clocks has said what time it is."""
+        now_ms = self()
+        return now_ms if self._anchor_ms else None
 
     def lead_ms(self) -> float | None:
         """How far the replicated clock is ahead of the agreed time; None while that is not known."""

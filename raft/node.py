@@ -130,7 +130,7 @@ class RaftNode:
         self._proposals = ProposalQueue(
             self._append_entry,
             self._raft.durable_on,
-            self.clock_ms,
+            self.clock_ms.stamp_ms,
             self.clocks.is_sure,
             lambda: self.feature_levels.in_force,
             max_entry_bytes=config.max_entry_bytes,

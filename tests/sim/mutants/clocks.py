@@ -3,13 +3,24 @@
 import raft.clock_agreement
 import store.state_machine
 from cluster.core import Core
+from raft.clock import ReplicatedClock
 from raft.clock_agreement import Agreement, ClockAgreement, agreement
 from tests.sim.variant import Swap, mutant
+
+_now_ms = ReplicatedClock.__call__
 
 
 def stamps_its_own_wall_clock(clocks: ClockAgreement) -> float | None:
     """A leader stamps what its own wall clock says, as far as the replicated clock does not fall."""
     return float(clocks.wall_ms())
+
+
+def holds_on_to_its_own_wall_clock(clock: ReplicatedClock) -> int:
+    """What a node was asked for before it knew the time is what it goes on from, and what it stamps when it leads."""
+    now_ms = _now_ms(clock)
+    if not clock._anchor_ms:
+        clock._anchor_ms, clock._anchored_at_s = float(now_ms), clock._clock.steady_s()
+    return now_ms
 
 
 def takes_the_latest_clock(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
@@ -38,6 +49,7 @@ def does_in_doubt_what_cannot_be_undone(core: Core) -> bool:
 
 MUTANTS = (
     mutant(20, Swap(ClockAgreement, "time_ms", stamps_its_own_wall_clock)),
+    mutant(20, Swap(ReplicatedClock, "__call__", holds_on_to_its_own_wall_clock), rare=True),
     mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_latest_clock)),
     mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_median_of_those_heard)),
     mutant(20, Swap(raft.clock_agreement, "agreement", asks_one_clock)),

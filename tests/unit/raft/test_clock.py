@@ -53,9 +53,19 @@ def test_it_goes_on_at_its_pace_while_no_majority_is_heard(times: Times, clock: 
     assert clock() == 701_500
 
 
-def test_it_begins_with_the_wall_clock_when_there_is_nothing_else(times: Times, clock: ReplicatedClock) -> None:
+def test_it_shows_the_wall_clock_when_there_is_nothing_else_and_is_not_held_to_it(
+    times: Times, clock: ReplicatedClock
+) -> None:
+    """A node that had lost its index was asked before it had heard anybody, and led a year ahead from then on."""
     times.agreed_ms = None
+    times.wall_ms += 365 * 86_400_000
     assert clock() == times.wall_ms
+    assert clock.stamp_ms() is None
+    times.agreed_ms = 1_000_000
+    assert clock() == clock.stamp_ms() == 1_000_000
+    times.agreed_ms = None
+    times.monotonic_s += 1
+    assert clock.stamp_ms() == 1_001_000
 
 
 def test_it_goes_on_when_an_entry_was_stamped_in_the_future(times: Times, clock: ReplicatedClock) -> None:

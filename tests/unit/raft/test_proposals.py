@@ -61,7 +61,7 @@ def queue(log: Log) -> ProposalQueue:
     return ProposalQueue(
         log.append,
         durable_on=lambda index: (1, 2),
-        clock_ms=lambda: next(clock),
+        stamp_ms=lambda: next(clock),
         clock_is_sure=lambda: True,
         max_entry_bytes=MAX_ENTRY_BYTES,
         max_entries_in_flight=2,
@@ -89,7 +89,7 @@ async def test_an_entry_holds_no_more_commands_than_are_applied_in_some_millisec
     queue = ProposalQueue(
         log.append,
         durable_on=lambda index: (1, 2),
-        clock_ms=lambda: 1_000,
+        stamp_ms=lambda: 1_000,
         clock_is_sure=lambda: True,
         max_entry_bytes=MAX_PAYLOAD_BYTES,
         max_entries_in_flight=100,
@@ -104,6 +104,29 @@ async def test_an_entry_holds_no_more_commands_than_are_applied_in_some_millisec
     assert [len(each) for each in commands][-2:] == [1, 1], "one that is more by itself goes alone"
     assert len(commands) < 12
     queue.fail_waiting(UnknownOutcome("the test ends"))
+
+
+async def test_nothing_is_stamped_before_the_time_is_known(log: Log) -> None:
+    stamps = iter((None, None, 7_000))
+    queue = ProposalQueue(
+        log.append,
+        durable_on=lambda index: (1, 2),
+        stamp_ms=lambda: next(stamps, 8_000),
+        clock_is_sure=lambda: True,
+        max_entry_bytes=MAX_ENTRY_BYTES,
+        max_entries_in_flight=2,
+        max_in_flight_bytes=MAX_IN_FLIGHT_BYTES,
+    )
+    first, second = queue.submit(proposal("a")), queue.submit(proposal("b"))
+    while not log.payloads:
+        await turn()
+    assert decode_entry(log.payloads[0]).timestamp_ms == 7_000
+    assert log.topics(0) == ["a", "b"]
+    queue.submit(proposal("c"))
+    await turn()
+    assert decode_entry(log.payloads[1]).timestamp_ms == 8_000
+    assert not first.done()
+    assert not second.done()
 
 
 async def test_what_waits_in_one_turn_of_the_loop_is_one_entry(log: Log, queue: ProposalQueue) -> None:
