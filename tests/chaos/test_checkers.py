@@ -9,6 +9,7 @@ from store.command import BatchHeader, Produce, Proposal, encode_entry
 from store.commit_log import CommitLog
 from store.disk import PosixDisk
 from store.record import KIND_ENTRY
+from store.segment import SEGMENT_BYTES_MIN
 from tests.chaos.checkers.audit import judge_audit
 from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce
@@ -225,15 +226,18 @@ class TestGroups:
         assert not progress.drained(QUEUE, 3)
 
 
-def write_log(directory: Path, sent: list[list[int]], *, terms: list[int] | None = None) -> None:
-    """A node's log with one entry per list of messages, from entry 2 on."""
-    log = CommitLog.open(PosixDisk(), str(directory), segment_bytes=1 << 16, cache_bytes=1 << 16)
+def write_log(directory: Path, sent: list[list[int]], *, terms: list[int] | None = None, drop_before: int = 0) -> None:
+    """A node's log with one entry per list of messages, from entry 2 on; those before `drop_before` are removed."""
+    segment_bytes = SEGMENT_BYTES_MIN if drop_before else 1 << 16
+    log = CommitLog.open(PosixDisk(), str(directory), segment_bytes=segment_bytes, cache_bytes=1 << 16)
     for position, numbers in enumerate(sent):
         block = encode_messages([body_of(number) for number in numbers])
         header = BatchHeader("t", 0, block.count, f"b{position}", None, block.crc32c, len(block.data))
         payload = encode_entry(1, [Proposal(Produce((header,)), (block.data,))])
         log.append(log.last_index + 1, terms[position] if terms else 1, KIND_ENTRY, payload)
     log.sync()
+    if drop_before:
+        log.drop_before(drop_before)
     log.close()
 
 
@@ -245,8 +249,30 @@ class TestLogs:
         self, tmp_path: Path, book: Book, three: WorkerLedger, violations: Violations
     ) -> None:
         write_log(tmp_path / "log", [three.numbers(0, 3)])
-        assert len(self.check(tmp_path / "log", 2, book, violations)) == 2
+        assert self.check(tmp_path / "log", 2, book, violations).last_index == 2
         assert violations.counts == {}
+
+    def test_what_nothing_needs_may_be_removed_from_the_front(
+        self, tmp_path: Path, book: Book, violations: Violations
+    ) -> None:
+        """Seed 119318: the first segment held topics and settings alone."""
+        ledger = book.worker("w", keys=2)
+        ledger.acked(ledger.begin(2) + 1, 1, Place("t", 0, 0), 4)
+        needless, needed = ledger.numbers(0, 1) * 300, ledger.numbers(1, 1) * 300  # a segment each
+        sent = [needless, needless, needed, needless]
+        contents = []
+        for name, before in (("whole", 0), ("short", 3), ("shorter", 4)):
+            write_log(tmp_path / name, sent, drop_before=before)
+            contents.append(self.check(tmp_path / name, 5, book, violations))
+        assert [content.base_index for content in contents] == [0, 2, 3]
+        compare_logs(contents, violations)
+        assert violations.counts == {}
+        write_log(tmp_path / "other", sent, terms=[1, 1, 1, 2], drop_before=4)
+        compare_logs([contents[0], self.check(tmp_path / "other", 5, book, violations)], violations)
+        assert violations.counts == {Kind.LOG_DIFFERS: 1}
+        write_log(tmp_path / "lost", sent, drop_before=5)
+        self.check(tmp_path / "lost", 5, book, violations)
+        assert violations.counts[Kind.LOST] == 1
 
     def test_lost_phantom_and_moved(
         self, tmp_path: Path, book: Book, three: WorkerLedger, violations: Violations

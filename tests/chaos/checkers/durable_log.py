@@ -1,4 +1,8 @@
-"""The commit log on a stopped node's disk: the same on all nodes, nothing in it that nobody sent, nothing missing."""
+"""The commit log on a stopped node's disk: the same on all nodes, nothing in it that nobody sent, nothing missing.
+
+A node removes entries from the front that nothing needs (a first segment of topics alone, say); what was acknowledged
+has to be in what is left.
+"""
 
 from array import array
 from pathlib import Path
@@ -29,15 +33,23 @@ _decode_block = msgspec.msgpack.Decoder(list[_BodyOnly]).decode
 
 
 class LogContent:
-    """Terms and checksums by index, up to the last one that is compared: 12 bytes per entry."""
+    """Terms and checksums of the entries behind `base_index`, up to the last one that is compared: 12 bytes each."""
 
     def __init__(self, node: str) -> None:
         self.node = node
+        self.base_index = 0
+        """The last entry that the node has removed."""
         self.terms = array("Q")
         self.checksums = array("I")
 
-    def __len__(self) -> int:
-        return len(self.terms)
+    @property
+    def last_index(self) -> int:
+        return self.base_index + len(self.terms)
+
+    def behind(self, base_index: int) -> tuple["array[int]", "array[int]"]:
+        """Terms and checksums of the entries behind `base_index`, which is no earlier than its own."""
+        skipped = base_index - self.base_index
+        return self.terms[skipped:], self.checksums[skipped:]
 
 
 class DurableLog:
@@ -58,9 +70,10 @@ class DurableLog:
         for finding in report.findings:
             if not finding.harmless:
                 self._add(Kind.LOG_DAMAGED, f"{finding.segment} at {finding.position}: {finding.detail}")
+        self.content.base_index = report.base.index
         for name in disk.list(directory):
             start = start_of(name, SEGMENT_SUFFIX)
-            if start is None:
+            if start is None or start < report.base.position:
                 continue
             file = disk.open(f"{directory}/{name}")
             try:
@@ -71,15 +84,16 @@ class DurableLog:
                             self._entry(header.index, bytes(payload))
             finally:
                 file.close()
-        if len(self.content) != self._last_index:
-            self._add(Kind.LOST, f"the log ends at entry {len(self.content)}, {self._last_index} entries were applied")
+        last_index = self.content.last_index
+        if last_index != self._last_index:
+            self._add(Kind.LOST, f"the log ends at entry {last_index}, {self._last_index} entries were applied")
         self._judge()
         return self.content
 
     def _record(self, index: int, term: int, checksum: int) -> None:
         content = self.content
-        if index != len(content) + 1:
-            self._add(Kind.GAP, f"the log goes on with entry {index} after {len(content)}")
+        if index != content.last_index + 1:
+            self._add(Kind.GAP, f"the log goes on with entry {index} after {content.last_index}")
         if content.terms and term < content.terms[-1]:
             self._add(Kind.LOG_DAMAGED, f"entry {index} is of term {term}, the one before it of {content.terms[-1]}")
         content.terms.append(term)
@@ -127,8 +141,11 @@ def compare_logs(contents: list[LogContent], violations: Violations) -> None:
     """Log matching: every node holds the same entries. Names the first index at which two differ."""
     first = contents[0]
     for other in contents[1:]:
-        if first.terms == other.terms and first.checksums == other.checksums:
+        base_index = max(first.base_index, other.base_index)
+        mine, others = first.behind(base_index), other.behind(base_index)
+        if mine == others:
             continue
-        pairs = zip(first.terms, first.checksums, other.terms, other.checksums, strict=False)
-        index = next((i for i, (a, b, c, d) in enumerate(pairs, 1) if (a, b) != (c, d)), min(len(first), len(other)))
+        pairs = zip(*mine, *others, strict=False)
+        differing = (i for i, (a, b, c, d) in enumerate(pairs, base_index + 1) if (a, b) != (c, d))
+        index = next(differing, min(first.last_index, other.last_index))
         violations.add(Kind.LOG_DIFFERS, f"{first.node} and {other.node} hold different logs from entry {index} on")
