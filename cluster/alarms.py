@@ -5,7 +5,6 @@ it begins and once when it is over, and `/v1/cluster`, `keelmq cluster status` a
 An alarm is about this node as it is now; nothing of it is replicated or kept.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
@@ -56,7 +55,7 @@ class Alarms:
         self._core = core
         self._sources: list[Source] = []
         self._active: dict[tuple[str, str], AlarmView] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("alarms", "look for alarms", self._round)
         core.metrics.add_gauges(self._gauges)
 
     def add(self, source: Source) -> None:
@@ -69,35 +68,31 @@ class Alarms:
         return sorted(self._active.values(), key=lambda alarm: (alarm.severity != "critical", alarm.since_ms))
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="alarms")
+        self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
-    async def _run(self) -> None:
-        failing = False
-        while True:
-            try:
-                self.look()
-                failing = False
-            except Exception:  # a bug of one source must not hide what the others see for ever
-                if not failing:
-                    logger.exception("cannot look for alarms")
-                failing = True
-            await asyncio.sleep(INTERVAL_S)
+    async def _round(self) -> float:
+        self.look()
+        return INTERVAL_S
 
     def look(self) -> None:
-        """Ask all sources now."""
+        """Ask all sources now; what one of them raises is raised when the others have been asked."""
         before, self._active = self._active, {}
+        failed: Exception | None = None
         for source in self._sources:
-            for condition in source():
-                self._note(condition, before)
+            try:
+                for condition in source():
+                    self._note(condition, before)
+            except Exception as error:
+                failed = error
         for key, alarm in before.items():
             if key not in self._active:
                 lasted_s = (self._core.wall_ms() - alarm.since_ms) / 1000
                 logger.info("alarm %s%s is over, after %.0f s", *key, lasted_s)
+        if failed is not None:
+            raise failed
 
     def _note(self, condition: Condition, before: dict[tuple[str, str], AlarmView]) -> None:
         key = condition.code, f" ({condition.subject})" if condition.subject else ""

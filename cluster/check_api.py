@@ -1,6 +1,5 @@
 """How producers are asked: the long poll for checks, and the webhook of a producer group."""
 
-import asyncio
 import logging
 from typing import Final
 from urllib.parse import urlsplit
@@ -9,8 +8,9 @@ import msgspec
 from aiohttp import web
 
 from cluster.api import json_response, read_json
+from cluster.background import COMMAND_ERRORS
 from cluster.block_reader import BlockReader
-from cluster.check_service import COMMAND_ERRORS, CheckService
+from cluster.check_service import CheckService
 from cluster.core import Core
 from cluster.problems import Problem
 from cluster.requests import ChecksQuery, CheckUrl, WebhookAnswer, check_group, parse_query
@@ -41,7 +41,6 @@ class CheckApi:
     def __init__(self, core: Core, webhooks: Webhooks) -> None:
         self._core = core
         self._webhooks = webhooks
-        self._tasks: set[asyncio.Task[None]] = set()
         self._slots = WebhookSlots()
         self.service = CheckService(core, self._send_webhook)
 
@@ -76,9 +75,6 @@ class CheckApi:
 
     async def stop(self) -> None:
         await self.service.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._webhooks.stop()
 
     async def poll(self, request: web.Request) -> web.StreamResponse:
@@ -99,7 +95,7 @@ class CheckApi:
         handed_over = dict.fromkeys(view.transaction_id for view in views)  # in order: they go into the log
         self.service.release(transaction_id for transaction_id in leased if transaction_id not in handed_over)
         if handed_over:
-            self._in_background(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
+            self.service.spawn(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
         return response
 
     async def put(self, request: web.Request) -> web.Response:
@@ -142,7 +138,7 @@ class CheckApi:
         now_ms = self._core.now_ms()
         if not self._slots.take(check.transaction_id, check.producer_group, now_ms, WEBHOOKS_AT_ONCE_MAX):
             return False
-        self._in_background(self._deliver_and_forget(check, url))
+        self.service.spawn(self._deliver_and_forget(check, url))
         return True
 
     async def _deliver_and_forget(self, check: DueCheck, url: str) -> None:
@@ -158,11 +154,6 @@ class CheckApi:
                 again_at_ms = self._core.now_ms() + WEBHOOK_RETRY_MS
             self._slots.free(check.transaction_id, check.producer_group, again_at_ms)
             self.service.nudge()
-
-    def _in_background(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _deliver(self, check: DueCheck, url: str) -> bool:
         """POST one check and carry out the answer. Not counted unless the webhook answered with a 2xx: False."""

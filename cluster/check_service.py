@@ -7,21 +7,19 @@ lost: at worst a check is asked once more without being counted twice.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
+from cluster.background import COMMAND_ERRORS
 from cluster.block_reader import BlockReader, message_view
 from cluster.check_pace import SCAN_SHARE, CheckPace
 from cluster.core import Core
 from cluster.pace import Pace
-from cluster.problems import Problem
 from cluster.responses import CheckView, MessageView
-from raft.errors import RaftError
 from store.command import CheckVia, Discard, RecordChecks
-from store.errors import Refused
-from store.log_errors import LogError
 from store.results import DueCheck
 
 logger = logging.getLogger(__name__)
@@ -49,7 +47,6 @@ LEASE_MS: Final = 10_000
 """A check that was handed out is not handed out again for this long, unless its delivery is known to have failed."""
 
 DISCARDS_MAX: Final = 256
-COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
 
 
 class Poller:
@@ -87,7 +84,7 @@ class CheckService:
         """The one that polled longest ago first."""
         self._leased_until_ms: dict[str, int] = {}
         self._nudge = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("checks", "ask about undecided transactions", self._round)
         self._discarding = False
         self._scanned_to: tuple[int, str] | None = None
         self._passed_by = False
@@ -98,16 +95,18 @@ class CheckService:
         return sum(map(len, self._pollers.values()))
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="check-service")
+        self._task.start()
 
     async def stop(self) -> None:
         """Ends the scans and answers every waiting poll."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
         for pollers in self._pollers.values():
             for poller in pollers:
                 _wake(poller)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` beside the scans; it ends with them."""
+        self._task.spawn(work)
 
     async def poll(self, group: str, client_id: str, limit: int, timeout_s: float) -> list[DueCheck]:
         """Checks of the group, leased to the caller; empty when the time is over first.
@@ -192,27 +191,22 @@ class CheckService:
         self._core.metrics.checks["failed"].inc()
         self._leased_until_ms[transaction_id] = self._core.now_ms() + delay_ms
 
-    async def _run(self) -> None:
-        while True:
-            begun_ms = self._core.steady_ms()
-            try:
-                if self._core.is_leader():
-                    self._scan()
-                else:
-                    self._forget()
-            except Exception:
-                logger.exception("the scan for due checks failed")
-            passed_by, self._passed_by = self._passed_by, False
-            pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
-            await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
-            if passed_by and self._scanned_to is not None:
-                continue  # behind what waits for a webhook may be checks of those who do not
-            try:
-                async with asyncio.timeout(SCAN_INTERVAL_S):
-                    await self._nudge.wait()
-            except TimeoutError:
-                pass
-            self._nudge.clear()
+    async def _round(self) -> float:
+        begun_ms = self._core.steady_ms()
+        if self._core.is_leader():
+            self._scan()
+        else:
+            self._forget()
+        passed_by, self._passed_by = self._passed_by, False
+        pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
+        await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
+        if passed_by and self._scanned_to is not None:
+            return 0.0  # behind what waits for a webhook may be checks of those who do not
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SCAN_INTERVAL_S):
+                await self._nudge.wait()
+        self._nudge.clear()
+        return 0.0
 
     def _forget(self) -> None:
         """Not the leader: its waiting polls are answered, so that the clients find the new one."""
@@ -238,7 +232,7 @@ class CheckService:
         if given_up and not self._discarding and self._core.clock_is_sure():
             self._discarding = True
             first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
-            asyncio.create_task(self._discard(first), name="discard")  # noqa: RUF006
+            self._task.spawn(self._discard(first))
 
     def _scan_page(self, now_ms: int, given_up: dict[str, int]) -> bool:
         """Go on where the last page ended; False when this scan is to end here."""
@@ -300,8 +294,6 @@ class CheckService:
             self._core.metrics.decided["discarded"].inc(len(applied.result.transaction_ids))
             for transaction_id in applied.result.transaction_ids:
                 logger.warning("transaction %s discarded: nobody answered its checks", transaction_id)
-        except COMMAND_ERRORS as error:
-            logger.warning("transactions could not be discarded yet: %s", error)
         finally:
             self._discarding = False
 

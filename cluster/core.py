@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, NoReturn, cast
 
 from cluster import time_shares
+from cluster.background import Background
 from cluster.capacity import require_capacity
 from cluster.client_budget import ByteBudget
 from cluster.config import NodeConfig
@@ -87,6 +88,8 @@ class Core:
         )
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
+        self.background = Background()
+        metrics.add_gauges(self.background.counters)
         self.body_turns = Turns(BODY_TURN_BYTES)
         self.queue_page_turns = Turns(PAGE_TURN_BYTES)
         self.log_page_turns = Turns(PAGE_TURN_BYTES)

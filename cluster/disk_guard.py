@@ -4,7 +4,6 @@ What comes of it is decided elsewhere: who leads (cluster/leadership_guard.py), 
 (raft/leadership.py).
 """
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -32,17 +31,15 @@ class DiskGuard:
         self._disk = disk
         self._path = path
         self._log_is_full = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("disk-guard", "look at the free space", self._round)
         core.raft.disks.on_log_full = self._on_log_full
 
     def start(self) -> None:
         self.look()
-        self._task = asyncio.create_task(self._run(), name="disk-guard")
+        self._task.start(INTERVAL_S)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def look(self) -> None:
         """Compare the free space with what is needed now."""
@@ -105,7 +102,6 @@ class DiskGuard:
                     subject,
                 )
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            self.look()
+    async def _round(self) -> float:
+        self.look()
+        return INTERVAL_S

@@ -4,7 +4,6 @@ That is so after the index was removed, or was of an earlier format, or after a 
 requests come in between (docs/decisions.md, 24), so all there is to do is to say it.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -42,7 +41,7 @@ class IndexRebuild:
         self._begun_ms = core.steady_ms()
         self._applied_before = self._first_index
         self._is_over = self._last_index - self._first_index < ENTRIES_MIN
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("index-rebuild", "say how far the index is", self._round)
         core.raft.on_applied(self._on_applied)
         core.metrics.add_gauges(self._gauges)
 
@@ -53,12 +52,10 @@ class IndexRebuild:
                 "the index lacks" if self._first_index else "there is no index: making it anew from the log, which has"
             )
             logger.warning("%s %d entries", what, self._last_index - self._first_index)
-            self._task = asyncio.create_task(self._run(), name="index-rebuild")
+            self._task.start(INTERVAL_S)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     @property
     def view(self) -> IndexRebuildView | None:
@@ -89,11 +86,12 @@ class IndexRebuild:
             f"{left}"
         )
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            waits = " (waiting for a leader, who says what is committed)" if self._core.raft.leader_id is None else ""
-            logger.info("making the index: %s%s", self.progress, waits)
+    async def _round(self) -> float | None:
+        if self._is_over:
+            return None
+        waits = " (waiting for a leader, who says what is committed)" if self._core.raft.leader_id is None else ""
+        logger.info("making the index: %s%s", self.progress, waits)
+        return INTERVAL_S
 
     def _end(self) -> int:
         """What the log held at the start was not all committed: a leader may have cut the end off."""
@@ -102,8 +100,6 @@ class IndexRebuild:
     def _on_applied(self) -> None:
         if not self._is_over and self._core.raft.applied_index >= self._end():
             self._is_over = True
-            if self._task is not None:
-                self._task.cancel()
             took_s = (self._core.steady_ms() - self._begun_ms) / 1000
             entries = self._end() - self._first_index
             logger.info("the index has all %d entries again, after %.1f s", entries, took_s)

@@ -4,7 +4,6 @@ Nothing is lost when it does not: a hand-over is tried only when a voter is ther
 not again soon when nobody took over.
 """
 
-import asyncio
 import logging
 import math
 from typing import Final
@@ -28,26 +27,20 @@ class LeadershipGuard:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("leadership-guard", "see whether another node should lead", self._round)
         self._hindered_since_s: float | None = None
         self._next_try_s = -math.inf
         self._tried_term = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="leadership-guard")
+        self._task.start(INTERVAL_S)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            try:
-                await self.look()
-            except Exception:
-                logger.exception("could not see whether another node should lead")
+    async def _round(self) -> float:
+        await self.look()
+        return INTERVAL_S
 
     async def look(self) -> None:
         """Hand over if this node leads, has been hindered for long enough, and another is fitter."""

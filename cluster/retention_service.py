@@ -15,11 +15,8 @@ from typing import Final, TypeVar
 
 from cluster.core import Core
 from cluster.log_front import LogFront
-from cluster.problems import Problem
-from raft.errors import RaftError
 from raft.proposals import Applied
 from store.command import ExpireMessages, ReleaseMessages, SweepIndex
-from store.errors import Refused
 from store.log_errors import DiskFull, LogError
 from store.retention_results import Expired, Released
 
@@ -48,7 +45,6 @@ PROGRESS_INTERVAL_S: Final = 10.0
 BEHIND_ENTRIES_MIN: Final = 10_000
 """A node that has to apply more than this says how far it is."""
 
-COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
 
 Found = TypeVar("Found")
 
@@ -67,38 +63,31 @@ class RetentionService:
         self.log_front = LogFront(core)
         self._core = core
         self._interval_s = core.config.retention_check_ms / 1000
-        self._task: asyncio.Task[None] | None = None
-        self._failing = False
+        self._task = core.background.task(
+            "retention", "remove what is older than its retention", self._round, self._interval_s
+        )
         self._expired_since_sweep = False
         self._sweep_due_s = -math.inf
         self._progress_due_s = -math.inf
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="retention-service")
+        self._task.start(self._pause_s())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
-    async def _run(self) -> None:
-        while True:
-            under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
-            await asyncio.sleep(min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s)
-            try:
-                self._report_progress()
-                await self.log_front.look()
-                self._drop_segments()  # first: it makes the room in the log that what comes next may lack
-                await self._expire_all()
-                await self._release_all()
-                await self._sweep_some()
-                self._failing = False
-            except COMMAND_ERRORS as error:
-                if not self._failing:
-                    logger.warning("what is older than its retention cannot be removed yet: %s", error)
-                self._failing = True
-            except Exception:
-                logger.exception("removing what is older than its retention failed")
+    async def _round(self) -> float:
+        self._report_progress()
+        await self.log_front.look()
+        self._drop_segments()  # first: it makes the room in the log that what comes next may lack
+        await self._expire_all()
+        await self._release_all()
+        await self._sweep_some()
+        return self._pause_s()
+
+    def _pause_s(self) -> float:
+        under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
+        return min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s
 
     # --- the leader: what expires ------------------------------------------------------------------------------
 

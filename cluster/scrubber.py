@@ -34,7 +34,7 @@ class Scrubber:
         self._core = core
         self._disk = disk
         self._pool = pool
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("scrubber", "read old segments", self._round)
         self.damages: dict[int, Damage] = {}
         """By the position where the segment begins."""
         self.passes = 0
@@ -45,22 +45,16 @@ class Scrubber:
 
     def start(self) -> None:
         if self._core.config.scrub_bytes_per_s:
-            self._task = asyncio.create_task(self._run(), name="scrubber")
+            self._task.start()
 
     async def stop(self) -> None:
         """Waits for no disk: a step that is under way ends by itself."""
         self._pool.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.scrub()
-            except Exception:
-                logger.exception("reading old segments failed")
-            await asyncio.sleep(self._core.config.scrub_interval_ms / 1000)
+    async def _round(self) -> float:
+        await self.scrub()
+        return self._core.config.scrub_interval_ms / 1000
 
     async def scrub(self) -> None:
         """One pass over all segments that are sealed now."""

@@ -11,6 +11,7 @@ from aiohttp import web
 from cluster.address_guard import AddressGuard
 from cluster.alarms import Alarms
 from cluster.api import KEEPALIVE_TIMEOUT_S, READ_BUFFER_BYTES, make_application
+from cluster.background_alarm import BackgroundAlarm
 from cluster.block_alarm import BlockAlarm
 from cluster.check_api import CheckApi
 from cluster.check_service import CheckService
@@ -65,6 +66,7 @@ class Services:
         self._index_rebuild = IndexRebuild(core)
         self._readiness = Readiness(core, self._index_rebuild)
         for source in (
+            BackgroundAlarm(core),
             ClockGuard(core),
             PeerAlarms(core),
             AddressGuard(core),

@@ -33,17 +33,15 @@ class SessionExpiry:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.sessions = Sessions(lambda: core.steady_ms() / 1000, self._timeout_ms_of)
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("group-expiry", "expire silent members of groups", self._round)
         self._met_to: str | None = None
         """The group behind which the walk goes on; None at its beginning."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="group-expiry")
+        self._task.start(EXPIRY_INTERVAL_S)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def _timeout_ms_of(self, session: Session) -> int | None:
         try:
@@ -52,16 +50,15 @@ class SessionExpiry:
             return None
         return None if member is None else member.session_timeout_ms
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRY_INTERVAL_S)
-            if not self._core.is_leader():
-                self.sessions.lead_lost()
-                continue
-            await self._meet_members()
-            silent = self.sessions.expired() if self._core.is_leader() else []
-            # Together: one by one, each with a round through the log, they could come faster than they go.
-            await asyncio.gather(*map(self._expire, silent))
+    async def _round(self) -> float:
+        if not self._core.is_leader():
+            self.sessions.lead_lost()
+            return EXPIRY_INTERVAL_S
+        await self._meet_members()
+        silent = self.sessions.expired() if self._core.is_leader() else []
+        # Together: one by one, each with a round through the log, they could come faster than they go.
+        await asyncio.gather(*map(self._expire, silent))
+        return EXPIRY_INTERVAL_S
 
     async def _meet_members(self) -> None:
         """A new leader meets all members before it expires any, and lets the loop go on after each step; later each

@@ -13,12 +13,8 @@ import math
 from typing import Final
 
 from cluster.core import Core
-from cluster.problems import Problem
-from raft.errors import RaftError
 from raft.proposals import Applied
 from store.command import ExpirePopped, FireTimers
-from store.errors import Refused
-from store.log_errors import LogError
 from store.pop_results import PopsExpired
 from store.results import Fired
 
@@ -34,11 +30,8 @@ RECHECK_S: Final = 1.0
 """The clock is looked at so often even when nothing is due for long: it may leap."""
 
 PAUSE_S_MAX: Final = 0.1
-RETRY_S: Final = 0.5
 LATE_MS: Final = 1_000
 """What is delivered later than this after its time is reported: once, when no more is overdue."""
-
-COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
 
 
 class TimerService:
@@ -46,20 +39,17 @@ class TimerService:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._task: asyncio.Task[None] | None = None
+        self._task = core.background.task("timers", "deliver messages that are due", self._round)
         self._woken = asyncio.Event()
         self._sleeps_until_ms: float = -math.inf
         self._late = _Late()
-        self._failing = False
         core.raft.on_applied(self._applied)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="timer-service")
+        self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def _applied(self) -> None:
         """Wakes the service when a timer is due earlier than it sleeps, or this node has become the leader."""
@@ -73,23 +63,11 @@ class TimerService:
         state = self._core.state
         return state.next_due_ms() if self._core.clock_is_sure() else state.leases_next_due_ms()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                pause_s = await self._deliver_due()
-                self._failing = False
-            except COMMAND_ERRORS as error:
-                pause_s = RETRY_S
-                if not self._failing:
-                    logger.warning("messages that are due cannot be delivered yet: %s", error)
-                self._failing = True
-            except Exception:
-                logger.exception("the delivery of messages that are due failed")
-                pause_s = RETRY_S
-            if pause_s is None:
-                await self._sleep()
-            else:
-                await asyncio.sleep(pause_s)
+    async def _round(self) -> float:
+        pause_s = await self._deliver_due()
+        if pause_s is None:
+            await self._sleep()
+        return pause_s or 0.0
 
     async def _deliver_due(self) -> float | None:
         """Deliver a portion of what is due; how long to pause before the next one, None when nothing more is due."""

@@ -1,0 +1,145 @@
+"""Background work of a node: whatever a round meets, the next one comes, and somebody is told."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cluster
+from cluster.background import FAILING_ROUNDS, REPORT_INTERVAL_S, RETRY_S, Background, BackgroundTask
+from cluster.session_expiry import SessionExpiry
+from raft.errors import NoLeader
+from tests.unit.client.virtual_time import run_in_virtual_time
+from tests.unit.cluster.conftest import Node
+
+PAUSE_S = 10.0
+
+
+class Rounds:
+    """Rounds that end with what `ends` says, one after the other, then for ever with its last."""
+
+    def __init__(self, *ends: Exception | float | None) -> None:
+        self._ends = list(ends)
+        self.begun_s: list[float] = []
+        self.background = Background()
+        self.task = self.background.task("test", "test", self.do)
+
+    async def do(self) -> float | None:
+        self.begun_s.append(asyncio.get_running_loop().time())
+        end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def run(self, seconds: float, then: Callable[[], object] = lambda: None) -> list[float]:
+        """When rounds began, from the start of the task on."""
+
+        async def scenario() -> None:
+            start_s = asyncio.get_running_loop().time()
+            self.task.start()
+            await asyncio.sleep(seconds)
+            then()
+            await self.task.stop()
+            self.begun_s = [begun_s - start_s for begun_s in self.begun_s]
+
+        run_in_virtual_time(scenario())
+        return self.begun_s
+
+    def is_failing(self) -> bool:
+        return list(self.background.failing()) == [self.task]
+
+
+def test_rounds_follow_each_other_whatever_they_meet(caplog: pytest.LogCaptureFixture) -> None:
+    rounds = Rounds(PAUSE_S, KeyError("a bug"), PAUSE_S, NoLeader("none"), PAUSE_S, None)
+    begun_s = rounds.run(1_000)
+    after_failure_s = PAUSE_S + RETRY_S
+    assert begun_s == pytest.approx([0, PAUSE_S, after_failure_s, 2 * PAUSE_S + RETRY_S, 2 * after_failure_s, 31])
+    assert rounds.task.failures == {"expected": 1, "unexpected": 1}
+    assert [(record.levelname, record.exc_info is not None) for record in caplog.records] == [
+        ("ERROR", True),
+        ("WARNING", False),
+    ]
+
+
+def test_it_is_told_when_rounds_fail_again_and_again_and_when_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    few, many = (Rounds(*[KeyError("a bug")] * count, PAUSE_S) for count in (FAILING_ROUNDS - 1, FAILING_ROUNDS))
+    told: list[bool] = []
+    few.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(few.is_failing()))
+    many.run(RETRY_S * (FAILING_ROUNDS - 0.5), lambda: told.append(many.is_failing()))
+    assert told == [False, True]
+    assert many.task.last_error == "KeyError: 'a bug'"
+    over = Rounds(*[KeyError("a bug")] * FAILING_ROUNDS, PAUSE_S)
+    over.run(PAUSE_S, lambda: told.append(over.is_failing()))
+    assert told[-1] is False
+    caplog.clear()
+    Rounds(KeyError("a bug")).run(2.5 * REPORT_INTERVAL_S)
+    assert len(caplog.records) == 3, "a trace a minute"
+
+
+def test_refusals_are_told_once_and_are_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    rounds = Rounds(NoLeader("none"))
+    told: list[bool] = []
+    rounds.run(100, lambda: told.append(rounds.is_failing()))
+    assert (told, len(caplog.records)) == ([False], 1)
+    assert rounds.task.failures["expected"] == len(rounds.begun_s) > 100
+
+
+def test_what_a_round_spawns_ends_with_the_task_and_is_heard_of() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        raise KeyError("beside")
+
+    async def lasts() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("lasts")
+
+    async def do_round() -> float:
+        return PAUSE_S
+
+    async def scenario() -> BackgroundTask:
+        task = Background().task("test", "test", do_round)
+        task.start()
+        task.spawn(fails())
+        task.spawn(lasts())
+        await asyncio.sleep(1)
+        await task.stop()
+        return task
+
+    assert run_in_virtual_time(scenario()).failures["unexpected"] == 1
+    assert ended == ["lasts"]
+
+
+async def test_work_that_fails_is_an_alarm_until_it_is_done_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members expired no more when one look for them had failed: shown with a KeyError."""
+
+    async def fail(expiry: SessionExpiry) -> None:
+        raise KeyError("a bug")
+
+    async def alarms() -> list[str]:
+        answer = await node.call("GET", "/v1/cluster")
+        return [alarm["subject"] for alarm in answer.body["alarms"] if alarm["code"] == "background_task_failing"]
+
+    async def is_over() -> bool:
+        return not await alarms()
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SessionExpiry, "_meet_members", fail)
+        assert await node.wait(alarms) == ["group-expiry"]
+        metrics = (await node.call("GET", "/metrics")).body.decode()
+        failures = re.search(r'failures_total\{kind="unexpected",task="group-expiry"\} (\S+)', metrics)
+        assert failures is not None
+        assert float(failures[1]) >= FAILING_ROUNDS
+    await node.wait(is_over)
+
+
+def test_no_other_task_runs_for_ever() -> None:
+    folder = Path(cluster.__file__).parent
+    making = {path.name for path in folder.rglob("*.py") if "create_task(" in path.read_text()}
+    assert making == {"background.py"}
