@@ -20,7 +20,20 @@ import aiohttp
 from rich.console import Console
 
 from deploy.local_nodes import NodeError
-from tests.bench import cold_reader, compression, floor, groups, hostile, load, numbers, overload, pops, storm, timers
+from tests.bench import (
+    cold_reader,
+    compression,
+    cores,
+    floor,
+    groups,
+    hostile,
+    load,
+    numbers,
+    overload,
+    pops,
+    storm,
+    timers,
+)
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
 
@@ -99,7 +112,7 @@ async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figur
 
 async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
     console.print(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
-    core = hostile.set_core_aside()
+    core = cores.set_core_aside()
     cluster = BenchCluster(directory)
     try:
         cluster.start()

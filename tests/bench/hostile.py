@@ -29,17 +29,6 @@ KEPT_GOAL_PERCENT: Final = 80
 MEMORY_GOAL_MIB: Final = 400
 
 
-def set_core_aside() -> int | None:
-    """Keeps this process, and what it starts from now on, off one core, which is the attacker's; None where there is
-    only one.
-    """
-    *others, last = sorted(os.sched_getaffinity(0))
-    if not others:
-        return None
-    os.sched_setaffinity(0, others)
-    return last
-
-
 async def measure(cluster: BenchCluster, seconds: float, core: int | None, figures: Figures) -> None:
     """The rate that 64 concurrent sends of 1 KiB keep under each attack, which comes from `core`, in per cent of the
     rate without it.

@@ -1,7 +1,9 @@
 """Overload: what is acknowledged when twice of what can be carried is offered, over loopback and over a far link.
 
 The capacity is measured first and afterwards with as many callers as keep everything busy, each awaiting its batch.
-Then batches are offered at twice that rate, whether they are answered or not, each with the budget of the producer.
+Then batches are offered at twice that rate, whether they are answered or not, each with the budget of the producer. The
+process that offers has a core of its own, the nodes have the others: what it costs to offer, and to be refused, is not
+taken from the nodes, as it would not be anywhere but on one machine.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 
 import keelmq
 from deploy.local_nodes import free_ports, wait_ready
-from tests.bench import load
+from tests.bench import cores, load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
 from tests.far_link import FarLink
@@ -49,12 +51,14 @@ class Offered(NamedTuple):
 
 
 async def measure(directory: Path, seconds: float, figures: Figures) -> None:
+    core = cores.set_core_aside()
     for name in ("far", "near"):
         cluster = BenchCluster(directory / name)
         if name == "near":
             cluster.start()
             try:
-                await _measure(cluster.urls, name, seconds, figures)
+                with cores.on(core):
+                    await _measure(cluster.urls, name, seconds, figures)
             finally:
                 cluster.close()
             continue
@@ -67,7 +71,8 @@ async def measure(directory: Path, seconds: float, figures: Figures) -> None:
                 node.start()
             with FarLink(targets, ONE_WAY_MS):
                 wait_ready(cluster.nodes)
-                await _measure(cluster.urls, name, seconds, figures)
+                with cores.on(core):
+                    await _measure(cluster.urls, name, seconds, figures)
         finally:
             cluster.close()
 
