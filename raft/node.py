@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from raft.applied_listeners import AppliedListeners
 from raft.applying import Applying
 from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
 from raft.clock_agreement import ClockAgreement
@@ -87,7 +88,7 @@ class RaftNode:
         self._on_fatal = on_fatal
         self._on_outdated = on_outdated or on_fatal
         self._failed = self._stopping = self._handing_over = self._tick_scheduled = self._notice_scheduled = False
-        self._on_applied: list[Callable[[], None]] = []
+        self._applied_listeners = AppliedListeners()
         self._transport = TcpTransport(config)
         self.membership = membership = recover_membership(config, commit_log, state_machine)
         """The nodes, with the addresses that count, and what of that is settled."""
@@ -236,7 +237,7 @@ class RaftNode:
 
     def on_applied(self, callback: Callable[[], None]) -> None:
         """Calls back on the loop after every step that applied something."""
-        self._on_applied.append(callback)
+        self._applied_listeners.add(callback)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -412,8 +413,7 @@ class RaftNode:
         if self._log.synced_index < self._log.last_index:
             self._sync_thread.request()
         if self._raft.last_applied != applied_before:
-            for callback in self._on_applied:
-                callback()
+            self._applied_listeners.tell()
         if self._raft.has_unapplied:
             self._tick_soon()
         if self._raft.has_unannounced_commit and not self._notice_scheduled:

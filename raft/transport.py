@@ -53,6 +53,8 @@ TLS_CONNECT_TIMEOUT_MS = 3_000
 CONNECT_TIMEOUT_MS = 1_000
 """A new attempt begins with a new packet; the kernel's repetitions of the old one come ever more rarely, and a network
 that is whole again would wait for them."""
+DIALLING_ERRORS = (OSError, TimeoutError, ProtocolError, UnicodeError)
+"""What dialling may meet, UnicodeError where a host is no name; anything else is a bug, and logged with its trace."""
 RECONNECT_MS = 200
 REMOVED_RECONNECT_MS = 2_000
 """A node that was removed goes on asking, but not so often, whether it is wanted again."""
@@ -190,15 +192,18 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             try:
                 await self._dial(peer, at)
                 failures, told = 0, {}
-            except (OSError, TimeoutError, ProtocolError, UnicodeError) as error:  # the last: no name of a host
-                failures += 1
-                failure = self._failures[peer] = str(error) or type(error).__name__
-                if told.get(at) != failure:  # once per place and reason, not five times a second
-                    log.warning("no connection to node %d at %s:%d: %s", peer, at.host, at.port, failure)
-                told = {**(told if at == address or address in told else {}), at: failure}
             except UnknownFeatureLevel as error:
                 self.on_outdated(error)
                 return
+            except Exception as error:  # whatever it is: nobody else would dial this node again
+                failures += 1
+                failure = self._failures[peer] = str(error) or type(error).__name__
+                if told.get(at) != failure:  # once per place and reason, not five times a second
+                    trace = None if isinstance(error, DIALLING_ERRORS) else error
+                    log.warning(
+                        "no connection to node %d at %s:%d: %s", peer, at.host, at.port, failure, exc_info=trace
+                    )
+                told = {**(told if at == address or address in told else {}), at: failure}
             await asyncio.sleep((REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
 
     async def _dial(self, peer: int, address: PeerAddress) -> None:

@@ -9,6 +9,7 @@ from raft import transport
 from raft.config import PeerAddress, RaftConfig
 from raft.membership import Configuration, InForce, Member, Membership
 from raft.messages import TimeoutNow
+from raft.transport import TcpTransport
 from tests.unit.raft.test_transport import running, two_nodes, until
 
 FIRST_FAILURE_S = 0.3
@@ -127,6 +128,24 @@ async def test_a_host_that_is_no_name_does_not_end_the_dialling() -> None:
             async with asyncio.timeout(FIRST_FAILURE_S):
                 await asyncio.shield(dialling)
         dialling.cancel()
+
+
+async def test_an_error_that_nobody_thought_of_does_not_end_the_dialling(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = two_nodes()
+    dial, failures = TcpTransport._dial, [KeyError("a bug"), KeyError("a bug")]
+
+    async def fails_first(transport: TcpTransport, peer: int, address: PeerAddress) -> None:
+        if failures:
+            raise failures.pop()
+        await dial(transport, peer, address)
+
+    monkeypatch.setattr(TcpTransport, "_dial", fails_first)
+    async with running(first, second) as [(_, got_one), _]:
+        await until(lambda: got_one.connected == {2})
+    told = [record for record in caplog.records if "a bug" in record.getMessage()]
+    assert [record.exc_info is not None for record in told] == [True] * len(told)
 
 
 async def test_a_node_that_began_anew_is_no_part_of_what_its_old_disk_began(caplog: pytest.LogCaptureFixture) -> None:

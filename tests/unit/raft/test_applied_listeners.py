@@ -1,0 +1,19 @@
+"""Everybody hears of what was applied, whatever the others do."""
+
+import pytest
+
+from raft.applied_listeners import AppliedListeners
+
+
+def test_an_error_of_one_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    listeners = AppliedListeners()
+    heard: list[str] = []
+
+    def fails() -> None:
+        raise KeyError("a bug")
+
+    for callback in (lambda: heard.append("first"), fails, lambda: heard.append("last")):
+        listeners.add(callback)
+    listeners.tell()
+    assert heard == ["first", "last"]
+    assert ["a bug" in str(record.exc_info) for record in caplog.records] == [True]
