@@ -8,6 +8,7 @@ from .world import MICROSECONDS_PER_SECOND
 
 LINES_MAX = 70
 LINES_FIRST = 8
+_A_FAULT = re.compile(r" fault \d+: ")
 
 Event = tuple[int, tuple[Any, ...]]
 
@@ -74,12 +75,15 @@ class Story:
             self._events.append((now_us, parts))
 
     def lines(self) -> list[str]:
-        """In the order of time; of long stories the beginning and the end."""
+        """In the order of time; of long stories the beginning, the end, and every fault."""
         relevant = _entries_of_violation(self._events)
         lines = list(_told(self._events, relevant))
-        if len(lines) > LINES_MAX:
-            left_out = len(lines) - LINES_MAX
-            lines[LINES_FIRST : LINES_FIRST + left_out] = [f"{'…':>9}    {left_out} lines left out"]
+        middle = [number for number in range(LINES_FIRST, len(lines)) if not _A_FAULT.search(lines[number])]
+        left_out = middle[: max(0, len(lines) - LINES_MAX)]
+        for number in reversed(left_out[1:]):
+            del lines[number]
+        if left_out:
+            lines[left_out[0]] = f"{'…':>9}    {len(left_out)} lines left out"
         return lines
 
 
