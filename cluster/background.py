@@ -26,7 +26,7 @@ RETRY_S: Final = 0.5
 FAILING_ROUNDS: Final = 3
 """Rounds in a row with an unexpected error before it is an alarm."""
 REPORT_INTERVAL_S: Final = 60.0
-"""An error that comes again and again is logged with its trace once per interval."""
+"""A task logs errors of one type with their trace once per interval."""
 
 Round = Callable[[], Awaitable[float | None]]
 """One round of a task's work; returns how long to pause behind it, in seconds, or None when all its work is done."""
@@ -47,6 +47,7 @@ class BackgroundTask:
         self._retry_s = retry_s
         self._is_late = False
         self._reported_s = float("-inf")
+        self._reported_type: type[Exception] | None = None
         self._running: asyncio.Task[None] | None = None
         self._spawned: set[asyncio.Task[None]] = set()
 
@@ -55,7 +56,7 @@ class BackgroundTask:
         self._running = asyncio.create_task(self._run(pause_s), name=self.name)
 
     async def stop(self) -> None:
-        """Ends the round that is under way, and what it has spawned."""
+        """End the round that is under way, and the work beside it."""
         tasks = [*self._spawned, *([] if self._running is None else [self._running])]
         for task in tasks:
             task.cancel()
@@ -102,8 +103,8 @@ class BackgroundTask:
         self.failing_rounds += 1
         self.last_error = f"{type(error).__name__}: {error}"
         now_s = asyncio.get_running_loop().time()
-        if self.failing_rounds == 1 or now_s - self._reported_s >= REPORT_INTERVAL_S:
-            self._reported_s = now_s
+        if type(error) is not self._reported_type or now_s - self._reported_s >= REPORT_INTERVAL_S:
+            self._reported_s, self._reported_type = now_s, type(error)
             logger.error("cannot %s, %d rounds in a row", self.work, self.failing_rounds, exc_info=error)
 
 

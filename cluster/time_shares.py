@@ -152,7 +152,7 @@ class Client:
         await self._shares.rest(self._address)
 
     async def rest_for(self, worked_s: float) -> None:
-        """As `rest`, after work of that long which was no step of the request."""
+        """Rest after `worked_s` of work that was no step of the request."""
         self._charge(worked_s)
         await self.rest()
 
@@ -185,7 +185,7 @@ class Client:
             self._charge(worked_s)
 
     def _charge(self, worked_s: float) -> None:
-        """Unless the window that is open is charged as a whole."""
+        """Charge the address, unless a window is open: that is charged as a whole."""
         if not self._begun:
             self._shares.charge(self._address, worked_s)
 

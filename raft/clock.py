@@ -52,7 +52,7 @@ class ReplicatedClock:
         return int(onward_ms) if onward_ms else self._clock.wall_ms()
 
     def stamp_ms(self) -> int | None:
-        """For an entry; None until an entry or a majority of clocks has said what time it is."""
+        """The time that a new entry gets; None until an entry or a majority of clocks has said what time it is."""
         now_ms = self()
         return now_ms if self._anchor_ms else None
 

@@ -23,8 +23,8 @@ PROPOSAL_OVERHEAD_BYTES = 256
 """What a proposal counts beyond its command and its blocks: many small ones are bounded too, and so is the entry."""
 COMMAND_OVERHEAD_BYTES = 64
 UNKNOWN_TIME_S = 0.01
-"""After this long it is looked again what to stamp: the first leader of a new cluster may have to wait until it has
-heard a majority of clocks."""
+"""Pause before the time is asked for again: the first leader of a new cluster may have to wait until it has heard a
+majority of clocks."""
 ENTRY_WORK_BYTES = 64 * 1024
 """Commands of an entry, without their blocks, each with COMMAND_OVERHEAD_BYTES; a larger command goes alone. That is
 what applying an entry costs, and the loop does nothing else meanwhile: 5 ms for 550 small produces."""

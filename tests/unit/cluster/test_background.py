@@ -77,6 +77,9 @@ def test_it_is_told_when_rounds_fail_again_and_again_and_when_that_is_over(caplo
     caplog.clear()
     Rounds(KeyError("a bug")).run(2.5 * REPORT_INTERVAL_S)
     assert len(caplog.records) == 3, "a trace a minute"
+    caplog.clear()
+    Rounds(KeyError("a bug"), PAUSE_S, KeyError("a bug"), ValueError("another bug"), PAUSE_S).run(REPORT_INTERVAL_S)
+    assert len(caplog.records) == 2, "a task that works now and then logs no more; what is new is told"
 
 
 def test_refusals_are_told_once_and_are_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
