@@ -1,6 +1,6 @@
 """Overload: what is acknowledged when twice of what can be carried is offered, over loopback and over a far link.
 
-The capacity is measured first and afterwards with as many callers as keep everything busy, each awaiting its batch.
+The capacity is measured with as many callers as keep everything busy, each awaiting its batch, in turn with the load.
 Then batches are offered at twice that rate, whether they are answered or not, each with the budget of the producer. The
 process that offers has a core of its own, the nodes have the others: what it costs to offer, and to be refused, is not
 taken from the nodes, as it would not be anywhere but on one machine.
@@ -9,6 +9,7 @@ taken from the nodes, as it would not be anywhere but on one machine.
 import asyncio
 import contextlib
 import os
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ SEND_BODY_BYTES: Final = 16_000
 """Of single messages: with small ones it would be the process that offers twice the capacity that is overloaded."""
 CALLERS: Final = 256
 SEND_TIMEOUT_MS: Final = 2_000
+ROUNDS: Final = 3
+"""In turn with the capacity; their medians are compared."""
 STEP_S: Final = 0.01
 WARM_UP_S: Final = 1.5
 """Until what waits in a producer has come to what its budget allows."""
@@ -95,14 +98,31 @@ async def _measure(urls: Sequence[str], name: str, seconds: float, figures: Figu
                 PACED_BATCHES_PER_S * BATCH,
             )
         for kind, count, body in (("batches", BATCH, small), ("sends", 1, large)):
-            before = await _capacity(urls, body, count, seconds / 2)
-            offered = await _offer(
-                urls, admin, f"overload-{kind}", body, count, 2 * before / count, seconds + WARM_UP_S
-            )
-            after = await _capacity(urls, body, count, seconds / 2)
-            capacity = (before + after) / 2
+            capacities = [await _capacity(urls, body, count, seconds / 2)]
+            rounds = []
+            for _ in range(ROUNDS):
+                per_s = 2 * capacities[-1] / count
+                rounds.append(await _offer(urls, admin, f"overload-{kind}", body, count, per_s, seconds + WARM_UP_S))
+                capacities.append(await _capacity(urls, body, count, seconds / 2))
+            capacity = statistics.median(capacities)
             figures.add(Figure(f"{name}_{kind}_capacity", f"{kind} {where}: the capacity", capacity, "msg/s"))
-            _tell(figures, name, kind, f"{kind} {where}, twice that offered", offered, capacity)
+            _tell(figures, name, kind, f"{kind} {where}, twice that offered", _median(rounds), capacity)
+
+
+def _median(rounds: Sequence[Offered]) -> Offered:
+    """The sums of all rounds, with the median of their rates."""
+    errors: Counter[str] = Counter()
+    for one in rounds:
+        errors.update(one.errors)
+    return Offered(
+        statistics.median(one.goodput for one in rounds),
+        sum(one.offered for one in rounds),
+        sum(one.acknowledged for one in rounds),
+        sum(one.unknown for one in rounds),
+        sum(one.refused for one in rounds),
+        sum(one.stored for one in rounds),
+        errors,
+    )
 
 
 def _tell(figures: Figures, name: str, kind: str, text: str, offered: Offered, reference: float) -> None:
@@ -172,6 +192,7 @@ async def _offer(
 
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS, compress=False) as producer:
         await producer.send(topic, body)  # finds the leader
+        before = await _stored(admin, topic)
         tasks: set[asyncio.Task[None]] = set()
         begin_s = loop.time()
         warm_s, end_s = begin_s + WARM_UP_S, begin_s + seconds
@@ -183,7 +204,12 @@ async def _offer(
                 task.add_done_callback(tasks.discard)
             await asyncio.sleep(STEP_S)
         await asyncio.gather(*tasks)
-    info = await admin.topic(topic)
-    stored = sum(queue["max_offset"] for queue in info["queue_offsets"]) - 1
+    stored = await _stored(admin, topic) - before
     goodput = in_time / (seconds - WARM_UP_S)
     return Offered(goodput, offered * count, acknowledged, unknown, refused, stored, errors)
+
+
+async def _stored(admin: keelmq.Admin, topic: str) -> int:
+    """Messages that the topic ever got."""
+    info = await admin.topic(topic)
+    return sum(queue["max_offset"] for queue in info["queue_offsets"])
