@@ -12,13 +12,12 @@ from cluster.capacity import require_capacity
 from cluster.client_budget import ByteBudget
 from cluster.config import NodeConfig
 from cluster.connections import Connections, connections_max
+from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.log_reads import LogReads
 from cluster.long_poll import AppliedWaiters
 from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.request_deadline import remaining_s
-from cluster.response_writer import RESPONSE_BYTES_MAX
-from cluster.responses import Receipt
 from cluster.time_shares import Client, TimeShares
 from cluster.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
 from raft.clock import Clock
@@ -359,9 +358,3 @@ def _late(proposed: Proposed, timeout_s: float) -> UnknownOutcome | Overloaded:
     if proposed.is_in_log:
         return UnknownOutcome(f"not committed within {timeout_s * 1000:.0f} ms")
     return Overloaded(f"waited {timeout_s * 1000:.0f} ms for a place in the log; nothing was stored")
-
-
-def receipt_of(applied: Applied) -> Receipt:
-    return Receipt(
-        term=applied.term, index=applied.index, timestamp_ms=applied.timestamp_ms, durable_on=applied.durable_on
-    )

@@ -80,6 +80,8 @@ SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
 LOG_BYTES_DEFAULT: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Large responses that a node holds at a time for clients that have not taken them yet."""
 URL_LENGTH_MAX: Final = 2_048
 INT64_MAX: Final = (1 << 63) - 1
 

@@ -11,11 +11,10 @@ from aiohttp import web
 from cluster import VERSION
 from cluster.api import UNKNOWN_HERE
 from cluster.problems import KINDS, PROBLEM_JSON
-from cluster.produce import IDEMPOTENCY_KEY
 from cluster.request_deadline import TIMEOUT_HEADER, TIMEOUT_MS_MAX
 from cluster.request_guard import METHODS_WITH_BODY
 from cluster.responses import ProblemDocument
-from cluster.routes import JSON, WRITE_ERRORS, Route
+from cluster.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route
 
 PATH: Final = "/openapi.json"
 ALWAYS_POSSIBLE: Final = ("invalid_request", "cross_origin", "unknown_host", "overloaded", "internal")

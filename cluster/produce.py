@@ -19,20 +19,18 @@ from cluster.blocks import (
     explicit_ids,
     unpacked_block,
 )
-from cluster.core import Core, receipt_of
+from cluster.core import Core
 from cluster.json_bodies import parse_json_messages, too_many_messages
 from cluster.limits import DELAY_LEVELS_S, ID_REGEX, REQUEST_MESSAGES_MAX
 from cluster.problems import Problem
 from cluster.request_attributes import RequestAttributes
 from cluster.requests import BlockBatch, BlockProduce, Delay, JsonMessage, JsonProduce, check_topic, parse_msgpack
-from cluster.responses import BatchView, BlockProduceView, ProducedMessage, ProduceView, or_unset
-from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route
+from cluster.responses import BatchView, BlockProduceView, ProducedMessage, ProduceView, or_unset, receipt_of
+from cluster.routes import IDEMPOTENCY_KEY, JSON, MSGPACK, WRITE_ERRORS, Route
 from raft.proposals import Applied
 from store.command import BatchHeader, Produce
 from store.errors import QUEUE_NOT_FOUND, SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 from store.results import BatchPlaced, Produced, TopicInfo
-
-IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
 _json_decoder: Final = msgspec.json.Decoder(JsonProduce)
 _msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockProduce)

@@ -1,15 +1,12 @@
-"""Answers on their way to clients: how many bytes of them are held, and how long a client may take to fetch its own.
+"""Large responses are written piece by piece, and a client has a limited time to take its own.
 
-A client that asks for much and reads nothing costs memory; here it costs at most its share, for a limited time.
+A client that asks for much and reads nothing costs memory: at most its share of RESPONSE_BYTES_MAX (cluster/core.py).
 """
 
 import asyncio
 from typing import Final
 
 from aiohttp import web
-
-RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Large responses that a node holds at a time for clients that have not taken them yet."""
 
 SMALL_RESPONSE_BYTES: Final = 64 * 1024
 """Up to here a response fits the buffers of its connection: writing it does not wait, and it is not counted."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from raft.proposals import Applied
 from store.command import BlockEncoding, QueueOffset, TopicType
 from store.results import GiveBackOutcome, Redelivery, TimelineEventName, TransactionState
 
@@ -22,6 +23,12 @@ class Receipt(Response, kw_only=True, frozen=True):
     index: int
     timestamp_ms: int
     durable_on: tuple[int, ...]
+
+
+def receipt_of(applied: Applied) -> Receipt:
+    return Receipt(
+        term=applied.term, index=applied.index, timestamp_ms=applied.timestamp_ms, durable_on=applied.durable_on
+    )
 
 
 LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transaction", "peer"]

@@ -17,6 +17,9 @@ MSGPACK: Final = "application/msgpack"
 OCTET_STREAM: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+"""The header by which a request that is sent again is known."""
+
 CLUSTER_PATH: Final = "/v1/cluster"
 """Below it a cluster is administered: nothing there needs the log, and clients who hold much do not bar it."""
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from cluster.api import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
-from cluster.core import Core, receipt_of
+from cluster.core import Core
 from cluster.halves import Halves, decide_command
 from cluster.json_bodies import parse_json_messages
 from cluster.limits import ID_REGEX
@@ -30,6 +30,7 @@ from cluster.responses import (
     TransactionDetail,
     TransactionsView,
     as_view,
+    receipt_of,
 )
 from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route, json_of
 from cluster.transaction_views import event_view, position_views, summary_of

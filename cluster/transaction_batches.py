@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from cluster.api import json_response, media_type, msgpack_response, problem_of_part, read_body, wants_msgpack
-from cluster.core import Core, receipt_of
+from cluster.core import Core
 from cluster.halves import Halves, decide_command
 from cluster.json_bodies import MessageCounter, parse_json, parse_json_messages, too_many_messages
 from cluster.limits import BATCHES_MAX, JSON_BYTES_MAX, REQUEST_MESSAGES_MAX, TRANSACTIONS_MAX
@@ -20,7 +20,7 @@ from cluster.problems import Problem
 from cluster.produce import QueueChooser
 from cluster.request_attributes import RequestAttributes
 from cluster.requests import BlockHalf, DecisionRequest, Id, JsonHalf, Request, parse_msgpack
-from cluster.responses import PositionView, Receipt, Response
+from cluster.responses import PositionView, Receipt, Response, receipt_of
 from cluster.routes import JSON, MSGPACK, WRITE_ERRORS, Route
 from cluster.transaction_views import position_views
 from raft.proposals import Applied

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import response_writer
 from cluster.connections import FILES_RESERVED, RESERVED_CONNECTIONS, connections_max
 from cluster.core import ADMINISTRATION_BYTES
-from cluster.limits import HTTP_CONNECTIONS_MAX, LOG_BYTES_MAX, PULL_BYTES_MAX
+from cluster.limits import HTTP_CONNECTIONS_MAX, LOG_BYTES_MAX, PULL_BYTES_MAX, RESPONSE_BYTES_MAX
 from cluster.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
 from cluster.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
 from tests.unit.cluster.conftest import Node
@@ -48,7 +47,7 @@ async def test_responses_that_nobody_reads_are_bounded_and_given_back(node: Node
     await node.wait(all_held)
     refused = await node.call("GET", target)
     assert (refused.status, refused.body["code"], refused.headers["Retry-After"]) == (429, "overloaded", "1")
-    assert budget.held <= response_writer.RESPONSE_BYTES_MAX / 2
+    assert budget.held <= RESPONSE_BYTES_MAX / 2
     for client in clients:
         client.close()
 
@@ -145,7 +144,7 @@ async def test_a_client_that_does_not_take_its_response_is_disconnected(
 
 
 def test_the_largest_response_fits_the_share_of_one_address() -> None:
-    assert 2 * max(PULL_BYTES_MAX, LOG_BYTES_MAX) <= response_writer.RESPONSE_BYTES_MAX
+    assert 2 * max(PULL_BYTES_MAX, LOG_BYTES_MAX) <= RESPONSE_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_connections_leave_files_to_the_log(monkeypatch: pytest.MonkeyPatch, sof
 
 def test_the_limits_are_documented() -> None:
     text = " ".join(DOCUMENT.read_text().split())
-    assert f"{response_writer.RESPONSE_BYTES_MAX >> 20} MiB of responses" in text
+    assert f"{RESPONSE_BYTES_MAX >> 20} MiB of responses" in text
     assert f"{HTTP_CONNECTIONS_MAX:,} connections" in text
     assert f"leaves beside {FILES_RESERVED + RESERVED_CONNECTIONS}" in text
     assert f"{RESERVED_CONNECTIONS} of these at a time" in text
