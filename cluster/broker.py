@@ -17,35 +17,35 @@ from typing import Final
 
 from aiohttp import web
 
-from cluster.config import Address, NodeConfig
-from cluster.core import Core
-from cluster.data_directory import DataDirectory, Identity
-from cluster.disk_guard import DiskGuard
-from cluster.exit_codes import ExitCode, StartupError
-from cluster.log_reads import LogReads
-from cluster.long_poll import AppliedWaiters, WakingStateMachine
-from cluster.loop_watch import LoopWatch
+from cluster.application import Services
+from cluster.background.scrubber import Scrubber
+from cluster.core.core import Core
+from cluster.core.log_reads import LogReads
+from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.core.reader_threads import ReaderThreads
+from cluster.health.disk_guard import DiskGuard
+from cluster.health.loop_watch import LoopWatch
 from cluster.metrics import MeasuredDisk, Metrics
-from cluster.reader_threads import ReaderThreads
-from cluster.rebuild import decide, finish_rebuild, joins_since_rebuild
-from cluster.scrubber import Scrubber
-from cluster.services import Services
-from cluster.webhooks import HttpWebhooks
+from cluster.process.config import Address, NodeConfig
+from cluster.process.data_directory import DataDirectory, Identity
+from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
+from cluster.transactions.webhooks import HttpWebhooks
 from raft.clock import SYSTEM_CLOCK, Clock
 from raft.config import AddressOverride, PeerAddress, RaftConfig, TlsConfig
 from raft.node import RaftNode
 from raft.peer_secret import SecretError, read_peer_secrets
-from store.commit_log import CommitLog
-from store.differs import DiffersMark
-from store.disk import Disk
 from store.errors import IndexDamaged, IndexOutdated
 from store.features import LevelOf, UnknownFeatureLevel
-from store.hard_state import HardState
-from store.index import Index
-from store.install import IndexDirectories, SnapshotStore, finish_install
-from store.log_base import BEGINNING, read_base
-from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
-from store.watermarks import Watermarks
+from store.index.index import Index
+from store.log.base import BEGINNING, read_base
+from store.log.commit_log import CommitLog
+from store.log.differs import DiffersMark
+from store.log.disk import Disk
+from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull, LogError
+from store.log.hard_state import HardState
+from store.log.watermarks import Watermarks
+from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from store.limits import RETRY_MAX_ATTEMPTS_MAX as RETRY_MAX_ATTEMPTS_MAX
 
 HTTP_CONNECTIONS_MAX: Final = 4_096
 ADDRESS_SHARE_PERCENT: Final = 50
-"""What one client address may hold of what others leave: see cluster/client_budget.py."""
+"""What one client address may hold of what others leave: see cluster/budgets/client_budget.py."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 BLOCK_MESSAGES_MAX: Final = 10_000

@@ -1,4 +1,4 @@
-"""`keelmqd`: run a node, or look into its log. Exit codes are in cluster/exit_codes.py."""
+"""`keelmqd`: run a node, or look into its log. Exit codes are in cluster/process/exit_codes.py."""
 
 import argparse
 import asyncio
@@ -15,14 +15,14 @@ import uvloop
 
 from cluster import VERSION
 from cluster.broker import Broker
-from cluster.config import ConfigError, NodeConfig, load, options
-from cluster.exit_codes import ExitCode, StartupError
-from cluster.join import joined
-from cluster.log_command import LOG_ACTIONS, log_command
-from cluster.logging_setup import set_up_logging
-from cluster.loop_steps import MeasuredEventLoop
+from cluster.process.config import ConfigError, NodeConfig, load, options
+from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.join import joined
+from cluster.process.log_command import LOG_ACTIONS, log_command
+from cluster.process.logging_setup import set_up_logging
+from cluster.process.loop_steps import MeasuredEventLoop
 from store.features import FEATURES
-from store.log_errors import LogFailed
+from store.log.errors import LogFailed
 
 logger = logging.getLogger("keelmqd")
 

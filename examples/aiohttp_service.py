@@ -20,16 +20,7 @@ from aiohttp import web
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from keelmq import (
-    Admin,
-    KeelMQError,
-    Message,
-    Outcome,
-    RollbackTransaction,
-    Transaction,
-    TransactionProducer,
-    outbox,
-)
+from keelmq import Admin, KeelMQError, Message, Outcome, RollbackTransaction, Transaction, TransactionProducer, outbox
 from keelmq import Connection as Broker
 from keelmq.errors import IdempotencyConflict, TransactionConflict
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.record import Entry
-from store.state_machine import StateMachine
+from store.log.record import Entry
+from store.state.machine import StateMachine
 
 FLUSH_WORK_MS = 500
 """The index is brought to disk after this processor time of apply; a restart takes about as long to apply again what is

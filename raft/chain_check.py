@@ -1,12 +1,12 @@
-"""The chain of records (store/record_chain.py) on both ends of an append."""
+"""The chain of records (store/log/record_chain.py) on both ends of an append."""
 
 from crc32c import crc32c
 from msgspec import structs
 
 from raft.errors import SafetyViolation
 from raft.messages import Append
-from store.commit_log import CommitLog
-from store.record_chain import Link, chained
+from store.log.commit_log import CommitLog
+from store.log.record_chain import Link, chained
 
 
 def chain_append(log: CommitLog, append: Append) -> None:

@@ -7,7 +7,7 @@ A name that is cut off with its no-op was none; if two are committed, the first 
 
 from raft.config import RaftConfig
 from raft.membership import Membership
-from store.state_machine import StateMachine
+from store.state.machine import StateMachine
 
 
 class ClusterName:

@@ -43,7 +43,7 @@ from raft.rejoin import Rejoin
 from raft.replicas import Replicas
 from raft.unsynced import Unsynced
 from raft.vital_signs import VitalSigns
-from store.log_errors import DiskFull
+from store.log.errors import DiskFull
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from raft.errors import MembershipRefused, RaftError
 from raft.library import LEADER
 from raft.membership import Configuration, Membership
 from raft.messages import Build
-from store.commit_log import CommitLog
 from store.features import FEATURES, LevelOf, describe
-from store.record import KIND_NOOP
+from store.log.commit_log import CommitLog
+from store.log.record import KIND_NOOP
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from raft.journal import Journal
 from raft.library import FOLLOWER, LEADER, now
 from raft.membership import Membership, decode_configuration
 from raft.messages import Append, AppendEntries, AppendReply, PreVote
-from store.differs import Difference
 from store.features import LevelOf
-from store.log_errors import DiskFull
-from store.record import KIND_CONFIG, Entry
+from store.log.differs import Difference
+from store.log.errors import DiskFull
+from store.log.record import KIND_CONFIG, Entry
 
 log = logging.getLogger(__name__)
 

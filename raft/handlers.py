@@ -24,10 +24,10 @@ from raft.messages import Append, AppendReply, Arrived, Receipt, SnapshotMessage
 from raft.progress import Progress
 from raft.retention import needed_from
 from raft.snapshots import Snapshots
-from store.install import SnapshotStore
-from store.log_errors import LogError, LogFailed
-from store.record import KIND_CONFIG, KIND_ENTRY, Entry
-from store.record_chain import Link
+from store.log.errors import LogError, LogFailed
+from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
+from store.log.record_chain import Link
+from store.snapshots.install import SnapshotStore
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import overload
 from pysyncobj.journal import Journal as LibraryJournal
 
 from raft.errors import SafetyViolation
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_NOOP
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_NOOP
+from store.log.watermarks import Watermarks
 
 Item = tuple[bytes, int, int]
 
@@ -84,7 +84,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
 
     @property
     def voter(self) -> bool:
-        """Whether this disk holds everything the node ever acknowledged (store/hard_state.py)."""
+        """Whether this disk holds everything the node ever acknowledged (store/log/hard_state.py)."""
         return self._hard_state.voter
 
     def become_voter(self) -> None:

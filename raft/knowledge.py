@@ -17,7 +17,7 @@ So the term of the last cut is kept, durable before anything is cut.
 from raft.library import now
 from raft.membership import MEMBERS_MAX
 from raft.messages import Recall
-from store.watermarks import PeerMark, Watermarks
+from store.log.watermarks import PeerMark, Watermarks
 
 MARKS_MAX = 2 * MEMBERS_MAX
 """Nodes that were removed are remembered as long as there is room."""

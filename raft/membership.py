@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.errors import MembershipRefused, ProtocolError
-from store.commit_log import CommitLog
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, LevelOf, read_level
-from store.record import KIND_CONFIG
-from store.state_machine import StateMachine
+from store.log.commit_log import CommitLog
+from store.log.record import KIND_CONFIG
+from store.state.machine import StateMachine
 
 log = logging.getLogger(__name__)
 

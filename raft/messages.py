@@ -22,14 +22,14 @@ from msgspec import Meta
 from raft.errors import ProtocolError
 from raft.membership import decode_configuration
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX, VERSION_LENGTH_MAX, UnknownFeatureLevel
-from store.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES, Entry
 
 FRAME = struct.Struct("<III")
 MAX_FRAME_BYTES = 96 * 1024 * 1024
 """A record's payload is at most 64 MiB (docs/log-format.md); a peer that announces more is cut off."""
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 CHUNK_BYTES_MAX = 1024 * 1024
-"""A peer that sends more of a snapshot at once is refused; this one sends less (store/snapshot.py)."""
+"""A peer that sends more of a snapshot at once is refused; this one sends less (store/snapshots/snapshot.py)."""
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """What indexes and terms can be on disk; a term that comes from here can still be raised there."""
 
@@ -38,10 +38,10 @@ COMPARED_MAX = 4
 AGREES_MAX = 64
 Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
 ChainLink = tuple[Natural, Natural, Crc]
-"""A `store.record_chain.Link`."""
+"""A `store.log.record_chain.Link`."""
 
 Incarnation = Annotated[str, Meta(max_length=64)]
-"""Identifies a data directory (cluster/data_directory.py)."""
+"""Identifies a data directory (cluster/process/data_directory.py)."""
 
 
 NAME_BYTES_MAX = 100
@@ -273,7 +273,7 @@ class DiskVitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
 
 class StateAt(NamedTuple):
-    """A replica behind an entry: its state (store/state_history.py), and the chain of its log."""
+    """A replica behind an entry: its state (store/state/state_history.py), and the chain of its log."""
 
     index: Natural  # type: ignore[assignment]  # hides tuple.index
     state_hash: Annotated[bytes, Meta(max_length=64)]

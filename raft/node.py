@@ -23,16 +23,16 @@ from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
 from raft.transport import TcpTransport
-from store.command import Proposal
-from store.commit_log import CommitLog
-from store.differs import DiffersMark
+from store.commands.command import Proposal
 from store.features import LevelOf, UnknownFeatureLevel
-from store.hard_state import HardState
-from store.install import SnapshotStore
-from store.log_errors import DiskFull
-from store.record import Entry
-from store.state_machine import StateMachine
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.differs import DiffersMark
+from store.log.errors import DiskFull
+from store.log.hard_state import HardState
+from store.log.record import Entry
+from store.log.watermarks import Watermarks
+from store.snapshots.install import SnapshotStore
+from store.state.machine import StateMachine
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from raft.knowledge import Knowledge
 from raft.library import FOLLOWER, LEADER, PinnedSyncObj
 from raft.messages import Recall
 from raft.replicas import Replicas
-from store.commit_log import CommitLog
-from store.differs import Difference, DiffersMark
-from store.log_errors import DiskFull
-from store.state_history import StateHistory
+from store.log.commit_log import CommitLog
+from store.log.differs import Difference, DiffersMark
+from store.log.errors import DiskFull
+from store.state.state_history import StateHistory
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
-from store.command import Command, Proposal, encode_entry
+from store.commands.command import Command, Proposal, encode_entry
 from store.errors import Refused
 from store.features import FEATURES
-from store.record import MAX_PAYLOAD_BYTES, Entry
+from store.log.record import MAX_PAYLOAD_BYTES, Entry
 
 PROPOSAL_OVERHEAD_BYTES = 256
 """What a proposal counts beyond its command and its blocks: many small ones are bounded too, and so is the entry."""

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from raft.library import now
 from raft.membership import Membership
 from raft.messages import AGREES_MAX, COMPARED_MAX, Compare, Compared, Comparison, ReplicaState, StateAt
-from store.commit_log import CommitLog
-from store.differs import Difference
-from store.record_chain import Link
-from store.state_history import HASH_KIND, StateDigest, StateHistory
+from store.log.commit_log import CommitLog
+from store.log.differs import Difference
+from store.log.record_chain import Link
+from store.state.state_history import HASH_KIND, StateDigest, StateHistory
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from store.commit_log import CommitLog
+from store.log.commit_log import CommitLog
 
 
 def needed_from(log: CommitLog, acked: Mapping[int, int], pinned_from: int | None, retain_behind_bytes: int) -> int:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from raft.errors import ProtocolError, SafetyViolation
 from raft.library import now
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
-from store.commit_log import CommitLog
 from store.errors import IndexDamaged
-from store.index import FORMAT, Index
-from store.install import Decision, SnapshotStore
-from store.log_base import LogBase
-from store.log_errors import DiskError, DiskFull
-from store.snapshot import SnapshotRefused, SnapshotWriter
+from store.index.index import FORMAT, Index
+from store.log.base import LogBase
+from store.log.commit_log import CommitLog
+from store.log.errors import DiskError, DiskFull
+from store.snapshots.install import Decision, SnapshotStore
+from store.snapshots.snapshot import SnapshotRefused, SnapshotWriter
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from raft.library import now
 from raft.messages import SnapshotAck, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotMessage
-from store.snapshot import SnapshotReader
+from store.snapshots.snapshot import SnapshotReader
 
 WINDOW_MESSAGES = 8
 PORTIONS_AT_ONCE = 2

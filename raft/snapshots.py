@@ -21,8 +21,8 @@ from raft.messages import (
 )
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshot_sender import SnapshotSender
-from store.commit_log import CommitLog
-from store.install import SnapshotStore
+from store.log.commit_log import CommitLog
+from store.snapshots.install import SnapshotStore
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 
 from raft.library import now
-from store.commit_log import CommitLog
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.watermarks import Watermarks
 
 
 class SyncThread:

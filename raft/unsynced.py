@@ -3,7 +3,7 @@
 from typing import Final
 
 from raft.library import now
-from store.commit_log import CommitLog
+from store.log.commit_log import CommitLog
 
 OVERDUE_TIMEOUTS: Final = 4
 """A leader whose oldest unsynced entry has waited for this many election timeouts steps down: it can commit nothing."""

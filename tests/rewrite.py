@@ -5,7 +5,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from store.record import HEADER_BYTES, Header, encode_header, parse_header
+from store.log.record import HEADER_BYTES, Header, encode_header, parse_header
 
 
 def rewrite_record(segment: Path, index: int) -> Header:

@@ -33,9 +33,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from store.disk import Buffer
-from store.log_errors import DiskError, disk_error
-from store.record import HEADER_BYTES
+from store.log.disk import Buffer
+from store.log.errors import DiskError, disk_error
+from store.log.record import HEADER_BYTES
 
 directory_of = functools.lru_cache(4096)(os.path.dirname)
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin as Admin
-    from keelmq.connection import Connection as Connection
-    from keelmq.consumer import Consumer as Consumer
-    from keelmq.decision import Decision as Decision
-    from keelmq.decision import RollbackTransaction as RollbackTransaction
-    from keelmq.decision import Transaction as Transaction
+    from keelmq.consuming.consumer import Consumer as Consumer
+    from keelmq.consuming.pop_consumer import PopConsumer as PopConsumer
+    from keelmq.consuming.redelivery import RetryLater as RetryLater
     from keelmq.errors import KeelMQError as KeelMQError
     from keelmq.message import BatchResult as BatchResult
     from keelmq.message import Message as Message
@@ -23,39 +21,41 @@ if TYPE_CHECKING:
     from keelmq.message import Receipt as Receipt
     from keelmq.message import ReceivedMessage as ReceivedMessage
     from keelmq.message import SendResult as SendResult
-    from keelmq.pop_consumer import PopConsumer as PopConsumer
-    from keelmq.producer import Producer as Producer
-    from keelmq.redelivery import RetryLater as RetryLater
-    from keelmq.selectors import RoundRobin as RoundRobin
-    from keelmq.selectors import by_hash as by_hash
-    from keelmq.selectors import random_queue as random_queue
-    from keelmq.transaction import Outcome as Outcome
-    from keelmq.transaction import TransactionProducer as TransactionProducer
-    from keelmq.transaction import TransactionResult as TransactionResult
+    from keelmq.producing.producer import Producer as Producer
+    from keelmq.producing.queue_selectors import RoundRobin as RoundRobin
+    from keelmq.producing.queue_selectors import by_hash as by_hash
+    from keelmq.producing.queue_selectors import random_queue as random_queue
+    from keelmq.transactions.decision import Decision as Decision
+    from keelmq.transactions.decision import RollbackTransaction as RollbackTransaction
+    from keelmq.transactions.decision import Transaction as Transaction
+    from keelmq.transactions.transaction import Outcome as Outcome
+    from keelmq.transactions.transaction import TransactionProducer as TransactionProducer
+    from keelmq.transactions.transaction import TransactionResult as TransactionResult
+    from keelmq.transport.connection import Connection as Connection
 
 _MODULES = {
     "Admin": "admin",
     "BatchResult": "message",
-    "Connection": "connection",
-    "Consumer": "consumer",
-    "Decision": "decision",
+    "Connection": "transport.connection",
+    "Consumer": "consuming.consumer",
+    "Decision": "transactions.decision",
     "KeelMQError": "errors",
     "Message": "message",
     "Origin": "message",
-    "Outcome": "transaction",
-    "PopConsumer": "pop_consumer",
-    "Producer": "producer",
+    "Outcome": "transactions.transaction",
+    "PopConsumer": "consuming.pop_consumer",
+    "Producer": "producing.producer",
     "Receipt": "message",
     "ReceivedMessage": "message",
-    "RetryLater": "redelivery",
-    "RollbackTransaction": "decision",
-    "RoundRobin": "selectors",
+    "RetryLater": "consuming.redelivery",
+    "RollbackTransaction": "transactions.decision",
+    "RoundRobin": "producing.queue_selectors",
     "SendResult": "message",
-    "Transaction": "decision",
-    "TransactionProducer": "transaction",
-    "TransactionResult": "transaction",
-    "by_hash": "selectors",
-    "random_queue": "selectors",
+    "Transaction": "transactions.decision",
+    "TransactionProducer": "transactions.transaction",
+    "TransactionResult": "transactions.transaction",
+    "by_hash": "producing.queue_selectors",
+    "random_queue": "producing.queue_selectors",
 }
 
 __all__ = sorted(_MODULES)

@@ -7,7 +7,6 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from keelmq import wire
-from keelmq.connection import Connection
 from keelmq.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from keelmq.limits import (
     QUEUES_MAX,
@@ -18,9 +17,10 @@ from keelmq.limits import (
     check_topic,
     check_transaction_id,
 )
-from keelmq.log_events import EventsPage
-from keelmq.retry import Deadline
-from keelmq.scheduled import cancel_scheduled
+from keelmq.log.log_events import EventsPage
+from keelmq.producing.scheduled import cancel_scheduled
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Deadline
 
 PAGE_MAX: Final = 1_000
 """Entries that one page of a list has at most."""
@@ -230,7 +230,7 @@ class Admin:
         return await self._call("POST", f"{_group_path(target)}/clone-offsets", given)
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
-        """Committed records from `from_index` on, and the index to go on with. keelmq.log_records reads them."""
+        """Committed records from `from_index` on, and the index to go on with. keelmq.log.log_records reads them."""
         response = await self._connection.call(
             "GET",
             "/v1/log?" + _query({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),

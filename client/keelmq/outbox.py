@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from keelmq import sql
-from keelmq.decision import CheckHandler, Decision, RollbackTransaction, Transaction
 from keelmq.errors import InvalidRequest
 from keelmq.limits import TRANSACTION_ID_LENGTH_MAX, check_transaction_id
 from keelmq.message import Message
 from keelmq.sql import Executor
-from keelmq.transaction import TransactionProducer, TransactionResult
+from keelmq.transactions.decision import CheckHandler, Decision, RollbackTransaction, Transaction
+from keelmq.transactions.transaction import TransactionProducer, TransactionResult
 
 log = logging.getLogger("keelmq")
 

@@ -16,8 +16,8 @@ import aiohttp
 
 from examples.lineage.truth import Truth
 from keelmq import Consumer, Decision, KeelMQError, Message, Producer, ReceivedMessage, RetryLater, TransactionProducer
-from keelmq.decision import Transaction
 from keelmq.errors import TransactionConflict
+from keelmq.transactions.decision import Transaction
 
 ORDERS: Final = "orders"
 SHIPMENTS: Final = "shipments"

@@ -17,15 +17,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine, create_engine, text
 
 from examples.shop.crash_point import crash_point
-from keelmq import (
-    Decision,
-    KeelMQError,
-    Message,
-    RollbackTransaction,
-    Transaction,
-    TransactionProducer,
-    outbox,
-)
+from keelmq import Decision, KeelMQError, Message, RollbackTransaction, Transaction, TransactionProducer, outbox
 
 GROUP = "account-service"
 ORDERS_AT_ONCE = 16

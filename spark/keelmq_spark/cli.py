@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from keelmq.cli_output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
+from keelmq.cli.output import EXIT_ERROR, EXIT_USAGE, AsJson, print_json, print_table
 from keelmq_spark import answers, cli_run
 from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, NoTables
 

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from keelmq.cli_output import DEFAULT_SERVERS, EXIT_ERROR, EXIT_USAGE, Servers
+from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, EXIT_USAGE, Servers
 
 EXAMPLES = (
     "Examples:\n\n    keelmq-lineage run --tables lineage\n\n    keelmq-lineage run --once --format parquet\n\n"

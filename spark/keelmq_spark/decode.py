@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq.batch import BlockMessage
-from keelmq.log_events import EntryEvents, EventsPage, LogEvent
+from keelmq.blocks.batch import BlockMessage
+from keelmq.log.log_events import EntryEvents, EventsPage, LogEvent
 from keelmq_spark.events import EVENTS_ARROW
 
 ROWS_PER_BATCH: Final = 16_384

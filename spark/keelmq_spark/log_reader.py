@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from keelmq.admin import Admin
-from keelmq.connection import Connection
 from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved
-from keelmq.log_events import EventsPage
+from keelmq.log.log_events import EventsPage
+from keelmq.transport.connection import Connection
 
 WAIT_MS: Final = 500
 """How long a node is asked to wait for an entry that it has not applied yet."""

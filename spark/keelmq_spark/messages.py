@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from keelmq.log_events import EntryEvents, EventsPage, LogEvent
+from keelmq.log.log_events import EntryEvents, EventsPage, LogEvent
 
 ROWS_PER_BATCH: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024

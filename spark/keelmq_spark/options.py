@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from keelmq.connection import parse_servers
 from keelmq.errors import InvalidRequest
+from keelmq.transport.connection import parse_servers
 
 View = Literal["messages", "events"]
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from keelmq.batch import encode_messages
+from keelmq.blocks.batch import encode_messages
 from tests.bench import load
 from tests.bench.figures import Figure, Figures
 

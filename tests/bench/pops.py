@@ -8,8 +8,8 @@ import secrets
 from typing import Final
 
 import keelmq
-from keelmq.pop_calls import POP_MESSAGES_MAX, PopCalls
-from keelmq.selection import EVERYTHING, Selection
+from keelmq.consuming.pop_calls import POP_MESSAGES_MAX, PopCalls
+from keelmq.consuming.selection import EVERYTHING, Selection
 from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from keelmq.connection import Connection
-from keelmq.queue_pages import QueuePages
-from keelmq.selection import EVERYTHING
+from keelmq.consuming.queue_pages import QueuePages
+from keelmq.consuming.selection import EVERYTHING
+from keelmq.transport.connection import Connection
 
 PULL_BYTES: Final = 4 * 1024 * 1024
 """What a consumer of the SDK asks for at a time."""

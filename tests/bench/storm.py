@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 import keelmq
 from keelmq import wire
-from keelmq.batch import encode_messages
+from keelmq.blocks.batch import encode_messages
 from tests.bench import load
 from tests.bench.checker import GROUP
 from tests.bench.cluster import BenchCluster

@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import keelmq
 from keelmq import wire
-from keelmq.batch import BatchIds, encode_messages
-from keelmq.group_session import first_offset, pull
+from keelmq.blocks.batch import BatchIds, encode_messages
+from keelmq.consuming.group_session import first_offset, pull
 from tests.bench import load
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures

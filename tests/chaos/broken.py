@@ -43,7 +43,7 @@ def acks_alone() -> None:
 
 def forgets_term() -> None:
     from raft.handlers import SafeSyncObj
-    from store.hard_state import HardState
+    from store.log.hard_state import HardState
 
     initialise, load = SafeSyncObj.__init__, HardState._load
 
@@ -68,8 +68,8 @@ def votes_for_any_log() -> None:
 
 
 def forgets_ids() -> None:
-    from store import keys
-    from store.dedupe import DedupeWindow
+    from store.index import keys
+    from store.messages.dedupe import DedupeWindow
 
     mine: set[bytes] = set()  # of this process: an earlier one's are forgotten
     remember, look_up_batch, look_up_message = DedupeWindow._remember, DedupeWindow.batch, DedupeWindow.message
@@ -90,8 +90,8 @@ def forgets_ids() -> None:
 
 
 def delivers_rolled_back() -> None:
-    from store.transaction_table import PREPARED
-    from store.transactions import Transactions
+    from store.transactions.table import PREPARED
+    from store.transactions.transactions import Transactions
 
     decide = Transactions.decide
 
@@ -105,7 +105,7 @@ def delivers_rolled_back() -> None:
 
 
 def forgets_checks() -> None:
-    from cluster.check_service import CheckService
+    from cluster.transactions.check_service import CheckService
 
     scan = CheckService._scan
 
@@ -117,8 +117,8 @@ def forgets_checks() -> None:
 
 
 def survives_failed_sync() -> None:
-    from store.disk import PosixDisk, PosixFile
-    from store.log_errors import DiskError
+    from store.log.disk import PosixDisk, PosixFile
+    from store.log.errors import DiskError
 
     def sync_or_not(sync: Callable[..., None]) -> Callable[..., None]:
         def sync_and_forget(*arguments: Any) -> None:
@@ -132,13 +132,13 @@ def survives_failed_sync() -> None:
 
 
 def commits_unprocessed() -> None:
-    from keelmq.queue_reader import QueueReader
+    from keelmq.consuming.queue_reader import QueueReader
 
     _replace(QueueReader, "position", property(lambda self: self._fetch_offset))
 
 
 def expires_early() -> None:
-    from store.topics import Topic
+    from store.messages.topics import Topic
 
     until_ms = Topic.expires_until_ms
 
@@ -149,8 +149,8 @@ def expires_early() -> None:
 
 
 def forgets_commits() -> None:
-    from store.groups import Groups
-    from store.results import OffsetsCommitted
+    from store.commands.results import OffsetsCommitted
+    from store.groups.groups import Groups
 
     commit = Groups.commit
 
@@ -164,7 +164,7 @@ def forgets_commits() -> None:
 
 
 def takes_any_generation() -> None:
-    from store.groups import Groups, _require_member
+    from store.groups.groups import Groups, _require_member
 
     fence = Groups._fence
 
@@ -179,7 +179,7 @@ def takes_any_generation() -> None:
 
 
 def miscounts_attempts() -> None:
-    import store.redelivery as redelivery
+    import store.groups.redelivery as redelivery
 
     make = redelivery._redelivery
 
@@ -191,7 +191,7 @@ def miscounts_attempts() -> None:
 
 
 def ends_leases_early() -> None:
-    from store.leases import Leases
+    from store.groups.leases import Leases
 
     due = Leases.due
 
@@ -202,13 +202,13 @@ def ends_leases_early() -> None:
 
 
 def goes_on_without_a_session() -> None:
-    from keelmq.session_watch import SessionWatch
+    from keelmq.consuming.session_watch import SessionWatch
 
     _replace(SessionWatch, "over", property(lambda self: False))
 
 
 def keeps_lost_queues() -> None:
-    from keelmq.assigned_queues import AssignedQueues
+    from keelmq.consuming.assigned_queues import AssignedQueues
 
     release = AssignedQueues.release
 

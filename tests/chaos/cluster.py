@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
-from cluster.exit_codes import ExitCode
+from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
 from tests.chaos.broken import BROKEN_VARIABLE
 from tests.chaos.history import History

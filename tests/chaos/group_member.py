@@ -34,7 +34,7 @@ from sqlalchemy import (
 import keelmq
 from keelmq import inbox, sql, wire
 from keelmq.errors import GroupNotFound, MemberNotFound
-from keelmq.http1 import HttpResponse
+from keelmq.transport.http1 import HttpResponse
 from tests.chaos.broken import BROKEN_VARIABLE, DEFECTS
 from tests.chaos.group_records import (
     Assigned,

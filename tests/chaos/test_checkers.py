@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.batch import encode_messages
-from store.command import BatchHeader, Produce, Proposal, encode_entry
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.record import KIND_ENTRY
-from store.segment import SEGMENT_BYTES_MIN
+from keelmq.blocks.batch import encode_messages
+from store.commands.command import BatchHeader, Produce, Proposal, encode_entry
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.log.record import KIND_ENTRY
+from store.log.segment import SEGMENT_BYTES_MIN
 from tests.chaos.checkers.audit import judge_audit
 from tests.chaos.checkers.dead_letters import judge_returns
 from tests.chaos.checkers.delivered_once import DeliveredOnce

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from cluster.exit_codes import ExitCode
-from keelmq.batch import decode_block
+from cluster.process.exit_codes import ExitCode
+from keelmq.blocks.batch import decode_block
 from keelmq.wire import MSGPACK, PullResponse, decode
 from tests.chaos.checkers.attempts import Attempts
 from tests.chaos.checkers.audit import judge_audit

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cluster.config import NodeConfig
+from cluster.process.config import NodeConfig
 from raft.clock_agreement import READING_INTERVALS
 from tests.chaos.skewed_node import set_offset_ns
 

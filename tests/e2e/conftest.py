@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.connection import Connection
+from keelmq.transport.connection import Connection
 from tests.databases import database_url as database_url
 from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url

@@ -11,9 +11,9 @@ import pytest
 
 from deploy.local_nodes import free_ports, make_secret
 from keelmq.admin import Admin
-from keelmq.connection import Connection
 from keelmq.errors import KeelMQError
-from keelmq.producer import Producer
+from keelmq.producing.producer import Producer
+from keelmq.transport.connection import Connection
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.test_membership import MEMBERS, OPTIONS, addresses, empty_node, persist, refused
 from tests.patience import PATIENCE_S

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from keelmq.cli import app
+from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
 from tests.patience import PATIENCE_S
 from tests.requirements import BASH
@@ -174,9 +174,9 @@ def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
     patient = (
-        "import keelmq.cli_complete; keelmq.cli_complete.COMPLETION_TIMEOUT_MS = 60_000; " if servers is None else ""
+        "import keelmq.cli.complete; keelmq.cli.complete.COMPLETION_TIMEOUT_MS = 60_000; " if servers is None else ""
     )
-    code = patient + "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()"
+    code = patient + "import sys; sys.argv[0] = 'keelmq'; from keelmq.cli.app import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -197,7 +197,7 @@ def test_the_shell_completes_commands_and_names(shell: Shell, topic: str) -> Non
 def test_completion_is_installed(tmp_path: Path) -> None:
     """bash asks for its own name, as `keelmq --install-completion` typed into one does."""
     BASH.require()
-    command = f"{sys.executable} -c \"import sys; sys.argv[0] = 'keelmq'; from keelmq.cli import main; main()\""
+    command = f"{sys.executable} -c \"import sys; sys.argv[0] = 'keelmq'; from keelmq.cli.app import main; main()\""
     environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     subprocess.run(
         ["bash", "-c", f"{command} --install-completion bash"], env=environment, check=True, timeout=PATIENCE_S

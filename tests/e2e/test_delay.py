@@ -20,8 +20,8 @@ from keelmq import (
     Transaction,
     TransactionProducer,
 )
-from keelmq.cli import app
-from keelmq.group_session import pull
+from keelmq.cli.app import app
+from keelmq.consuming.group_session import pull
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.exit_codes import ExitCode
-from store.index import Index
-from store.log_errors import DiskError, DiskFull
+from cluster.process.exit_codes import ExitCode
+from store.index.index import Index
+from store.log.errors import DiskError, DiskFull
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
 from tests.e2e.small_disk import DISK_BYTES, MIB, fill
 from tests.e2e.test_retention import log_bytes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.exit_codes import ExitCode
 from cluster.main import main
+from cluster.process.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 
 pytestmark = pytest.mark.process

@@ -10,9 +10,9 @@ import pytest
 
 import keelmq
 from keelmq.errors import LogRangeRemoved, Unavailable
-from keelmq.log_events import EntryEvents, EventsPage
-from store import keys
-from store.index import Index
+from keelmq.log.log_events import EntryEvents, EventsPage
+from store.index import keys
+from store.index.index import Index
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S
 

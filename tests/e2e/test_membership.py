@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.exit_codes import ExitCode
+from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError

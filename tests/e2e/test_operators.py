@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from keelmq.cli import app
+from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 
 pytestmark = pytest.mark.process

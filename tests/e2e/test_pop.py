@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keelmq import Admin, Connection, PopConsumer, Producer, ReceivedMessage
-from keelmq.cli import app
+from keelmq.cli.app import app
 from keelmq.errors import Conflict
 from store.limits import POP_HELD_MAX
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.exit_codes import ExitCode
+from cluster.process.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.e2e.small_disk import MIB, fill
 

@@ -34,7 +34,7 @@ def send(node: NodeProcess, count: int, name: str = "k") -> None:
 
 def keelmq(cluster: ClusterProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
     servers = ",".join(node.url for node in cluster.alive())
-    command = [sys.executable, "-c", "from keelmq.cli import main; main()", *arguments, "--servers", servers]
+    command = [sys.executable, "-c", "from keelmq.cli.app import main; main()", *arguments, "--servers", servers]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -11,10 +11,10 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from keelmq import Admin, Connection, Consumer, Origin, Producer, ReceivedMessage, RetryLater, inbox
-from keelmq.cli import app
+from keelmq.cli.app import app
+from keelmq.consuming.group_session import GroupSession
+from keelmq.consuming.selection import EVERYTHING
 from keelmq.errors import Forbidden, StaleGeneration
-from keelmq.group_session import GroupSession
-from keelmq.selection import EVERYTHING
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S
 

@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keelmq import Connection, Decision, Message, Transaction, TransactionProducer
-from keelmq.cli import app
+from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
 _names = itertools.count()
-COMMAND = [sys.executable, "-c", "from keelmq.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from keelmq.cli.app import main; main()"]
 
 
 class Shell:
@@ -222,7 +222,7 @@ def test_errors_for_programs(shell: Shell) -> None:
 
 
 def test_nobody_there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq.cli_output.CALL_TIMEOUT_MS", 100)
+    monkeypatch.setattr("keelmq.cli.output.CALL_TIMEOUT_MS", 100)
     result = shell("topic", "list", "--servers", "http://127.0.0.1:1", code=1)
     assert "no_leader" in result.stderr
     assert "KEELMQ_SERVERS" in result.stderr
@@ -289,6 +289,8 @@ def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str, command: tu
 
 
 def test_start_up_does_not_load_what_is_not_needed() -> None:
-    code = "import sys, keelmq.cli; print([m for m in ('httptools', 'sqlalchemy', 'rich.table') if m in sys.modules])"
+    code = (
+        "import sys, keelmq.cli.app; print([m for m in ('httptools', 'sqlalchemy', 'rich.table') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.strip() == "[]"

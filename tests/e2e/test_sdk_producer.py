@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keelmq import Admin, Connection, Message, Producer
+from keelmq.consuming.group_session import first_offset, pull
 from keelmq.errors import TopicNotFound, UnknownOutcome
-from keelmq.group_session import first_offset, pull
 from keelmq.message import ReceivedMessage
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from store.disk import PosixDisk
-from store.log_base import read_base
+from store.log.base import read_base
+from store.log.disk import PosixDisk
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 
 pytestmark = pytest.mark.process

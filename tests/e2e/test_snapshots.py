@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.index import Index
-from store.state_machine import applied_state
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.state.machine import applied_state
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 
 pytestmark = pytest.mark.process

@@ -24,7 +24,7 @@ from raft.messages import (
     make_append,
 )
 from raft.peer_secret import prove
-from store.record import KIND_ENTRY, Entry
+from store.log.record import KIND_ENTRY, Entry
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.patience import PATIENCE_S
 

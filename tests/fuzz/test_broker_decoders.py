@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster import requests
-from cluster.blocks import BlockMessage, build_message, decode_block, encode_block, explicit_ids, read_block
-from cluster.json_bodies import parse_json
+from cluster.http import requests
+from cluster.http.json_bodies import parse_json
 from cluster.limits import (
     BLOCK_MESSAGES_MAX,
     BODY_BYTES_MAX,
@@ -19,6 +18,7 @@ from cluster.limits import (
     PROPERTIES_BYTES_MAX,
     TAG_BYTES_MAX,
 )
+from cluster.messages.blocks import BlockMessage, build_message, decode_block, encode_block, explicit_ids, read_block
 from cluster.problems import KINDS, Problem
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, msgpack_like, plain_values

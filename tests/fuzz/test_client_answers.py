@@ -16,16 +16,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keelmq import Connection, Producer, wire
-from keelmq.batch import decode_block, received_messages
+from keelmq.blocks.batch import decode_block, received_messages
+from keelmq.consuming.group_session import pull
+from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import ERRORS_BY_CODE, Corrupt, KeelMQError, error_from_problem
-from keelmq.group_session import pull
-from keelmq.http1 import Origin
-from keelmq.log_events import read_frames
-from keelmq.log_records import entry_header, read_records
+from keelmq.log.log_events import read_frames
+from keelmq.log.log_records import entry_header, read_records
 from keelmq.message import Receipt
-from keelmq.selection import EVERYTHING, Selection
-from store.command import Proposal, PutTopic, encode_entry
-from store.record import KIND_ENTRY, encode_header
+from keelmq.transport.http1 import Origin
+from store.commands.command import Proposal, PutTopic, encode_entry
+from store.log.record import KIND_ENTRY, encode_header
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, msgpack_like, plain_values
 

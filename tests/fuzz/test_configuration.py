@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.config import ConfigError, NodeConfig, load, options, validate
+from cluster.process.config import ConfigError, NodeConfig, load, options, validate
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged
 

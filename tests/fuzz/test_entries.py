@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     CommitOffsets,
     Decide,

@@ -5,12 +5,12 @@ from urllib.parse import quote
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.blocks import BlockMessage
 from cluster.filters.errors import SHOWN_CHARACTERS, InvalidFilter
 from cluster.filters.evaluation import compile_condition
 from cluster.filters.like import escape_error, like
 from cluster.filters.parser import parse
 from cluster.limits import FILTER_BYTES_MAX, FILTER_PATTERN_LENGTH_MAX
+from cluster.messages.blocks import BlockMessage
 from cluster.problems import problem_of
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commit_log import CommitLog, Entry
-from store.dump import dump_records, verify_log
-from store.log_errors import LogError
-from store.record import KIND_ENTRY, UnsupportedRecord, encode_header
-from store.segment import segment_name, sidecar_name
-from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from store.log.commit_log import CommitLog, Entry
+from store.log.dump import dump_records, verify_log
+from store.log.errors import LogError
+from store.log.record import KIND_ENTRY, UnsupportedRecord, encode_header
+from store.log.segment import segment_name, sidecar_name
+from store.log.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, integers_at_edges
 from tests.simdisk import SimDisk

@@ -34,7 +34,7 @@ from raft.messages import (
     encode,
     make_append,
 )
-from store.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.log.record import KIND_ENTRY, KIND_NOOP, Entry
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, integers_at_edges, msgpack_like, plain_values
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.data_directory import DataDirectory, Identity
-from cluster.exit_codes import ExitCode, StartupError
-from store.hard_state import HardState
-from store.log_errors import HardStateCorruption
-from store.segment import SegmentIndex
-from store.sidecar import decode_sidecar, encode_sidecar
-from store.synced_mark import FILE_BYTES, SyncedMark
+from cluster.process.data_directory import DataDirectory, Identity
+from cluster.process.exit_codes import ExitCode, StartupError
+from store.log.errors import HardStateCorruption
+from store.log.hard_state import HardState
+from store.log.segment import SegmentIndex
+from store.log.sidecar import decode_sidecar, encode_sidecar
+from store.log.synced_mark import FILE_BYTES, SyncedMark
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, integers_at_edges
 from tests.simdisk import SimDisk

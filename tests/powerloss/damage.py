@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from store.log_base import DAMAGED_BASE
-from store.log_base import FILE_NAME as BASE_NAME
-from store.record import HEADER_BYTES, KIND_ENTRY, Header, encode_header
-from store.recovery import RecoveryCase
+from store.log.base import DAMAGED_BASE
+from store.log.base import FILE_NAME as BASE_NAME
+from store.log.record import HEADER_BYTES, KIND_ENTRY, Header, encode_header
+from store.log.recovery import RecoveryCase
 from tests.powerloss.log_on_disk import HARD_STATE, LOG_DIRECTORY, LogOnDisk, segment_path, segment_starts
 from tests.powerloss.plan import Tear
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from cluster.exit_codes import ExitCode
-from store.disk import PosixDisk
-from store.log_base import read_base
-from store.log_errors import LogError
+from cluster.process.exit_codes import ExitCode
+from store.log.base import read_base
+from store.log.disk import PosixDisk
+from store.log.errors import LogError
 from tests.e2e.cluster_process import wait_for
 from tests.powerloss import checkers
 from tests.powerloss.cluster import PowerCluster

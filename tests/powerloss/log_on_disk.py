@@ -6,16 +6,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cluster.compression import unpack
-from store.command import Decide, batches_of, decode_entry
-from store.disk import PosixDisk
-from store.dump import Finding, verify_log
-from store.hard_state import HardState
-from store.install import read_decision
-from store.log_base import BEGINNING, LogBase, StoredBase, read_base
-from store.record import KIND_ENTRY, Header
-from store.scan import scan_records
-from store.segment import SEGMENT_SUFFIX, start_of
+from cluster.messages.compression import unpack
+from store.commands.command import Decide, batches_of, decode_entry
+from store.log.base import BEGINNING, LogBase, StoredBase, read_base
+from store.log.disk import PosixDisk
+from store.log.dump import Finding, verify_log
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY, Header
+from store.log.scan import scan_records
+from store.log.segment import SEGMENT_SUFFIX, start_of
+from store.snapshots.install import read_decision
 from tests.powerloss.ledger import Decided
 from tests.powerloss.messages import number_in
 

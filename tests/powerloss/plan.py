@@ -9,10 +9,10 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from store.log_base import FILE_NAME as BASE_NAME
-from store.log_base import TEMPORARY_NAME as BASE_TEMPORARY_NAME
-from store.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX
-from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from store.log.base import FILE_NAME as BASE_NAME
+from store.log.base import TEMPORARY_NAME as BASE_TEMPORARY_NAME
+from store.log.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX
+from store.log.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from tests.powerloss.file_events import CREATED, DELETED, RENAMED_TO, WRITTEN, FileEvent
 from tests.powerloss.images import Filesystem
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from keelmq import BatchResult, Decision, KeelMQError, Message, Outcome, Producer, SendResult, TransactionProducer
-from keelmq.decision import Transaction
 from keelmq.errors import TransactionConflict, Unavailable, UnknownOutcome
 from keelmq.message import Receipt
-from keelmq.transaction import TransactionResult
+from keelmq.transactions.decision import Transaction
+from keelmq.transactions.transaction import TransactionResult
 from tests.patience import PATIENCE_S
 from tests.powerloss.ledger import Decided, Half, Ledger, Place, Promise
 from tests.powerloss.messages import body_of

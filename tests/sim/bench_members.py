@@ -15,10 +15,10 @@ from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.library import LEADER
 from raft.membership import founded
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_ENTRY, Entry
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY, Entry
+from store.log.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 from .bench import ManualNetwork

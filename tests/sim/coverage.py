@@ -3,15 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from store.recovery import RecoveryCase
-from store.results import (
-    Cancelled,
-    DeadLettersReplayed,
-    GroupPut,
-    MessagesGivenBack,
-    Result,
-    TopicDeleted,
-)
+from store.commands.results import Cancelled, DeadLettersReplayed, GroupPut, MessagesGivenBack, Result, TopicDeleted
+from store.log.recovery import RecoveryCase
 
 from .checkers.corruption import HARD_STATE_CASE
 from .plan import FAULT_KINDS

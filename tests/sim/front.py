@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cluster.config import NodeConfig
-from cluster.core import Core
-from cluster.disk_guard import DiskGuard
-from cluster.log_reads import LogReads
-from cluster.long_poll import AppliedWaiters
+from cluster.application import Services
+from cluster.core.core import Core
+from cluster.core.log_reads import LogReads
+from cluster.core.long_poll import AppliedWaiters
+from cluster.health.disk_guard import DiskGuard
 from cluster.metrics import Metrics
-from cluster.services import Services
-from cluster.webhooks import WebhookFailed, WebhookReply
+from cluster.process.config import NodeConfig
+from cluster.transactions.webhooks import WebhookFailed, WebhookReply
 from raft.clock import Clock
 from raft.proposals import Applied
-from store.command import (
+from store.commands.command import (
     Command,
     CommitOffsets,
     Decide,
@@ -30,7 +30,7 @@ from store.command import (
     RecordChecks,
     ResumeTransaction,
 )
-from store.results import Prepared, Produced
+from store.commands.results import Prepared, Produced
 
 from .checkers.majority_durable import check_entry_holds, check_entry_holds_content
 from .wire import ServerTransport

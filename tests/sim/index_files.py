@@ -15,8 +15,8 @@ from unittest import mock
 
 from rocksdict import Options
 
-import store.index
-from store.index import Index
+import store.index.index
+from store.index.index import Index
 
 FLUSHES_PER_COMPACTION = 8
 MEMORY_DIRECTORY = Path("/dev/shm")
@@ -40,7 +40,7 @@ class StillIndex(Index):
             self._database.compact_range(None, None)
 
 
-_options = store.index._options
+_options = store.index.index._options
 
 
 def _still_options() -> Options:
@@ -70,7 +70,7 @@ class RocksFiles:
     @contextmanager
     def installed(self) -> Iterator[None]:
         parent = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
-        still = mock.patch.object(store.index, "_options", _still_options)
+        still = mock.patch.object(store.index.index, "_options", _still_options)
         with tempfile.TemporaryDirectory(prefix="keelmq-sim-", dir=parent) as directory, still:
             self._directory = Path(directory)
             yield
@@ -103,7 +103,11 @@ class MemoryFiles:
 
     def installed(self) -> AbstractContextManager[object]:
         return mock.patch.multiple(
-            store.index, Rdict=self._database, WriteBatch=MemoryBatch, WriteOptions=mock.Mock, _options=lambda: None
+            store.index.index,
+            Rdict=self._database,
+            WriteBatch=MemoryBatch,
+            WriteOptions=mock.Mock,
+            _options=lambda: None,
         )
 
     def open(self, name: str) -> Index:

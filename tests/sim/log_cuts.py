@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from store.commit_log import CommitLog
-from store.record import Entry
+from store.log.commit_log import CommitLog
+from store.log.record import Entry
 
 from .checkers import Violation
 

@@ -10,7 +10,7 @@ from .replica import Replica
 from .threads import Running
 
 _WATCHED = ("cluster", "aiohttp")
-_SILENT = ("raft", "asyncio", "cluster.alarms")  # what they log in earnest the simulation sees anyway
+_SILENT = ("raft", "asyncio", "cluster.health.alarms")  # what they log in earnest the simulation sees anyway
 
 
 class _Watch(logging.Handler):
@@ -18,7 +18,7 @@ class _Watch(logging.Handler):
         """A node that has just died fails everything it was about, and says so."""
         node = Running.node
         if isinstance(node, Replica) and node.alive and node.observer.found is None:
-            if record.name == "cluster.alarms" and isinstance(record.args, tuple):
+            if record.name == "cluster.health.alarms" and isinstance(record.args, tuple):
                 node.observer.note(f"alarm: {record.args[0]}")  # told to operators, and no bug
                 return
             error = record.exc_info[1] if record.exc_info else None

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from store.topics import RETRY_PREFIX
+from store.messages.topics import RETRY_PREFIX
 
 from .batches import Batches
 from .checkers import Violation

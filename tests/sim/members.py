@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from store.topics import RETRY_PREFIX
+from store.messages.topics import RETRY_PREFIX
 
 from .batches import Batches
 from .checkers import Violation

@@ -2,13 +2,13 @@
 
 from contextlib import suppress
 
-from store.index import Index
+from store.index.index import Index
 
 from .index_files import IndexFiles
 
 
 class NodeIndex:
-    """`store.install.IndexPlaces`. Adopting is one step here: those of real directories are for unit tests."""
+    """`store.snapshots.install.IndexPlaces`. Adopting is one step; real directories are for unit tests."""
 
     def __init__(self, files: IndexFiles, node_id: int) -> None:
         self._files, self._node_id = files, node_id

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cluster.long_poll import AppliedWaiters, WakingStateMachine
+from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from raft.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
 from raft.proposals import Applied
-from store.commit_log import CommitLog
-from store.dump import verify_log
+from store.commands.results import Produced, Result
 from store.errors import Refused
-from store.index import Index
-from store.record import KIND_CONFIG, KIND_ENTRY, Entry
-from store.results import Produced, Result
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.dump import verify_log
+from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
+from store.state.machine import StateMachine
 
 from .checkers import Violation
 from .checkers.corruption import check_corruption, corruption_case

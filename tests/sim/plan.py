@@ -13,7 +13,7 @@ from unittest import mock
 import raft.handlers
 import raft.progress
 import raft.snapshot_sender
-import store.snapshot
+import store.snapshots.snapshot
 
 from .log_cuts import CutSettings, draw_cuts
 from .network import LinkProfile
@@ -102,7 +102,9 @@ class Windows:
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             if self.cuts is not None:
-                stack.enter_context(mock.patch.object(store.snapshot, "PORTION_BYTES", self.cuts.portion_bytes))
+                stack.enter_context(
+                    mock.patch.object(store.snapshots.snapshot, "PORTION_BYTES", self.cuts.portion_bytes)
+                )
                 stack.enter_context(
                     mock.patch.object(raft.snapshot_sender, "WINDOW_MESSAGES", self.cuts.window_messages)
                 )

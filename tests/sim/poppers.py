@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from store.topics import RETRY_PREFIX
+from store.messages.topics import RETRY_PREFIX
 
 from .batches import Batches
 from .checkers import Violation

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.webhooks import WebhookReply
+from cluster.transactions.webhooks import WebhookReply
 
 from .batches import Batches
 from .checkers import Violation

@@ -15,7 +15,7 @@ from raft.messages import (
     Vitals,
     VoteReply,
 )
-from store.commit_log import CommitLog
+from store.log.commit_log import CommitLog
 
 from .checkers import Violation
 from .checkers.acknowledgements import Acknowledgements, check_counted

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import raft.node
-import store.install
-from cluster.long_poll import AppliedWaiters
+import store.snapshots.install
+from cluster.core.long_poll import AppliedWaiters
 from raft.clock import Clock
 from raft.config import RaftConfig
 from raft.handlers import SafeSyncObj
 from raft.library import LEADER, now
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.install import SnapshotStore
-from store.log_errors import DiskFull, LogError
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.errors import DiskFull, LogError
+from store.log.hard_state import HardState
+from store.log.watermarks import Watermarks
+from store.snapshots.install import SnapshotStore
 from tests.simdisk import PowerLost
 
 from .addresses import draw_override, peer_address, url
@@ -207,14 +207,14 @@ class Replica:
             self._cut_later(settings.cuts, self.life)
 
     def _install(self) -> None:
-        self._restarting = self._restarting or self.disk.exists(f"{DATA}/{store.install.DECISION_FILE}")
-        if (decision := store.install.finish_install(self.disk, DATA, self._indexes)) is not None:
+        self._restarting = self._restarting or self.disk.exists(f"{DATA}/{store.snapshots.install.DECISION_FILE}")
+        if (decision := store.snapshots.install.finish_install(self.disk, DATA, self._indexes)) is not None:
             self.observer.on_installed(self, decision.base.index)
 
     @property
     def throws_its_log_away(self) -> bool:
         """Whether the next start begins an empty log, whatever is in the one there is."""
-        return self._restarting or f"{DATA}/{store.install.DECISION_FILE}" in self.disk.files(DATA)
+        return self._restarting or f"{DATA}/{store.snapshots.install.DECISION_FILE}" in self.disk.files(DATA)
 
     def _on_decided(self) -> None:
         self.observer.on_decided(self)
@@ -263,7 +263,7 @@ class Replica:
         if not self.alive or not self.has_recovered or self.disk.is_damaged or self._restarting or self.is_put_back:
             return None
         files = self.disk.image()
-        if f"{DATA}/{store.install.DECISION_FILE}" in files or HARD_STATE not in files:
+        if f"{DATA}/{store.snapshots.install.DECISION_FILE}" in files or HARD_STATE not in files:
             return None
         return Image(files, self._indexes.take_image())
 

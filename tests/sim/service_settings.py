@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-import cluster.check_api
-import cluster.check_service
-import cluster.retention_service
-import cluster.session_expiry
-import store.expiry
-import store.pops
-import store.queries
-import store.release
-import store.state_machine
-import store.topics
+import cluster.background.retention_service
+import cluster.groups.session_expiry
+import cluster.transactions.check_api
+import cluster.transactions.check_service
+import store.groups.pops
+import store.messages.topics
+import store.state.expiry
+import store.state.machine
+import store.state.queries
+import store.state.release
 from store.limits import DEFAULT_RETENTION_MS, TRANSACTION_RETENTION_MS
 
 
@@ -53,9 +53,9 @@ class ServiceSettings:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module, name, value in (
-                (store.topics, "DEFAULT_RETENTION_MS", self.own_retention_ms),
-                (store.expiry, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
-                (store.queries, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
+                (store.messages.topics, "DEFAULT_RETENTION_MS", self.own_retention_ms),
+                (store.state.expiry, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
+                (store.state.queries, "TRANSACTION_RETENTION_MS", self.transaction_retention_ms),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             if self.pace is not None:
@@ -87,21 +87,21 @@ class Pace:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module, name, value in (
-                (cluster.check_service, "SCAN_INTERVAL_S", self.scan_interval_s),
-                (cluster.check_service, "LEASE_MS", self.lease_ms),
-                (cluster.check_service, "ORIGIN_SEEN_MS", self.origin_seen_ms),
-                (cluster.check_service, "ORIGIN_GRACE_MS", self.origin_grace_ms),
-                (cluster.check_api, "WEBHOOK_RETRY_MS", self.webhook_retry_ms),
-                (cluster.check_api, "WEBHOOKS_AT_ONCE_MAX", self.webhooks_at_once),
-                (cluster.session_expiry, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
-                (cluster.retention_service, "ROWS_PER_COMMAND", self.rows_per_expiry),
-                (cluster.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
-                (cluster.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),
-                (store.state_machine, "OUTCOMES_REMOVED_MIN", self.outcomes_removed),
-                (store.release, "REPLAYED_KEPT_MS", self.replayed_kept_ms),
-                (store.pops, "POP_ACK_KEPT_MS", self.pop_ack_kept_ms),
-                (store.pops, "POP_ACK_SWEPT_MS", self.pop_ack_swept_ms),
-                (store.pops, "POP_HELD_MAX", self.pop_held_max),
+                (cluster.transactions.check_service, "SCAN_INTERVAL_S", self.scan_interval_s),
+                (cluster.transactions.check_service, "LEASE_MS", self.lease_ms),
+                (cluster.transactions.check_service, "ORIGIN_SEEN_MS", self.origin_seen_ms),
+                (cluster.transactions.check_service, "ORIGIN_GRACE_MS", self.origin_grace_ms),
+                (cluster.transactions.check_api, "WEBHOOK_RETRY_MS", self.webhook_retry_ms),
+                (cluster.transactions.check_api, "WEBHOOKS_AT_ONCE_MAX", self.webhooks_at_once),
+                (cluster.groups.session_expiry, "EXPIRY_INTERVAL_S", self.expiry_interval_s),
+                (cluster.background.retention_service, "ROWS_PER_COMMAND", self.rows_per_expiry),
+                (cluster.background.retention_service, "SWEPT_KEYS_PER_COMMAND", self.keys_per_sweep),
+                (cluster.background.retention_service, "SWEEP_INTERVAL_S", self.sweep_interval_s),
+                (store.state.machine, "OUTCOMES_REMOVED_MIN", self.outcomes_removed),
+                (store.state.release, "REPLAYED_KEPT_MS", self.replayed_kept_ms),
+                (store.groups.pops, "POP_ACK_KEPT_MS", self.pop_ack_kept_ms),
+                (store.groups.pops, "POP_ACK_SWEPT_MS", self.pop_ack_swept_ms),
+                (store.groups.pops, "POP_HELD_MAX", self.pop_held_max),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cluster.config import NodeConfig
+from cluster.process.config import NodeConfig
 from raft.config import PeerAddress
 
 from .addresses import peer_address, url

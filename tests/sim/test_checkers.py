@@ -8,11 +8,11 @@ import pytest
 from crc32c import crc32c
 
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
-from store.command import BatchHeader, ExpireMessages, LeaveGroup, Prepare, Produce, Proposal, encode_entry
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_ENTRY
-from store.retention_results import Expired
+from store.commands.command import BatchHeader, ExpireMessages, LeaveGroup, Prepare, Produce, Proposal, encode_entry
+from store.commands.retention_results import Expired
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY
 from tests.unit.store.replica import Replica
 
 from .checkers import Violation

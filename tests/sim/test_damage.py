@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from store.commit_log import CommitLog
-from store.log_errors import LogCorruption
+from store.log.commit_log import CommitLog
+from store.log.errors import LogCorruption
 
 from .checkers import Violation
 from .checkers.corruption import check_corruption, corruption_case

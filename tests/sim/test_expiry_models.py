@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     ChangeInvisible,
     Decide,
@@ -20,10 +20,10 @@ from store.command import (
     RecordChecks,
     ResumeTransaction,
 )
+from store.commands.pop_results import InvisibleChanged, InvisibleOutcome, Popped, PoppedMessages, PopsExpired
+from store.commands.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed
+from store.commands.retention_results import Expired
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
-from store.pop_results import InvisibleChanged, InvisibleOutcome, Popped, PoppedMessages, PopsExpired
-from store.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed
-from store.retention_results import Expired
 
 from .checkers import Violation
 from .checkers.group_model import GroupModel

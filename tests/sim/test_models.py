@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     CommitOffsets,
     Decide,
@@ -22,14 +22,7 @@ from store.command import (
     ResetOffsets,
     ResumeTransaction,
 )
-from store.errors import (
-    MEMBER_NOT_FOUND,
-    STALE_GENERATION,
-    TRANSACTION_CONFLICT,
-    TRANSACTIONS_REJECTED,
-    Refused,
-)
-from store.results import (
+from store.commands.results import (
     AssignedQueue,
     ChecksRecorded,
     DeadLetterReplayed,
@@ -49,6 +42,13 @@ from store.results import (
     Resumed,
     Settings,
     SettingsPut,
+)
+from store.errors import (
+    MEMBER_NOT_FOUND,
+    STALE_GENERATION,
+    TRANSACTION_CONFLICT,
+    TRANSACTIONS_REJECTED,
+    Refused,
 )
 
 from .checkers import Violation

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from store.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, ResetOffsets
-from store.command import QueueOffset as At
-from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
-from store.pop_results import (
+from store.commands.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, ResetOffsets
+from store.commands.command import QueueOffset as At
+from store.commands.pop_results import (
     AckOutcome,
     GroupDeleted,
     InvisibleChanged,
@@ -16,7 +15,8 @@ from store.pop_results import (
     PopsAcked,
     PopsExpired,
 )
-from store.results import Joined, OffsetsReset
+from store.commands.results import Joined, OffsetsReset
+from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
 
 from .checkers import Violation
 from .checkers.group_model import GroupModel, KnownGroup

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from store.commit_log import CommitLog
+from store.log.commit_log import CommitLog
 
 from . import plan
 from .disk import SYNC_US_MAX, TimedDisk

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
-from cluster.webhooks import WebhookReply
+from cluster.transactions.webhooks import WebhookReply
 
 from .network import LinkProfile
 from .world import World

@@ -19,7 +19,7 @@ import msgspec
 from crc32c import crc32c
 
 from raft.membership import Configuration, Member, encode_configuration
-from store.command import (
+from store.commands.command import (
     AckPopped,
     CancelScheduled,
     ChangeInvisible,
@@ -58,10 +58,10 @@ from store.command import (
 )
 from store.errors import Refused
 from store.features import FEATURES
-from store.index import Index
+from store.index.index import Index
 from store.limits import TRANSACTION_RETENTION_MS
-from store.record import HEADER_BYTES, KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry, encode_header, parse_header
-from store.state_machine import StateMachine
+from store.log.record import HEADER_BYTES, KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry, encode_header, parse_header
+from store.state.machine import StateMachine
 from tests.unit.store.replica import header, prepare, produce
 from tests.versions.releases import frozen_level
 from tests.versions.schema import GOLDEN

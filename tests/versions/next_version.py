@@ -51,12 +51,12 @@ def _wider(kind: Any, field: str, hint: type, default: object) -> Any:
 
 
 def _extend_commands() -> tuple[Any, Any]:
-    import store.command as command
-    import store.results as results
+    import store.commands.command as command
+    import store.commands.results as results
 
     wider = _wider(command.Produce, "origin", str, "")
     remark: Any = msgspec.defstruct(
-        "Remark", [("text", str)], bases=(command._Command,), module="store.command", frozen=True, tag=250
+        "Remark", [("text", str)], bases=(command._Command,), module="store.commands.command", frozen=True, tag=250
     )
     known = [wider if kind.__name__ == "Produce" else kind for kind in get_args(command.Command)]
     union: Any = Union[tuple([*known, remark])]  # noqa: UP007 - made while it runs
@@ -71,7 +71,12 @@ def _extend_commands() -> tuple[Any, Any]:
     command._decoder = msgspec.msgpack.Decoder(header)
     _wider(results.Produced, "weight", int, 0)
     remarked: Any = msgspec.defstruct(
-        "Remarked", [("text", str)], module="store.results", array_like=True, forbid_unknown_fields=True, frozen=True
+        "Remarked",
+        [("text", str)],
+        module="store.commands.results",
+        array_like=True,
+        forbid_unknown_fields=True,
+        frozen=True,
     )
     return remark, remarked
 
@@ -85,7 +90,7 @@ def _extend_messages() -> None:
 
 
 def _extend_state_machine(remark: Any, remarked: Any) -> None:
-    from store.state_machine import StateMachine
+    from store.state.machine import StateMachine
 
     begin = StateMachine.__init__
 
@@ -100,11 +105,11 @@ def _extend_broker(remark: Any, level: int) -> None:
     """`POST /v1/remarks`, and produces that say where they come from, once the level allows it."""
     from aiohttp import web
 
-    from cluster.core import Core
-    from cluster.responses import HealthView
-    from cluster.routes import WRITE_ERRORS, Route, json_of
-    from cluster.services import Services
-    from store.command import Produce
+    from cluster.application import Services
+    from cluster.core.core import Core
+    from cluster.http.responses import HealthView
+    from cluster.http.routes import WRITE_ERRORS, Route, json_of
+    from store.commands.command import Produce
 
     propose, routes = Core.propose, Services._routes
 
@@ -134,9 +139,9 @@ def _make(mistake: str) -> None:
             import raft.proposals
 
             raft.proposals.require_enabled = lambda command, level: None
-            _encode_as_is("store.command")
+            _encode_as_is("store.commands.command")
         case "encodes-above-the-level":
-            _encode_as_is("store.command")
+            _encode_as_is("store.commands.command")
         case "sends-above-the-level":
             _encode_as_is("raft.messages")
         case _:

@@ -30,18 +30,26 @@ from tests.versions.releases import frozen_level
 GOLDEN: Final = Path(__file__).with_name("golden")
 FORMATS: Final = ("MAGIC", "VERSION", "FORMAT", "PROTOCOL", "FILE_BYTES", "KINDS", "FILE_NAME", "DECISION_FILE")
 REPLAY_RULES: Final = {
-    "store.command": ("IRREVERSIBLE",),
-    "store.dedupe": ("EXPIRED_RECORDS_PER_ENTRY",),
-    "store.expiry": ("OUTCOMES_REMOVED_MIN",),
-    "store.given_back": ("REPLAYED",),
-    "store.group_history": ("PASSES_SHOWN_MAX",),
+    "store.commands.command": ("IRREVERSIBLE",),
+    "store.messages.dedupe": ("EXPIRED_RECORDS_PER_ENTRY",),
+    "store.state.expiry": ("OUTCOMES_REMOVED_MIN",),
+    "store.groups.given_back": ("REPLAYED",),
+    "store.groups.history": ("PASSES_SHOWN_MAX",),
     "store.limits": tuple(name for name in vars(store.limits) if name.isupper()),
-    "store.log_references": ("LOG_RANGE_BYTES",),
-    "store.message_index": ("KEY_HASH_BYTES",),
-    "store.op_messages": ("DONE_TAG",),
-    "store.pops": ("TIMED_OUT",),
-    "store.state_machine": ("HASH_BYTES",),
-    "store.topics": ("SYSTEM_TOPICS", "RETRY_PREFIX", "DLQ_PREFIX", "FIRST_TOPIC_ID", "_PLAIN", "_DELAYED", "_HALF"),
+    "store.messages.log_references": ("LOG_RANGE_BYTES",),
+    "store.messages.message_index": ("KEY_HASH_BYTES",),
+    "store.transactions.op_messages": ("DONE_TAG",),
+    "store.groups.pops": ("TIMED_OUT",),
+    "store.state.machine": ("HASH_BYTES",),
+    "store.messages.topics": (
+        "SYSTEM_TOPICS",
+        "RETRY_PREFIX",
+        "DLQ_PREFIX",
+        "FIRST_TOPIC_ID",
+        "_PLAIN",
+        "_DELAYED",
+        "_HALF",
+    ),
 }
 """Constants that decide what an old log replays to."""
 NOT_SENT: Final = frozenset({"store.version", "store.features", "raft.library.VERSION"})
@@ -124,7 +132,7 @@ def _is_format(module: ModuleType, name: str, value: object) -> bool:
     lines = Path(module.__file__ or "").read_text().splitlines()
     if not any(line.startswith((f"{name} ", f"{name}:")) for line in lines):
         return False
-    if isinstance(value, struct.Struct) or (module.__name__ == "store.keys" and isinstance(value, bytes)):
+    if isinstance(value, struct.Struct) or (module.__name__ == "store.index.keys" and isinstance(value, bytes)):
         return True
     return name.lstrip("_") in FORMATS or name in ("KIND_ENTRY", "KIND_NOOP", "KIND_CONFIG")
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.exit_codes import ExitCode
+from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
 from store.features import FEATURES
 from store.version import VERSION

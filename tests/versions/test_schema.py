@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 import keelmq.version
-import store.command
-import store.expiry
-import store.pops
-import store.timers
-import store.topics
+import store.commands.command
+import store.groups.pops
+import store.messages.timers
+import store.messages.topics
+import store.state.expiry
 from raft.messages import Vitals
-from store.command import Command, PutTopic
+from store.commands.command import Command, PutTopic
 from store.features import FEATURES, LEVELS, FeatureLevel
 from store.version import VERSION
 from tests.versions import golden_log, releases, schema
@@ -78,18 +78,18 @@ def test_nothing_takes_more_elements_than_it_knows() -> None:
 
 def test_a_field_without_a_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = msgspec.defstruct(
-        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.command", frozen=True, tag=1
+        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.command", frozen=True, tag=1
     )
-    monkeypatch.setattr(store.command, "PutTopic", wider)
+    monkeypatch.setattr(store.commands.command, "PutTopic", wider)
     assert schema.description(1) != schema.golden_file(1).read_text()
 
 
 @pytest.mark.usefixtures("_own_table")
 def test_a_field_with_a_level_leaves_those_before_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = msgspec.defstruct(
-        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.command", frozen=True, tag=1
+        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.command", frozen=True, tag=1
     )
-    monkeypatch.setattr(store.command, "PutTopic", wider)
+    monkeypatch.setattr(store.commands.command, "PutTopic", wider)
     FEATURES.set_levels([*LEVELS, FeatureLevel(len(LEVELS) + 1, "9.0", frozenset({"PutTopic.owner"}))], 1, "9.0")
     assert schema.description(1) == schema.golden_file(1).read_text()
     assert schema.description(len(LEVELS) + 1) != schema.description(1)
@@ -104,10 +104,10 @@ def test_a_message_without_a_level_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("module", "name", "value"),
     [
-        (store.pops, "POP_MESSAGES_MAX", 2),
-        (store.timers, "DELAY_MAX_MS", 1_000),
-        (store.expiry, "TRANSACTION_RETENTION_MS", 1_000),
-        (store.topics, "DEFAULT_QUEUES", 5),
+        (store.groups.pops, "POP_MESSAGES_MAX", 2),
+        (store.messages.timers, "DELAY_MAX_MS", 1_000),
+        (store.state.expiry, "TRANSACTION_RETENTION_MS", 1_000),
+        (store.messages.topics, "DEFAULT_QUEUES", 5),
     ],
 )
 def test_a_constant_that_apply_goes_by_cannot_change_unnoticed(
@@ -121,7 +121,7 @@ def test_a_constant_that_apply_goes_by_cannot_change_unnoticed(
 
 
 def test_a_command_carried_out_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.state_machine.IRREVERSIBLE", ())
+    monkeypatch.setattr("store.state.machine.IRREVERSIBLE", ())
     assert "clock_in_doubt" in golden_log.first_difference(1)
 
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from cluster.compression import unpack
-from store.command import batches_of, decode_entry
-from store.disk import PosixDisk
-from store.dump import verify_log
-from store.record import KIND_ENTRY
-from store.scan import scan_records
-from store.segment import SEGMENT_SUFFIX, start_of
+from cluster.messages.compression import unpack
+from store.commands.command import batches_of, decode_entry
+from store.log.disk import PosixDisk
+from store.log.dump import verify_log
+from store.log.record import KIND_ENTRY
+from store.log.scan import scan_records
+from store.log.segment import SEGMENT_SUFFIX, start_of
 from tests.chaos.ledger import Book, Outcome
 from tests.chaos.message import name_of, number_in, number_of, sequence_of, worker_of
 from tests.chaos.violations import Kind, Violations

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from store.index import Index
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.state.machine import StateMachine
 from tests.chaos.reads import TopicQueue
 
 

@@ -12,9 +12,9 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from cluster.exit_codes import ExitCode
-from store.disk import PosixDisk
-from store.hard_state import HardState
+from cluster.process.exit_codes import ExitCode
+from store.log.disk import PosixDisk
+from store.log.hard_state import HardState
 from tests.chaos.cluster import DISK_BYTES, EXITS_WHEN_FULL, ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind, follower_or_any, joined, leader_or_any
 from tests.chaos.node import die_with_parent

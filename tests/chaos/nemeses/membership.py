@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from keelmq.admin import Admin
-from keelmq.connection import Connection
 from keelmq.errors import KeelMQError
+from keelmq.transport.connection import Connection
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.nemeses.disk import disks_behind
 from tests.chaos.nemeses.fault import FaultKind, follower_or_any, joined, leader_or_any

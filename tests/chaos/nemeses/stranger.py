@@ -25,7 +25,7 @@ from raft.messages import (
     encode,
     make_append,
 )
-from store.record import KIND_CONFIG, KIND_ENTRY, Entry
+from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind
 from tests.chaos.node import ChaosNode

@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 
 import keelmq
-from keelmq.batch import decode_block
+from keelmq.blocks.batch import decode_block
 from keelmq.errors import Closed
 from keelmq.wire import MSGPACK, PullResponse, decode
 from tests.chaos.progress import GroupProgress

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 import keelmq
-from keelmq.batch import decode_block
+from keelmq.blocks.batch import decode_block
 from keelmq.wire import MSGPACK, PullResponse, decode
 from tests.chaos.checkers.expiring import ExpiringQueues, Kept, Pulled
 from tests.chaos.message import number_in

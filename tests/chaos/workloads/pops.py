@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 import keelmq
+from keelmq.consuming.pop_calls import PopCalls, PoppedMessage
+from keelmq.consuming.selection import EVERYTHING
 from keelmq.errors import Closed, Conflict, Unavailable
-from keelmq.http1 import HttpResponse
-from keelmq.pop_calls import PopCalls, PoppedMessage
-from keelmq.selection import EVERYTHING
+from keelmq.transport.http1 import HttpResponse
 from tests.chaos.checkers.held_messages import HeldMessages
 from tests.chaos.message import name_of, number_in
 from tests.chaos.violations import Kind

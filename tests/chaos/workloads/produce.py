@@ -5,7 +5,7 @@ from collections import deque
 from typing import Final
 
 import keelmq
-from keelmq.routing import queue_for_key
+from keelmq.producing.routing import queue_for_key
 from store.limits import DEDUPE_WINDOW_MS
 from tests.chaos.ledger import Place, WorkerLedger
 from tests.chaos.message import body_of, name_of, number_of

@@ -3,7 +3,7 @@
 The harness must notice.
 """
 
-from store.state_machine import StateMachine
+from store.state.machine import StateMachine
 
 
 def flush(self: StateMachine) -> int:

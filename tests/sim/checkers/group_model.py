@@ -8,11 +8,11 @@ processed.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from store.command import CommitOffsets, GiveBack, JoinGroup, LeaveGroup, PutGroup, ResetOffsets
+from store.commands.command import CommitOffsets, GiveBack, JoinGroup, LeaveGroup, PutGroup, ResetOffsets
+from store.commands.results import GroupPut, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
 from store.errors import GROUP_HAS_MEMBERS, GROUP_NOT_FOUND, MEMBER_NOT_FOUND, STALE_GENERATION, Refused
-from store.results import GroupPut, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
-from store.state_machine import StateMachine
-from store.topics import RETRY_PREFIX
+from store.messages.topics import RETRY_PREFIX
+from store.state.machine import StateMachine
 
 from .retention import Retention
 from .violation import Violation

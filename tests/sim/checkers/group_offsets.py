@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from store.state_machine import StateMachine
+from store.state.machine import StateMachine
 
 from .violation import Violation
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.command import (
+from store.commands.command import (
     IRREVERSIBLE,
     AckPopped,
     ChangeInvisible,
@@ -29,12 +29,12 @@ from store.command import (
     ResumeTransaction,
     decode_entry,
 )
+from store.commands.pop_results import GroupDeleted
+from store.commands.results import OffsetsCommitted, OffsetsReset, Result, TopicPut
 from store.errors import Refused
-from store.pop_results import GroupDeleted
-from store.record import KIND_ENTRY, Entry
-from store.results import OffsetsCommitted, OffsetsReset, Result, TopicPut
-from store.state_machine import StateMachine
-from store.topics import RETRY_PREFIX
+from store.log.record import KIND_ENTRY, Entry
+from store.messages.topics import RETRY_PREFIX
+from store.state.machine import StateMachine
 
 from .group_model import GroupModel
 from .offset_reads import OffsetReads

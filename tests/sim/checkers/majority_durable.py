@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from store.command import Command, Prepare, Produce, decode_entry
+from store.commands.command import Command, Prepare, Produce, decode_entry
 
 from .durable_log import DurableLog
 from .membership import Members

@@ -10,12 +10,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from store.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, PutGroup, ResetOffsets
+from store.commands.command import (
+    AckPopped,
+    ChangeInvisible,
+    DeleteGroup,
+    ExpirePopped,
+    Pop,
+    PopHandle,
+    PutGroup,
+    ResetOffsets,
+)
+from store.commands.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
+from store.commands.results import GroupPut, Joined, OffsetsReset
 from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
-from store.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
-from store.results import GroupPut, Joined, OffsetsReset
-from store.state_machine import StateMachine
-from store.topics import DLQ_PREFIX, RETRY_PREFIX
+from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX
+from store.state.machine import StateMachine
 
 from .group_model import GroupModel, KnownGroup, Place
 from .retention import Retention

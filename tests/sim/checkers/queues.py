@@ -6,9 +6,9 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from store.commit_log import CommitLog
-from store.results import Row
-from store.state_machine import StateMachine
+from store.commands.results import Row
+from store.log.commit_log import CommitLog
+from store.state.machine import StateMachine
 
 from .violation import Violation
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.command import GiveBack, PutGroup, ReplayDeadLetters
+from store.commands.command import GiveBack, PutGroup, ReplayDeadLetters
+from store.commands.results import DeadLettersReplayed, GroupPut, MessagesGivenBack, Row
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
 from store.limits import RETRY_MAX_ATTEMPTS
-from store.results import DeadLettersReplayed, GroupPut, MessagesGivenBack, Row
-from store.state_machine import StateMachine
-from store.topics import DLQ_PREFIX, RETRY_PREFIX
+from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX
+from store.state.machine import StateMachine
 
 from .group_model import GroupModel, Place
 from .retention import Retention

@@ -7,14 +7,14 @@ cluster nothing of the kind is left, so that nothing holds the log for ever.
 
 from collections.abc import Iterator
 
-from store.command import ReleaseMessages
-from store.index import Index
+from store.commands.command import ReleaseMessages
+from store.commands.results import Row
+from store.commands.retention_results import Released
+from store.index.index import Index
 from store.limits import REPLAYED_KEPT_MS
-from store.log_references import Holder
-from store.results import Row
-from store.retention_results import Released
-from store.state_machine import StateMachine
-from store.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, group_of
+from store.messages.log_references import Holder
+from store.messages.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, group_of
+from store.state.machine import StateMachine
 from tests.unit.store.references import pointers
 
 from .group_model import GroupModel, KnownGroup

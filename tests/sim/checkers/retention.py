@@ -7,14 +7,14 @@ in the log is found by looking at everything, and the log is needed from there o
 
 from collections import deque
 
-from store import keys
-from store.command import ExpireMessages
-from store.index import Index
+from store.commands.command import ExpireMessages
+from store.commands.pop_results import GroupDeleted
+from store.commands.results import Row, TopicPut
+from store.commands.retention_results import Expired, ExpiredQueue
+from store.index import keys
+from store.index.index import Index
 from store.limits import DEFAULT_RETENTION_MS
-from store.pop_results import GroupDeleted
-from store.results import Row, TopicPut
-from store.retention_results import Expired, ExpiredQueue
-from store.state_machine import StateMachine
+from store.state.machine import StateMachine
 from tests.unit.store.references import counted, pointers
 
 from .violation import Violation

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from store.command import Command, LeaveGroup
-from store.results import GroupView
+from store.commands.command import Command, LeaveGroup
+from store.commands.results import GroupView
 
 from .violation import Violation
 

@@ -10,12 +10,20 @@ before; an undecided transaction never is. One that is prepared after that is an
 from collections import Counter
 from dataclasses import dataclass, field
 
-from store.command import Decide, Discard, ExpireMessages, Prepare, PutSettings, RecordChecks, ResumeTransaction
+from store.commands.command import (
+    Decide,
+    Discard,
+    ExpireMessages,
+    Prepare,
+    PutSettings,
+    RecordChecks,
+    ResumeTransaction,
+)
+from store.commands.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed, SettingsPut
+from store.commands.retention_results import Expired
 from store.errors import TRANSACTIONS_REJECTED, Refused
 from store.limits import TRANSACTION_RETENTION_MS
-from store.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed, SettingsPut
-from store.retention_results import Expired
-from store.state_machine import StateMachine
+from store.state.machine import StateMachine
 
 from .violation import Violation
 

@@ -3,15 +3,15 @@
 from typing import Any
 
 from raft.clock import ReplicatedClock
-from store.block_location import BlockLocation
-from store.command import DecodedEntry
+from store.commands.command import DecodedEntry
+from store.commands.results import Result
 from store.errors import Refused
-from store.index import Index
-from store.placement import At
-from store.queues import Queues
-from store.results import Result
-from store.state_machine import StateMachine
-from store.topics import Topic, Topics
+from store.index.index import Index
+from store.messages.block_location import BlockLocation
+from store.messages.placement import At
+from store.messages.queues import Queues
+from store.messages.topics import Topic, Topics
+from store.state.machine import StateMachine
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 

@@ -1,8 +1,8 @@
 """Which time it is, and what is done in doubt of it, broken."""
 
 import raft.clock_agreement
-import store.state_machine
-from cluster.core import Core
+import store.state.machine
+from cluster.core.core import Core
 from raft.clock import ReplicatedClock
 from raft.clock_agreement import Agreement, ClockAgreement, agreement
 from tests.sim.variant import Swap, mutant
@@ -56,6 +56,6 @@ MUTANTS = (
     mutant(
         20,
         Swap(Core, "clock_is_sure", does_in_doubt_what_cannot_be_undone),
-        Swap(store.state_machine, "IRREVERSIBLE", ()),
+        Swap(store.state.machine, "IRREVERSIBLE", ()),
     ),
 )

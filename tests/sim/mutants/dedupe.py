@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from store import keys
-from store.dedupe import DedupeWindow, SeenBatch, SeenMessage
-from store.index import Index
+from store.index import keys
+from store.index.index import Index
+from store.messages.dedupe import DedupeWindow, SeenBatch, SeenMessage
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 

@@ -6,9 +6,9 @@ import raft.node
 from raft.gate import DurabilityGate
 from raft.handlers import SafeSyncObj
 from raft.proposals import ProposalQueue
-from store.commit_log import CommitLog
-from store.log_errors import LogFailed
-from store.record import Entry
+from store.log.commit_log import CommitLog
+from store.log.errors import LogFailed
+from store.log.record import Entry
 from tests.sim.variant import Swap, mutant
 
 

@@ -8,7 +8,7 @@ from raft.knowledge import Knowledge
 from raft.library import CANDIDATE, LEADER
 from raft.messages import PreVote, RequestVote, VoteReply
 from raft.rejoin import Rejoin
-from store.hard_state import HardState
+from store.log.hard_state import HardState
 from tests.sim.variant import Swap, Variant, mutant
 
 

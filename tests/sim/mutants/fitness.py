@@ -1,6 +1,6 @@
 """Who should lead, broken."""
 
-from cluster.leadership_guard import LeadershipGuard
+from cluster.health.leadership_guard import LeadershipGuard
 from raft.leadership import Leadership
 from tests.sim.variant import Swap, mutant
 

@@ -1,13 +1,13 @@
 """Consumer groups and their offsets, broken."""
 
-import store.groups
-from store import keys
-from store.command import CommitOffsets
+import store.groups.groups
+from store.commands.command import CommitOffsets
+from store.commands.results import OffsetsCommitted
 from store.errors import Refused
-from store.group_record import Group, Member
-from store.groups import Groups, _require_member
-from store.placement import At
-from store.results import OffsetsCommitted
+from store.groups.groups import Groups, _require_member
+from store.groups.record import Group, Member
+from store.index import keys
+from store.messages.placement import At
 from tests.sim.variant import Swap, mutant
 
 _commit, _store = Groups.commit, Groups._store
@@ -55,7 +55,7 @@ def forgets_offsets_at_a_restart(groups: Groups, group: Group, changes: object) 
 MUTANTS = (
     mutant(7, Swap(Groups, "commit", lets_offsets_move_back)),
     mutant(11, Swap(Groups, "commit", refuses_a_commit_and_keeps_it)),
-    mutant(7, Swap(store.groups, "_fenced_member", accepts_a_stale_generation)),
+    mutant(7, Swap(store.groups.groups, "_fenced_member", accepts_a_stale_generation)),
     mutant(8, Swap(Groups, "_store", forgets_members_at_a_restart)),
     mutant(7, Swap(Groups, "_set_offsets", forgets_offsets_at_a_restart)),
 )

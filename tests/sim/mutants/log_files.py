@@ -3,14 +3,14 @@
 from typing import Any
 from unittest import mock
 
-import store.commit_log
-from store import segment_files
-from store.commit_log import CommitLog, _Synced, _Written
-from store.disk import Disk, File, create_file
-from store.hard_state import HardState
-from store.segment import Segment
-from store.segments import SegmentSet
-from store.synced_mark import SyncedMark
+import store.log.commit_log
+from store.log import segment_files
+from store.log.commit_log import CommitLog, _Synced, _Written
+from store.log.disk import Disk, File, create_file
+from store.log.hard_state import HardState
+from store.log.segment import Segment
+from store.log.segments import SegmentSet
+from store.log.synced_mark import SyncedMark
 from tests.sim.variant import Swap, mutant
 
 
@@ -117,9 +117,9 @@ def acts_on_a_rename_that_may_vanish(state: HardState) -> tuple[int, int | None,
 
 
 MUTANTS = (
-    mutant(2, Swap(store.commit_log, "publish_segment", begins_segment_without_directory_sync)),
-    mutant(2, Swap(store.commit_log, "seal_active", seals_without_sync)),
-    mutant(2, Swap(store.commit_log, "cut_log", cuts_without_sync)),
+    mutant(2, Swap(store.log.commit_log, "publish_segment", begins_segment_without_directory_sync)),
+    mutant(2, Swap(store.log.commit_log, "seal_active", seals_without_sync)),
+    mutant(2, Swap(store.log.commit_log, "cut_log", cuts_without_sync)),
     mutant(10, Swap(CommitLog, "truncate_from", cuts_without_lowering_the_mark), rare=True),
     mutant(2, Swap(CommitLog, "_synced", counts_a_sync_across_a_cut)),
     mutant(2, Swap(CommitLog, "_replace_sync_file", goes_on_syncing_the_old_segment)),

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-import cluster.core
+import cluster.core.core
 import raft.membership
 import raft.node
-from cluster.core import Core
+from cluster.core.core import Core
 from raft.config import AddressOverride, PeerAddress
 from raft.handlers import OnOutcome, SafeSyncObj
 from raft.library import LEADER
 from raft.membership import Configuration, InForce, Member, Membership, encode_configuration, recovered
-from store.record import KIND_CONFIG
+from store.log.record import KIND_CONFIG
 from tests.sim.variant import Swap, Variant, mutant
 
 ANY_INDEX = 1 << 62
@@ -149,7 +149,7 @@ def _handlers(part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Varia
 
 MUTANTS = (
     _handlers(ChangesTwoAtOnce),
-    _handlers(ChangesBeforeItHasCommitted, Swap(cluster.core.Core, "is_leader", _leads), rare=True),
+    _handlers(ChangesBeforeItHasCommitted, Swap(cluster.core.core.Core, "is_leader", _leads), rare=True),
     _handlers(ChangesWhenCommitted),
     _handlers(LearnersCount, Swap(Configuration, "voters", property(_all_of))),
     _handlers(LearnersStand),

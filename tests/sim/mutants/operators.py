@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.core import Core
+from cluster.core.core import Core
 from raft.proposals import Applied
-from store.command import Decide, Prepare, Proposal, ResumeTransaction
+from store.commands.command import Decide, Prepare, Proposal, ResumeTransaction
+from store.commands.results import Decided, Prepared, Resumed, Settings
 from store.errors import TRANSACTIONS_REJECTED, Refused
-from store.placement import At
-from store.results import Decided, Prepared, Resumed, Settings
-from store.settings import ClusterSettings
-from store.transaction_table import DISCARDED, PREPARED, TransactionRecord, TransactionTable
-from store.transactions import Transactions
+from store.messages.placement import At
+from store.transactions.settings import ClusterSettings
+from store.transactions.table import DISCARDED, PREPARED, TransactionRecord, TransactionTable
+from store.transactions.transactions import Transactions
 from tests.sim.variant import Swap, mutant
 
 _prepare, _decide, _resume = Transactions.prepare, Transactions.decide, Transactions.resume

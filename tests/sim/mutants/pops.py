@@ -4,17 +4,17 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from store.command import AckPopped, ExpirePopped, GivenBack, PopPick
-from store.given_back import GivingGroup, Mark
-from store.group_record import Group
-from store.groups import Groups
-from store.index import Index
-from store.leases import Lease, LeaseKey, Leases
-from store.placement import At
-from store.pop_results import PopsAcked, PopsExpired
-from store.pops import Pops, _Taken
-from store.redelivery import Redeliveries
-from store.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
+from store.commands.command import AckPopped, ExpirePopped, GivenBack, PopPick
+from store.commands.pop_results import PopsAcked, PopsExpired
+from store.groups.given_back import GivingGroup, Mark
+from store.groups.groups import Groups
+from store.groups.leases import Lease, LeaseKey, Leases
+from store.groups.pops import Pops, _Taken
+from store.groups.record import Group
+from store.groups.redelivery import Redeliveries
+from store.index.index import Index
+from store.messages.placement import At
+from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
 from tests.sim.variant import Swap, mutant
 
 _popped, _due, _find, _give_back_popped = Groups.popped, Leases.due, Leases.find, Redeliveries.give_back_popped

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
-import store.commit_log
-import store.recovery
-from store.disk import Disk, File
-from store.log_errors import LogCorruption
-from store.record import HEADER_BYTES, Header, parse_header
-from store.recovery import Recovered, RecoveryCase, _Known, _Tail, recover
-from store.scan import later_headers, scan_records
+import store.log.commit_log
+import store.log.recovery
+from store.log.disk import Disk, File
+from store.log.errors import LogCorruption
+from store.log.record import HEADER_BYTES, Header, parse_header
+from store.log.recovery import Recovered, RecoveryCase, _Known, _Tail, recover
+from store.log.scan import later_headers, scan_records
 from tests.sim.variant import Swap, mutant
 
 from .log_files import CarelessDisk
 
-_classify, _settle = store.recovery._classify, store.recovery._settle
+_classify, _settle = store.log.recovery._classify, store.log.recovery._settle
 
 
 def takes_a_torn_tail_for_damage(tail: _Tail, known: _Known) -> RecoveryCase:
@@ -72,11 +72,11 @@ def uses_a_name_that_may_vanish(disk: Disk, *arguments: Any) -> Recovered:
 
 
 MUTANTS = (
-    mutant(10, Swap(store.recovery, "_classify", takes_a_torn_tail_for_damage), rare=True),
-    mutant(2, Swap(store.recovery, "_settle", believes_the_page_cache), rare=True),
-    mutant(2, Swap(store.recovery, "_settle", opens_without_sync)),
-    mutant(10, Swap(store.recovery, "_settle", leaves_what_follows_a_torn_record), rare=True),
-    mutant(10, Swap(store.recovery, "scan_records", believes_headers), rare=True),
-    mutant(10, Swap(store.recovery, "scan_records", goes_on_behind_a_hole)),
-    mutant(2, Swap(store.commit_log, "recover", uses_a_name_that_may_vanish)),
+    mutant(10, Swap(store.log.recovery, "_classify", takes_a_torn_tail_for_damage), rare=True),
+    mutant(2, Swap(store.log.recovery, "_settle", believes_the_page_cache), rare=True),
+    mutant(2, Swap(store.log.recovery, "_settle", opens_without_sync)),
+    mutant(10, Swap(store.log.recovery, "_settle", leaves_what_follows_a_torn_record), rare=True),
+    mutant(10, Swap(store.log.recovery, "scan_records", believes_headers), rare=True),
+    mutant(10, Swap(store.log.recovery, "scan_records", goes_on_behind_a_hole)),
+    mutant(2, Swap(store.log.commit_log, "recover", uses_a_name_that_may_vanish)),
 )

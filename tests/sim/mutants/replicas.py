@@ -6,14 +6,15 @@ import msgspec
 from crc32c import crc32c
 
 import raft.node
-import store.commit_log
+import store.log.commit_log
 from raft.handlers import SafeSyncObj
 from raft.messages import Append
-from store import keys, segment_files
-from store.commit_log import CommitLog
-from store.index import Index
-from store.record import KIND_ENTRY
-from store.segments import SegmentSet
+from store.index import keys
+from store.index.index import Index
+from store.log import segment_files
+from store.log.commit_log import CommitLog
+from store.log.record import KIND_ENTRY
+from store.log.segments import SegmentSet
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
@@ -81,6 +82,6 @@ class SendsOtherBytes(SafeSyncObj):
 MUTANTS = (
     mutant(22, Swap(Index, "put", flips_a_bit_in_apply)),
     mutant(22, Swap(CommitLog, "append", flips_a_bit_before_it_appends)),
-    mutant(22, Swap(store.commit_log, "seal_active", flips_a_bit_of_a_sealed_segment)),
+    mutant(22, Swap(store.log.commit_log, "seal_active", flips_a_bit_of_a_sealed_segment)),
     mutant(22, Swap(raft.node, "SafeSyncObj", SendsOtherBytes)),
 )

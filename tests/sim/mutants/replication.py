@@ -11,7 +11,7 @@ from raft.handlers import APPLY_BYTES, SafeSyncObj
 from raft.journal import Journal
 from raft.library import LEADER
 from raft.messages import Append, AppendEntries, AppendReply
-from store.record import Entry
+from store.log.record import Entry
 from tests.sim.variant import Swap, Variant, mutant
 
 ANY_INDEX = 1 << 62

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from store import keys
-from store.command import BatchHeader
-from store.commit_log import CommitLog
-from store.group_queries import GroupQueries
+from store.commands.command import BatchHeader
+from store.groups.queries import GroupQueries
+from store.index import keys
 from store.limits import RETENTION_FOREVER_MS
-from store.log_base import LogBase
-from store.log_references import Holder, LogReferences
-from store.release import MayGo, Releases
-from store.segment_files import remove_segments
-from store.state_machine import StateMachine
-from store.topics import Topic, Topics
-from store.transaction_table import PREPARED, TransactionRecord, TransactionTable
+from store.log.base import LogBase
+from store.log.commit_log import CommitLog
+from store.log.segment_files import remove_segments
+from store.messages.log_references import Holder, LogReferences
+from store.messages.topics import Topic, Topics
+from store.state.machine import StateMachine
+from store.state.release import MayGo, Releases
+from store.transactions.table import PREPARED, TransactionRecord, TransactionTable
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 

@@ -3,17 +3,17 @@
 import msgspec
 from aiohttp import web
 
-import store.redelivery
-from cluster.api import json_response
-from cluster.group_lists import GroupLists, GroupOffsetsView
+import store.groups.redelivery
+from cluster.groups.lists import GroupLists, GroupOffsetsView
+from cluster.http.app import json_response
 from cluster.limits import LIST_MAX
-from store.command import GiveBack, GivenBack
-from store.given_back import GivenBackMarks, GivingGroup, Mark
-from store.groups import Groups
-from store.results import Attempt, Redelivery, Row
+from store.commands.command import GiveBack, GivenBack
+from store.commands.results import Attempt, Redelivery, Row
+from store.groups.given_back import GivenBackMarks, GivingGroup, Mark
+from store.groups.groups import Groups
 from tests.sim.variant import Swap, mutant
 
-_give_back, _redelivery = Groups.give_back, store.redelivery._redelivery
+_give_back, _redelivery = Groups.give_back, store.groups.redelivery._redelivery
 
 
 def gives_back_without_end(groups: Groups, command: GiveBack) -> GivingGroup:
@@ -50,7 +50,7 @@ async def tells_what_any_node_knows_of_offsets(lists: GroupLists, request: web.R
 MUTANTS = (
     mutant(27, Swap(Groups, "give_back", gives_back_without_end)),
     mutant(27, Swap(Groups, "give_back", kills_one_attempt_early)),
-    mutant(27, Swap(store.redelivery, "_redelivery", counts_no_attempts)),
+    mutant(27, Swap(store.groups.redelivery, "_redelivery", counts_no_attempts)),
     mutant(27, Swap(GivenBackMarks, "get", gives_back_what_was_given_back)),
     mutant(7, Swap(GroupLists, "offsets", tells_what_any_node_knows_of_offsets)),
 )

@@ -6,19 +6,19 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import store.groups
-from cluster.check_service import CheckService
-from cluster.core import Core
-from cluster.sessions import Session, Sessions
+import store.groups.groups
+from cluster.core.core import Core
+from cluster.groups.sessions import Session, Sessions
+from cluster.transactions.check_service import CheckService
 from raft.proposals import Applied
-from store.assignment import TopicQueue, assign
-from store.command import Command, CommitOffsets, Decide, RecordChecks
-from store.group_record import Group
-from store.groups import Groups
-from store.placement import At
-from store.results import ChecksRecorded, Decided, DueCheck, OffsetsCommitted
-from store.transaction_table import TransactionTable
-from store.transactions import Transactions
+from store.commands.command import Command, CommitOffsets, Decide, RecordChecks
+from store.commands.results import ChecksRecorded, Decided, DueCheck, OffsetsCommitted
+from store.groups.assignment import TopicQueue, assign
+from store.groups.groups import Groups
+from store.groups.record import Group
+from store.messages.placement import At
+from store.transactions.table import TransactionTable
+from store.transactions.transactions import Transactions
 from tests.sim.variant import Swap, mutant
 
 _due_checks, _hand_out, _record_checks = (
@@ -145,6 +145,6 @@ MUTANTS = (
     mutant(7, Swap(Sessions, "begin", goes_by_heartbeats_of_long_ago), rare=True),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_skips_to_the_end)),
     mutant(7, Swap(Groups, "_rebalance", a_rebalance_keeps_the_generation)),
-    mutant(7, Swap(store.groups, "assign", gives_a_queue_to_two)),
-    mutant(7, Swap(store.groups, "assign", gives_a_queue_to_nobody)),
+    mutant(7, Swap(store.groups.groups, "assign", gives_a_queue_to_two)),
+    mutant(7, Swap(store.groups.groups, "assign", gives_a_queue_to_nobody)),
 )

@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 
 import raft.node
-import store.install
+import store.snapshots.install
 from raft.handlers import SafeSyncObj
 from raft.library import LEADER
 from raft.messages import AppendReply, PreVote, RequestVote, SnapshotBegin, SnapshotChunk
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshots import Snapshots
-from store.disk import Disk
-from store.index import Index
-from store.install import IndexPlaces
-from store.log_base import StoredBase
-from store.snapshot import SnapshotWriter
+from store.index.index import Index
+from store.log.base import StoredBase
+from store.log.disk import Disk
+from store.snapshots.install import IndexPlaces
+from store.snapshots.snapshot import SnapshotWriter
 from tests.sim.variant import Swap, mutant
 
 END = b"\xff"
@@ -29,7 +29,7 @@ def keeps_the_old_log(disk: Disk, directory: str, stored: StoredBase) -> None:
 def forgets_what_it_decided(disk: Disk, data_directory: str, places: IndexPlaces) -> None:
     """What was decided for is thrown away like a snapshot that never became whole."""
     places.remove_incoming()
-    path = f"{data_directory}/{store.install.DECISION_FILE}"
+    path = f"{data_directory}/{store.snapshots.install.DECISION_FILE}"
     if disk.exists(path):
         disk.unlink(path)
         disk.sync_directory(data_directory)
@@ -104,8 +104,8 @@ class OffersWithoutNeed(SafeSyncObj):
 
 
 MUTANTS = (
-    mutant(16, Swap(store.install, "write_base", keeps_the_old_log)),
-    mutant(0, Swap(store.install, "finish_install", forgets_what_it_decided)),
+    mutant(16, Swap(store.snapshots.install, "write_base", keeps_the_old_log)),
+    mutant(0, Swap(store.snapshots.install, "finish_install", forgets_what_it_decided)),
     mutant(
         16,
         Swap(SnapshotReceiver, "on_chunk", takes_chunks_as_they_come),

@@ -1,13 +1,13 @@
 """Messages that become visible at a time, broken."""
 
-import store.placement
-from store.command import BatchHeader
-from store.dedupe import SeenBatch
-from store.delivery import Delivery
-from store.placement import At, Placement
-from store.results import Position
-from store.timers import Timer, TimerKey, Timers
-from store.topics import Topic
+import store.messages.placement
+from store.commands.command import BatchHeader
+from store.commands.results import Position
+from store.messages.dedupe import SeenBatch
+from store.messages.placement import At, Placement
+from store.messages.timers import Timer, TimerKey, Timers
+from store.messages.topics import Topic
+from store.state.delivery import Delivery
 from tests.sim.variant import Swap, mutant
 
 _due, _deliver = Timers.due, Delivery._deliver
@@ -40,7 +40,7 @@ def forgets_the_ids_that_wait(timers: Timers, topic_id: int, batch_id: str) -> S
 
 
 MUTANTS = (
-    mutant(4, Swap(store.placement, "due_ms_of", delays_nothing)),
+    mutant(4, Swap(store.messages.placement, "due_ms_of", delays_nothing)),
     mutant(4, Swap(Timers, "due", delivers_before_the_time)),
     mutant(1, Swap(Placement, "deliver", loses_what_is_due)),
     mutant(9, Swap(Delivery, "_deliver", fires_a_timer_twice)),

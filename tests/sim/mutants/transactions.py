@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from store.command import Decide, Prepare
-from store.placement import At
-from store.results import Decided, Position, Prepared
-from store.transaction_table import PREPARED, ROLLED_BACK, TransactionRecord
-from store.transactions import Transactions
+from store.commands.command import Decide, Prepare
+from store.commands.results import Decided, Position, Prepared
+from store.messages.placement import At
+from store.transactions.table import PREPARED, ROLLED_BACK, TransactionRecord
+from store.transactions.transactions import Transactions
 from tests.sim.variant import Swap, mutant
 
 _prepare, _decide, _make_visible = Transactions.prepare, Transactions.decide, Transactions._make_visible

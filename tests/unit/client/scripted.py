@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from keelmq.compression import unpack
-from keelmq.http1 import HttpResponse, Origin
+from keelmq.blocks.compression import unpack
+from keelmq.transport.http1 import HttpResponse, Origin
 from keelmq.wire import MSGPACK
 from tests.patience import PATIENCE_S
 

@@ -5,10 +5,10 @@ from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
-from keelmq.http1 import HttpResponse
+from keelmq.blocks.batch import encode_messages
 from keelmq.message import Message
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, msgpack_answer, problem
 
 

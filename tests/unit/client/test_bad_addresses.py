@@ -2,10 +2,10 @@
 
 import pytest
 
-from keelmq.connection import Connection, parse_servers
 from keelmq.errors import InvalidRequest, NoLeader
-from keelmq.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
-from keelmq.retry import Deadline
+from keelmq.transport.connection import Connection, parse_servers
+from keelmq.transport.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
+from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, redirect
 
 NO_ADDRESSES = [

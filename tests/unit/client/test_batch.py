@@ -6,7 +6,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelmq.batch import (
+from keelmq.blocks.batch import (
     BatchIds,
     decode_block,
     encode_entries,

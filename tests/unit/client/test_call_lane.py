@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keelmq import half_sender, limits
-from keelmq.connection import Connection
-from keelmq.decision import Decision, Transaction
+from keelmq import limits
 from keelmq.errors import (
     Closed,
     Corrupt,
@@ -20,10 +18,13 @@ from keelmq.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from keelmq.half_sender import Half
-from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.message import Message
-from keelmq.transaction import Outcome, TransactionProducer, TransactionResult
+from keelmq.producing import half_sender
+from keelmq.producing.half_sender import Half
+from keelmq.transactions.decision import Decision, Transaction
+from keelmq.transactions.transaction import Outcome, TransactionProducer, TransactionResult
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from keelmq import tracing, wire
+from keelmq.blocks.compression import unpack
 from keelmq.causation import CAUSES_MAX, current_cause, processing, with_cause
-from keelmq.check_loop import CheckLoop
-from keelmq.compression import unpack
-from keelmq.connection import Connection
-from keelmq.consumer import Consumer
-from keelmq.decision import Decision, Transaction
-from keelmq.decision_teller import DecisionTeller
+from keelmq.consuming.consumer import Consumer
 from keelmq.errors import InvalidRequest
 from keelmq.limits import PROPERTIES_BYTES_MAX
 from keelmq.message import Message, Origin, ReceivedMessage
-from keelmq.producer import Producer
-from keelmq.transaction import TransactionProducer
+from keelmq.producing.producer import Producer
+from keelmq.transactions.check_loop import CheckLoop
+from keelmq.transactions.decision import Decision, Transaction
+from keelmq.transactions.decision_teller import DecisionTeller
+from keelmq.transactions.transaction import TransactionProducer
+from keelmq.transport.connection import Connection
 from tests.unit.client.scripted import RECEIPT, SERVERS, Appender, Request, ScriptedTransport, msgpack_answer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

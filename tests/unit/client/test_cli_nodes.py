@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from keelmq import Admin, Connection
-from keelmq.cli_nodes import _promote_when_ready
+from keelmq.cli.nodes import _promote_when_ready
 from keelmq.errors import NotFound
-from keelmq.http1 import HttpResponse
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
 LEADER = "http://n1:1"
@@ -35,7 +35,7 @@ async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse
 async def test_who_waits_for_a_promotion_is_told_for_what_whenever_that_changes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("keelmq.cli_nodes.LOOK_AGAIN_S", 0)
+    monkeypatch.setattr("keelmq.cli.nodes.LOOK_AGAIN_S", 0)
     answer = await promote_when_ready(
         [("change_in_progress", 0), ("not_caught_up", 0), ("not_caught_up", 60), ("change_in_progress", 99)],
         json_answer(PROMOTED),
@@ -51,6 +51,6 @@ async def test_who_waits_for_a_promotion_is_told_for_what_whenever_that_changes(
 
 
 async def test_a_node_that_is_removed_meanwhile_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq.cli_nodes.LOOK_AGAIN_S", 0)
+    monkeypatch.setattr("keelmq.cli.nodes.LOOK_AGAIN_S", 0)
     with pytest.raises(NotFound):
         await promote_when_ready([("not_caught_up", 0)], problem(404, "node_not_found"))

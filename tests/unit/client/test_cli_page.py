@@ -9,7 +9,7 @@ import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from keelmq.cli import app
+from keelmq.cli.app import app
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 ROOT: Final = typer.main.get_command(app)

@@ -7,16 +7,16 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from keelmq.batch import Block, decode_block, encode_messages
-from keelmq.compression import COMPRESS_BYTES_MIN, SAVED_PARTS_MIN, compress, unpack
-from keelmq.connection import Connection
-from keelmq.decision import Transaction
+from keelmq.blocks.batch import Block, decode_block, encode_messages
+from keelmq.blocks.compression import COMPRESS_BYTES_MIN, SAVED_PARTS_MIN, compress, unpack
 from keelmq.errors import Corrupt
-from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.limits import BLOCK_BYTES_MAX
 from keelmq.message import Message
-from keelmq.producer import Producer
-from keelmq.transaction import TransactionProducer
+from keelmq.producing.producer import Producer
+from keelmq.transactions.decision import Transaction
+from keelmq.transactions.transaction import TransactionProducer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,

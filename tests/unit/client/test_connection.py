@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from keelmq.connection import Connection, parse_servers
 from keelmq.errors import (
     Closed,
     DiskFull,
@@ -16,8 +15,9 @@ from keelmq.errors import (
     TopicNotFound,
     UnknownOutcome,
 )
-from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpResponse
-from keelmq.retry import Deadline
+from keelmq.transport.connection import Connection, parse_servers
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
+from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
 
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("keelmq.connection.asyncio.sleep", made.sleep)
+    monkeypatch.setattr("keelmq.transport.connection.asyncio.sleep", made.sleep)
     return made
 
 

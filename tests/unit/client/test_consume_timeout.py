@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from keelmq.consumer import CONSUME_TIMEOUT_MS, Consumer
+from keelmq.consuming.consumer import CONSUME_TIMEOUT_MS, Consumer
 from keelmq.errors import ConsumeTimeout, InvalidRequest, KeelMQError, QueueLost
 from keelmq.message import ReceivedMessage
 from tests.unit.client.scripted_group import ScriptedGroup

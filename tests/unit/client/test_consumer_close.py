@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
-from keelmq.consumer import Consumer
-from keelmq.http1 import HttpResponse
+from keelmq.blocks.batch import encode_messages
+from keelmq.consuming.consumer import Consumer
 from keelmq.message import Message, ReceivedMessage
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, msgpack_answer
 
 LIMIT_S = 60

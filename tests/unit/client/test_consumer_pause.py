@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keelmq.consumer import Consumer
+from keelmq.consuming.consumer import Consumer
 from keelmq.errors import InvalidRequest
 from keelmq.message import ReceivedMessage
 from tests.unit.client.scripted_group import ScriptedGroup

@@ -9,15 +9,15 @@ import typer
 
 from cluster.limits import DELAY_LEVELS_S as BROKER_LEVELS_S
 from cluster.limits import DELAY_MAX_MS
-from keelmq.cli_time import parse_duration, parse_time
-from keelmq.connection import Connection
-from keelmq.decision import Decision, Position, Transaction
+from keelmq.cli.times import parse_duration, parse_time
 from keelmq.errors import Corrupt, InvalidRequest, NoLeader
-from keelmq.http1 import HttpResponse
 from keelmq.limits import DELAY_LEVELS_S, DELAY_MS_MAX
 from keelmq.message import Message, MessagePlace, Receipt, SendResult
-from keelmq.producer import Producer
-from keelmq.transaction import TransactionProducer
+from keelmq.producing.producer import Producer
+from keelmq.transactions.decision import Decision, Position, Transaction
+from keelmq.transactions.transaction import TransactionProducer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,

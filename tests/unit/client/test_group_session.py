@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from keelmq.connection import Connection
+from keelmq.consuming.group_session import GroupSession
+from keelmq.consuming.selection import EVERYTHING
 from keelmq.errors import NoLeader
-from keelmq.group_session import GroupSession
-from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpResponse
-from keelmq.selection import EVERYTHING
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
 NEVER_COMMITTED: dict[str, list[object]] = {"offsets": []}

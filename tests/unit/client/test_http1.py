@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from keelmq import http1
-from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
+from keelmq.transport import http1
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
 from tests.patience import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\nok"

@@ -3,9 +3,9 @@
 import re
 import typing
 
-from keelmq.log_records import COMMAND_NAMES, KIND_NAMES
-from store import dump
-from store.command import Command
+from keelmq.log.log_records import COMMAND_NAMES, KIND_NAMES
+from store.commands.command import Command
+from store.log import dump
 
 
 def test_every_command_has_the_name_that_it_has_in_the_broker() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from keelmq.connection import NODES_KNOWN_S, Connection
-from keelmq.http1 import ConnectFailed, HttpResponse
-from keelmq.retry import Deadline
+from keelmq.transport.connection import NODES_KNOWN_S, Connection
+from keelmq.transport.http1 import ConnectFailed, HttpResponse
+from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
 

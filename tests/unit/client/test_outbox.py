@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from keelmq import outbox
-from keelmq.decision import Decision, Transaction
 from keelmq.errors import InvalidRequest
-from keelmq.transaction import Outcome
+from keelmq.transactions.decision import Decision, Transaction
+from keelmq.transactions.transaction import Outcome
 from tests.patience import PATIENCE_S
 from tests.unit.client.test_transaction import ORDER, Broker, transactions
 

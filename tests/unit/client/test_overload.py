@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from keelmq import wire
-from keelmq.call_lane import CallLane
-from keelmq.compression import unpack
-from keelmq.connection import TIMEOUT_HEADER, Connection
-from keelmq.decision_teller import DecisionTeller
+from keelmq.blocks.compression import unpack
 from keelmq.errors import KeelMQError, NoLeader, TopicNotFound, Unavailable, UnknownOutcome
-from keelmq.http1 import ConnectTimedOut, ExchangeFailed, HttpResponse
-from keelmq.producer import Producer
-from keelmq.retry import Deadline
+from keelmq.producing.producer import Producer
+from keelmq.transactions.decision_teller import DecisionTeller
+from keelmq.transport.call_lane import CallLane
+from keelmq.transport.connection import TIMEOUT_HEADER, Connection
+from keelmq.transport.http1 import ConnectTimedOut, ExchangeFailed, HttpResponse
+from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import SERVERS, Appender, Request, ScriptedTransport, json_answer, problem
 from tests.unit.client.test_call_lane import Broker
 from tests.unit.client.virtual_time import run_in_virtual_time

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from keelmq import check_loop
-from keelmq.connection import Connection
-from keelmq.decision import Decision, Transaction
-from keelmq.http1 import HttpResponse
 from keelmq.plain_calls import WorkerThreads
-from keelmq.transaction import TransactionProducer
+from keelmq.transactions import check_loop
+from keelmq.transactions.decision import Decision, Transaction
+from keelmq.transactions.transaction import TransactionProducer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer
 
@@ -55,7 +55,7 @@ async def test_an_abandoned_call_keeps_its_place_until_its_function_has_returned
 
 
 async def test_close_does_not_wait_for_a_plain_check_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keelmq.transaction.CLOSE_GRACE_MS", 1)
+    monkeypatch.setattr("keelmq.transactions.transaction.CLOSE_GRACE_MS", 1)
     monkeypatch.setattr(check_loop, "CANCELLED_GRACE_MS", 1)
     begun, may_return = threading.Event(), threading.Event()
 

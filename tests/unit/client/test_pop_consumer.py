@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from keelmq import PopConsumer, ReceivedMessage, RetryLater
-from keelmq.connection import Connection
 from keelmq.errors import Conflict, InvalidRequest, KeelMQError, QueueLost
-from keelmq.http1 import HttpResponse
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem
 
@@ -189,7 +189,7 @@ async def test_an_acknowledgement_is_sent_until_it_is_answered(monkeypatch: pyte
 
     async def handler(message: ReceivedMessage) -> None: ...
 
-    monkeypatch.setattr("keelmq.pop_consumer.PAUSE_S", 0.0)
+    monkeypatch.setattr("keelmq.consuming.pop_consumer.PAUSE_S", 0.0)
     broker.refuse = refuse
     async with consumer(broker, handler):
         await broker.until(lambda: bool(broker.acked))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from keelmq.connection import Connection
 from keelmq.errors import (
     Closed,
     Corrupt,
@@ -19,10 +18,11 @@ from keelmq.errors import (
     TopicNotFound,
     Unavailable,
 )
-from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.message import Message
-from keelmq.producer import Producer
-from keelmq.routing import queue_for_key
+from keelmq.producing.producer import Producer
+from keelmq.producing.routing import queue_for_key
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,

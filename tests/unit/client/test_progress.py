@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelmq.progress import QueueProgress
+from keelmq.consuming.progress import QueueProgress
 
 
 @given(st.data(), st.integers(0, 1_000), st.integers(1, 30))

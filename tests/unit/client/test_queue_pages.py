@@ -7,14 +7,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
+from keelmq.blocks.batch import encode_messages
+from keelmq.consuming.group_session import Pulled
+from keelmq.consuming.queue_pages import FOLLOWER_PAUSE_MAX_MS, FOLLOWER_PAUSE_MS, FOLLOWER_TIMEOUT_MS, QueuePages
+from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Unavailable
-from keelmq.group_session import Pulled
-from keelmq.http1 import ConnectFailed, ExchangeFailed, HttpResponse
 from keelmq.message import Message
-from keelmq.queue_pages import FOLLOWER_PAUSE_MAX_MS, FOLLOWER_PAUSE_MS, FOLLOWER_TIMEOUT_MS, QueuePages
-from keelmq.selection import EVERYTHING, Selection
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import (
     SERVERS,
     Request,

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
+from keelmq.blocks.batch import encode_messages
+from keelmq.consuming.faults import Faults
+from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
 from keelmq.errors import MessagesExpired
-from keelmq.faults import Faults
-from keelmq.http1 import HttpResponse
 from keelmq.message import Message, ReceivedMessage
-from keelmq.queue_reader import QueueReader, ReaderOptions
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
 

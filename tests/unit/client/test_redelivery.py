@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from keelmq import Message, Origin, RetryLater
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
+from keelmq.blocks.batch import encode_messages
+from keelmq.consuming.group_session import pull
+from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
+from keelmq.consuming.redelivery import REASON_BYTES_MAX, wish_of
 from keelmq.errors import Forbidden, InvalidName, InvalidRequest, NoLeader
-from keelmq.group_session import pull
-from keelmq.http1 import HttpResponse
 from keelmq.limits import check_topic, check_writable_topic
 from keelmq.message import ReceivedMessage
-from keelmq.queue_reader import QueueReader, ReaderOptions
-from keelmq.redelivery import REASON_BYTES_MAX, wish_of
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, msgpack_answer
 

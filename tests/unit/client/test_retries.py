@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from keelmq.connection import Connection
 from keelmq.errors import SendTimeout, UnknownOutcome
-from keelmq.http1 import ExchangeFailed, HttpResponse
-from keelmq.producer import Producer
+from keelmq.producing.producer import Producer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.unit.client.scripted import SERVERS, Appender, Request, Script, ScriptedTransport, problem
 from tests.unit.client.test_connection import Clock
 from tests.unit.client.test_connection import clock as clock

@@ -6,14 +6,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from keelmq.batch import encode_messages
-from keelmq.connection import Connection
-from keelmq.consumer import Consumer
+from keelmq.blocks.batch import encode_messages
+from keelmq.consuming.consumer import Consumer
+from keelmq.consuming.group_session import GroupSession, Pulled, pull
+from keelmq.consuming.selection import EVERYTHING, Selection, selections_of
 from keelmq.errors import Corrupt, InvalidFilter, InvalidRequest, error_from_problem
-from keelmq.group_session import GroupSession, Pulled, pull
-from keelmq.http1 import HttpResponse
 from keelmq.message import Message
-from keelmq.selection import EVERYTHING, Selection, selections_of
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, msgpack_answer
 
 OVER_3 = Selection(filter="price > 3 AND region = 'eu & co'")

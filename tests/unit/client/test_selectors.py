@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from keelmq.connection import Connection
 from keelmq.errors import InvalidRequest, TopicNotFound, UnknownOutcome
-from keelmq.http1 import HttpResponse
 from keelmq.message import Message
-from keelmq.producer import Producer
-from keelmq.routing import queue_for_key
-from keelmq.selectors import RoundRobin, Selector, by_hash, chosen_queue, random_queue
+from keelmq.producing.producer import Producer
+from keelmq.producing.queue_selectors import RoundRobin, Selector, by_hash, chosen_queue, random_queue
+from keelmq.producing.routing import queue_for_key
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import SERVERS, Appender, Request, Script, ScriptedTransport, problem
 
 MESSAGE = Message(topic="t", body=b"x")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from keelmq.session_watch import BROKEN_MARGIN_S, BROKEN_SESSION_S, SessionWatch
+from keelmq.consuming.session_watch import BROKEN_MARGIN_S, BROKEN_SESSION_S, SessionWatch
 from tests.unit.client.virtual_time import run_in_virtual_time
 
 LEFT_S = BROKEN_SESSION_S - BROKEN_MARGIN_S

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from keelmq.connection import Connection
+from keelmq.consuming.group_session import pull
 from keelmq.errors import KeelMQError, UnknownOutcome
-from keelmq.group_session import pull
-from keelmq.node_health import AVOIDANCE_MS, FAILURE_COUNTS_AS_MS, avoidance_ms
-from keelmq.producer import Producer
-from keelmq.retry import Deadline
+from keelmq.producing.producer import Producer
+from keelmq.transport.connection import Connection
+from keelmq.transport.node_health import AVOIDANCE_MS, FAILURE_COUNTS_AS_MS, avoidance_ms
+from keelmq.transport.retry import Deadline
 from tests.unit.client.scripted import RECEIPT
 from tests.unit.client.test_connection import Clock
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from keelmq.connection import Connection
-from keelmq.decision import Decision, RollbackTransaction, Transaction
 from keelmq.errors import InvalidRequest, NoLeader, TransactionConflict, UnknownOutcome
-from keelmq.http1 import ExchangeFailed, HttpResponse
 from keelmq.message import Message
-from keelmq.transaction import Outcome, TransactionProducer
+from keelmq.transactions.decision import Decision, RollbackTransaction, Transaction
+from keelmq.transactions.transaction import Outcome, TransactionProducer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import ExchangeFailed, HttpResponse
 from tests.patience import PATIENCE_S
 from tests.unit.client.scripted import (
     RECEIPT,

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from cluster.broker import Broker
-from cluster.config import NodeConfig
-from cluster.core import Core
+from cluster.core.core import Core
+from cluster.process.config import NodeConfig
 from deploy.local_nodes import free_ports
 from raft.clock import Clock
 from tests.patience import PATIENCE_S
@@ -115,7 +115,7 @@ async def running_node(
 @pytest.fixture(autouse=True)
 def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands for a quarter of a second would make a page end early."""
-    monkeypatch.setattr("cluster.pace.SEARCH_S_MAX", 60.0)
+    monkeypatch.setattr("cluster.budgets.pace.SEARCH_S_MAX", 60.0)
 
 
 @pytest.fixture

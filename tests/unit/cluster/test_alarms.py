@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.alarms import Alarms, Condition
+from cluster.health.alarms import Alarms, Condition
 from tests.unit.cluster.conftest import START_MS, Node
 
 CLUSTER = Path(__file__).parents[3] / "cluster"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster.background import FAILING_ROUNDS, REPORT_INTERVAL_S, RETRY_S, Background, BackgroundTask
-from cluster.session_expiry import SessionExpiry
+from cluster.core.background import FAILING_ROUNDS, REPORT_INTERVAL_S, RETRY_S, Background, BackgroundTask
+from cluster.groups.session_expiry import SessionExpiry
 from raft.errors import NoLeader
 from tests.unit.client.virtual_time import run_in_virtual_time
 from tests.unit.cluster.conftest import Node

@@ -7,11 +7,12 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from cluster import blocks, pace
-from cluster.blocks import decode_block, decode_pieces, read_block, read_pieces
+from cluster.budgets import pace
 from cluster.limits import PROPERTIES_MAX, REQUEST_KEYS_MAX, REQUEST_PROPERTIES_MAX
+from cluster.messages import blocks
+from cluster.messages.blocks import decode_block, decode_pieces, read_block, read_pieces
+from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
-from cluster.request_attributes import RequestAttributes
 from tests.unit.cluster.conftest import Node
 
 pack = msgspec.msgpack.encode

@@ -8,26 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.blocks import (
-    BlockMessage,
-    body_text,
-    build_message,
-    decode_block,
-    encode_block,
-    explicit_ids,
-    read_block,
-)
-from cluster.json_bodies import parse_json
-from cluster.limits import (
-    BLOCK_BYTES_MAX,
-    BLOCK_MESSAGES_MAX,
-    BODY_BYTES_MAX,
-    KEYS_MAX,
-    PROPERTIES_BYTES_MAX,
-    TAG_BYTES_MAX,
-)
-from cluster.problems import Problem
-from cluster.requests import (
+from cluster.http.json_bodies import parse_json
+from cluster.http.requests import (
     JsonMessage,
     JsonProduce,
     OffsetQuery,
@@ -37,6 +19,24 @@ from cluster.requests import (
     check_topic,
     parse_query,
 )
+from cluster.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_MESSAGES_MAX,
+    BODY_BYTES_MAX,
+    KEYS_MAX,
+    PROPERTIES_BYTES_MAX,
+    TAG_BYTES_MAX,
+)
+from cluster.messages.blocks import (
+    BlockMessage,
+    body_text,
+    build_message,
+    decode_block,
+    encode_block,
+    explicit_ids,
+    read_block,
+)
+from cluster.problems import Problem
 
 pack = msgspec.msgpack.encode
 produce_decoder = msgspec.json.Decoder(JsonProduce)

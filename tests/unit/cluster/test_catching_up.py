@@ -7,14 +7,14 @@ import aiohttp
 import msgspec
 
 from cluster.broker import Broker
-from cluster.config import NodeConfig
+from cluster.process.config import NodeConfig
 from deploy.local_nodes import free_ports
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.index import Index
-from store.install import Decision, IndexDirectories, SnapshotStore
-from store.log_base import LogBase
-from store.state_machine import applied_state
+from store.index.index import Index
+from store.log.base import LogBase
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.snapshots.install import Decision, IndexDirectories, SnapshotStore
+from store.state.machine import applied_state
 from tests.unit.cluster.conftest import node_config, running_node
 
 BASE_INDEX = 3

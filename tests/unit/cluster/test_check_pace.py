@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import check_service
-from cluster.check_pace import CheckPace
+from cluster.transactions import check_service
+from cluster.transactions.check_pace import CheckPace
 from tests.unit.cluster.conftest import Node, node_config, running_node
 from tests.unit.cluster.test_check_service import IMMUNITY_MS, poll, prepare
 

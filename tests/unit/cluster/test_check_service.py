@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cluster.check_api import WEBHOOK_RETRY_MS
-from cluster.check_service import DUE_PER_PAGE, LEASE_MS, ORIGIN_GRACE_MS, PAGES_PER_SCAN
-from cluster.webhook_slots import GROUP_SLOTS, WebhookSlots
+from cluster.transactions.check_api import WEBHOOK_RETRY_MS
+from cluster.transactions.check_service import DUE_PER_PAGE, LEASE_MS, ORIGIN_GRACE_MS, PAGES_PER_SCAN
+from cluster.transactions.webhook_slots import GROUP_SLOTS, WebhookSlots
 from tests.unit.cluster.conftest import Node
 
 IMMUNITY_MS = 6_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.client_budget import ByteBudget, ClientBudget, address_of
+from cluster.budgets.client_budget import ByteBudget, ClientBudget, address_of
 from cluster.problems import Problem
 
 

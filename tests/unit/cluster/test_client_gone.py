@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from cluster.api import make_application
-from cluster.routes import TEXT, Route
+from cluster.http.app import make_application
+from cluster.http.routes import TEXT, Route
 from tests.unit.cluster.conftest import Node
 
 

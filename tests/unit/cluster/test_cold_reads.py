@@ -13,18 +13,18 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-import cluster.block_reader
-import cluster.log_reads
-import cluster.pace
-import store.segments
-from cluster.block_reader import BlockReader
-from cluster.blocks import BlockMessage, encode_block
-from cluster.config import NodeConfig
-from cluster.log_reads import ReadPace
+import cluster.budgets.pace
+import cluster.core.log_reads
+import cluster.messages.block_reader
+import store.log.segments
+from cluster.core.log_reads import ReadPace
+from cluster.messages.block_reader import BlockReader
+from cluster.messages.blocks import BlockMessage, encode_block
 from cluster.problems import Problem
-from store.command import BatchHeader, Produce, Proposal
-from store.disk import PosixDisk
-from store.message_index import key_hash
+from cluster.process.config import NodeConfig
+from store.commands.command import BatchHeader, Produce, Proposal
+from store.log.disk import PosixDisk
+from store.messages.message_index import key_hash
 from tests.rewrite import rewrite_record
 from tests.unit.cluster.conftest import Answer, Node, node_config, running_node
 
@@ -221,8 +221,8 @@ async def test_a_request_reads_only_so_much_and_goes_on_from_there(
     node: Node, pull: Callable[..., Awaitable[Answer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(node)
-    monkeypatch.setattr(cluster.block_reader, "READ_STEP_BYTES", 8 * KIB)
-    monkeypatch.setattr(cluster.block_reader, "READ_BYTES_MAX", 16 * KIB)
+    monkeypatch.setattr(cluster.messages.block_reader, "READ_STEP_BYTES", 8 * KIB)
+    monkeypatch.setattr(cluster.messages.block_reader, "READ_BYTES_MAX", 16 * KIB)
     found, asked = 0, 0
     while found < ROUNDS:
         with counted_reads(monkeypatch) as reads:
@@ -240,7 +240,7 @@ async def test_records_are_read_in_steps(node: Node, monkeypatch: pytest.MonkeyP
     """/v1/log: as much as is asked for, but a step at a time; the records are those of one large read."""
     await fill(node, topics=4)
     whole = await node.call("GET", "/v1/log?from_index=1&max_bytes=90000")
-    monkeypatch.setattr(cluster.log_reads, "READ_STEP_BYTES", 20 * KIB)
+    monkeypatch.setattr(cluster.core.log_reads, "READ_STEP_BYTES", 20 * KIB)
     with counted_reads(monkeypatch) as reads:
         stepped = await node.call("GET", "/v1/log?from_index=1&max_bytes=90000")
     assert (stepped.body, stepped.headers["KeelMQ-Next-Index"]) == (whole.body, whole.headers["KeelMQ-Next-Index"])
@@ -250,7 +250,7 @@ async def test_records_are_read_in_steps(node: Node, monkeypatch: pytest.MonkeyP
 async def test_where_old_records_begin_is_read_beside_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sidecar of a segment that nobody has asked for in a while."""
     await fill(node, rounds=12)
-    monkeypatch.setattr(store.segments, "LOADED_SEGMENTS_MAX", 1)
+    monkeypatch.setattr(store.log.segments, "LOADED_SEGMENTS_MAX", 1)
     last = node.core.log.last_index
     assert len(node.core.log.chain.sealed()) > 1
     for index in (2, last):  # each evicts what is not its own
@@ -369,7 +369,7 @@ async def test_waiting_for_the_disk_is_no_work(node: Node, monkeypatch: pytest.M
     assert reader.take_waited_s() > 0
     await reader.load(rows)
     assert reader.take_waited_s() == 0, "it was in memory"
-    monkeypatch.setattr(cluster.pace, "SEARCH_S_MAX", 0.0)
+    monkeypatch.setattr(cluster.budgets.pace, "SEARCH_S_MAX", 0.0)
     assert (await pull_json(node, "t7")).body["next_offset"] < ROUNDS
     monkeypatch.setattr(BlockReader, "take_waited_s", lambda reader: 3_600.0)
     assert (await pull_json(node, "t7")).body["next_offset"] == ROUNDS
@@ -378,8 +378,8 @@ async def test_waiting_for_the_disk_is_no_work(node: Node, monkeypatch: pytest.M
 async def test_a_patient_reader_waits_for_its_share_and_another_one_is_refused(node: Node) -> None:
     pace = ReadPace(node.core.log, 1)
     pace._sampled_s, pace._written_bytes_per_s = 0.0, 1e9
-    step = int(cluster.log_reads.CATCH_UP * 1e9 * cluster.log_reads.READ_WAIT_S_MAX) + 1
+    step = int(cluster.core.log_reads.CATCH_UP * 1e9 * cluster.core.log_reads.READ_WAIT_S_MAX) + 1
     assert pace.wait_s(step, 0.0) == 0
     with pytest.raises(Problem, match="too many old messages are being read"):
         pace.wait_s(1, 0.0)
-    assert pace.wait_s(1, 0.0, patient=True) > cluster.log_reads.READ_WAIT_S_MAX
+    assert pace.wait_s(1, 0.0, patient=True) > cluster.core.log_reads.READ_WAIT_S_MAX

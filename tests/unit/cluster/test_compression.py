@@ -10,9 +10,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import compression
-from cluster.compression import unpack
 from cluster.limits import BLOCK_BYTES_MAX
+from cluster.messages import compression
+from cluster.messages.compression import unpack
 from tests.unit.cluster.conftest import Answer, Node
 
 MSGPACK = "application/msgpack"

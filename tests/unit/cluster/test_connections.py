@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.connections import CROWDED_PER_S_MAX, RESERVED_CONNECTIONS, Connections
+from cluster.budgets.connections import CROWDED_PER_S_MAX, RESERVED_CONNECTIONS, Connections
 from tests.patience import PATIENCE_S
 
 LIMIT = 8

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.data_directory import IDENTITY_FILE, DataDirectory, Identity
-from cluster.exit_codes import ExitCode, StartupError
+from cluster.process.data_directory import IDENTITY_FILE, DataDirectory, Identity
+from cluster.process.exit_codes import ExitCode, StartupError
 
 MINE = Identity("shop", 1)
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from cluster.background.timer_service import TIMERS_PER_COMMAND
 from cluster.limits import DELAY_LEVELS_S, DELAY_MAX_MS
-from cluster.timer_service import TIMERS_PER_COMMAND
 from tests.unit.cluster.conftest import START_MS, Answer, Node
 
 MSGPACK = "application/msgpack"
@@ -223,7 +223,7 @@ async def test_more_than_one_command_takes_are_delivered_in_order(node: Node) ->
 
 async def test_an_earlier_timer_wakes_the_service(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the wake-up could deliver it: the service sleeps for longer than the test may take."""
-    monkeypatch.setattr("cluster.timer_service.RECHECK_S", 3_600.0)
+    monkeypatch.setattr("cluster.background.timer_service.RECHECK_S", 3_600.0)
     woken = asyncio.create_task(node.call("GET", "/v1/topics/orders/queues/0/messages?offset=0&wait_ms=30000"))
     await send(node, {"body": "first", "delay_ms": 5})
     node.clock.now_ms += 5
@@ -239,7 +239,7 @@ def reports_of_lateness(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_what_is_late_is_reported_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="cluster.timer_service")
+    caplog.set_level(logging.WARNING, logger="cluster.background.timer_service")
     count = TIMERS_PER_COMMAND + 10
     await asyncio.gather(*(send(node, {"delay_ms": 50 + number}) for number in range(count)))
     node.clock.now_ms += 3_600_000

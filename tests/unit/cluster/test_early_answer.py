@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from cluster.time_shares import WAITED_S
+from cluster.budgets.time_shares import WAITED_S
 from tests.unit.cluster.conftest import Node
 
 BODY_BYTES = 4 << 20

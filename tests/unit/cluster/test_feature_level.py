@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.data_directory import FEATURE_LEVEL_FILE, DataDirectory, Identity
-from cluster.exit_codes import ExitCode, StartupError
+from cluster.process.data_directory import FEATURE_LEVEL_FILE, DataDirectory, Identity
+from cluster.process.exit_codes import ExitCode, StartupError
 from store.features import FEATURES, LevelOf
 
 IDENTITY = Identity("shop", 1)

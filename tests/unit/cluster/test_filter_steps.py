@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from cluster import pace
-from cluster.blocks import BlockMessage
+from cluster.budgets import pace
 from cluster.filters.evaluation import compile_condition
 from cluster.filters.parser import parse
 from cluster.filters.selection import by_expression
 from cluster.filters.steps import CHARACTER_WEIGHT, Evaluation, compile_steps, weight
 from cluster.limits import FILTER_LIKES_MAX, PROPERTIES_BYTES_MAX
+from cluster.messages.blocks import BlockMessage
 from tests.unit.cluster.conftest import Node
 
 LIKES = " OR ".join(f"a LIKE '%_z{number}'" for number in range(FILTER_LIKES_MAX))

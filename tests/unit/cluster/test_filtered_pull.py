@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from cluster import pace as pacing
-from cluster import pull
+from cluster.budgets import pace as pacing
+from cluster.messages import pull
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Answer, Node
 

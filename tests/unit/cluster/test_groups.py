@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster import session_expiry
+from cluster.budgets.turns import REBALANCED_AT_ONCE
+from cluster.groups import session_expiry
+from cluster.groups.sessions import BROKEN_SESSION_S
 from cluster.limits import OFFSETS_MAX, QUEUES_MAX, SESSION_TIMEOUT_MS_MIN
-from cluster.sessions import BROKEN_SESSION_S
-from cluster.turns import REBALANCED_AT_ONCE
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 

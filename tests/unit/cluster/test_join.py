@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.exit_codes import StartupError
-from cluster.join import _Cluster, _id_of, _Node, _Unsettled
+from cluster.process.exit_codes import StartupError
+from cluster.process.join import _Cluster, _id_of, _Node, _Unsettled
 
 NODES = (_Node(1), _Node(2))
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster import json_bodies
-from cluster.json_bodies import parse_json, require_no_duplicates, strings_in
+from cluster.http import json_bodies
+from cluster.http.json_bodies import parse_json, require_no_duplicates, strings_in
+from cluster.http.requests import JsonProduce
 from cluster.limits import JSON_STRINGS_MAX
 from cluster.problems import Problem
-from cluster.requests import JsonProduce
 
 decoder = msgspec.json.Decoder(JsonProduce)
 

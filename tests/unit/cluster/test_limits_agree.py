@@ -12,16 +12,16 @@ from crc32c import crc32c
 
 from cluster import limits as broker
 from keelmq import limits as sdk
-from keelmq.connection import Connection
-from keelmq.consumer import Consumer
-from keelmq.decision import Decision, Transaction
+from keelmq.consuming.consumer import Consumer
 from keelmq.errors import KeelMQError
-from keelmq.http1 import HttpResponse
 from keelmq.message import Message
-from keelmq.producer import Producer
-from keelmq.transaction import TransactionProducer
+from keelmq.producing.producer import Producer
+from keelmq.transactions.decision import Decision, Transaction
+from keelmq.transactions.transaction import TransactionProducer
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
 from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, QUEUES_MAX, REASON_BYTES_MAX
-from store.topics import SYSTEM_TOPICS
+from store.messages.topics import SYSTEM_TOPICS
 from tests.unit.client.scripted import (
     RECEIPT,
     SERVERS,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from cluster import group_lists, topic_api
+from cluster.groups import lists as group_lists
 from cluster.limits import LIST_MAX
+from cluster.messages import topic_api
 from keelmq import Admin, Connection
 from tests.unit.cluster.conftest import Node
 
@@ -117,7 +118,7 @@ async def test_all_offsets_are_given_to_whoever_asks_for_no_page_and_others_get_
         pauses += delay == 0
         await sleep(delay)
 
-    monkeypatch.setattr("cluster.group_lists.asyncio.sleep", counted)
+    monkeypatch.setattr("cluster.groups.lists.asyncio.sleep", counted)
     answer = await node.call("GET", "/v1/groups/g/offsets")
     assert (len(answer.body["offsets"]), answer.body["next"]) == (200, None)
     assert pauses >= 200 // 10 - 1

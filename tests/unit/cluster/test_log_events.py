@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cluster import log_events
-from cluster.log_events import EventsPage
-from cluster.pace import Pace
-from keelmq.log_events import EntryEvents, LogEvent, read_frames
-from store.outcomes import Outcome
+from cluster.budgets.pace import Pace
+from cluster.operations import log_events
+from cluster.operations.log_events import EventsPage
+from keelmq.log.log_events import EntryEvents, LogEvent, read_frames
+from store.messages.outcomes import Outcome
 from tests.unit.cluster.conftest import Answer, Node
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.command import Decide, Discard, GiveBack, GivenBack
+from store.commands.command import Decide, Discard, GiveBack, GivenBack
 from tests.unit.cluster.conftest import START_MS, Node, node_config, running_node
 
 BODY = "x" * 200_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     AckPopped,
     CancelScheduled,
     CommitOffsets,
@@ -24,7 +24,7 @@ from store.command import (
     ReplayDeadLetters,
     ResumeTransaction,
 )
-from store.pop_results import Popped
+from store.commands.pop_results import Popped
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 RETENTION_MS = 2_000

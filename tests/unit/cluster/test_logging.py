@@ -3,13 +3,13 @@
 import json
 import logging
 
-from cluster.logging_setup import JsonFormatter, PlainFormatter
+from cluster.process.logging_setup import JsonFormatter, PlainFormatter
 
 SENT = "/v1/\x1b[2J\x1b]0;owned\x07\r\n2026-01-01T00:00:00.000Z CRITICAL forged: line\x9b31m\x7f\ttail"
 
 
 def record(message: str) -> logging.LogRecord:
-    return logging.LogRecord("cluster.api", logging.ERROR, __file__, 1, "GET %s failed", (message,), None)
+    return logging.LogRecord("cluster.http.app", logging.ERROR, __file__, 1, "GET %s failed", (message,), None)
 
 
 def test_plain_lines_have_no_control_characters_and_cannot_be_forged() -> None:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cluster import loop_watch
-from cluster.loop_watch import ALARM_S, BEAT_S, FRAMES_MAX, LoopWatch
+from cluster.health import loop_watch
+from cluster.health.loop_watch import ALARM_S, BEAT_S, FRAMES_MAX, LoopWatch
 from tests.unit.cluster.conftest import Node
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cluster.broker import Broker
-from cluster.exit_codes import ExitCode, StartupError
-from store.disk import PosixDisk
-from store.hard_state import HardState
+from cluster.process.exit_codes import ExitCode, StartupError
+from store.log.disk import PosixDisk
+from store.log.hard_state import HardState
 from tests.unit.cluster.conftest import node_config
 
 

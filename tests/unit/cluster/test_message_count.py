@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from cluster.blocks import announced_messages
-from cluster.json_bodies import parse_json, parse_json_messages
+from cluster.http.json_bodies import parse_json, parse_json_messages
+from cluster.http.requests import JsonProduce
 from cluster.limits import DUPLICATES_SOUGHT_BYTES_MAX, REQUEST_MESSAGES_MAX
+from cluster.messages.blocks import announced_messages
 from cluster.problems import Problem
-from cluster.requests import JsonProduce
 from tests.unit.cluster.conftest import Node
 
 decoder = msgspec.json.Decoder(JsonProduce)

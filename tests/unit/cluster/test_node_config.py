@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.config import (
+from cluster.main import main, run_parser
+from cluster.process.config import (
     HEARTBEATS_PER_ELECTION_TIMEOUT_MIN,
     Address,
     ConfigError,
@@ -16,13 +17,12 @@ from cluster.config import (
     load,
     options,
 )
-from cluster.exit_codes import ExitCode
-from cluster.main import main, run_parser
+from cluster.process.exit_codes import ExitCode
 from raft.library import library_configuration
 from raft.membership import NODE_ID_MAX
-from store.commit_log import CommitLog
-from store.log_errors import DiskFull
-from store.segment import SEGMENT_BYTES_MAX
+from store.log.commit_log import CommitLog
+from store.log.errors import DiskFull
+from store.log.segment import SEGMENT_BYTES_MAX
 from tests.simdisk import SimDisk
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"

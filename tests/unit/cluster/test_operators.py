@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.blocks import read_block
-from store.command import Discard, GiveBack, GivenBack
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cluster.messages.blocks import read_block
+from store.commands.command import Discard, GiveBack, GivenBack
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.cluster.conftest import Answer, Node
 
 INTERVAL_MS = 30_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import cluster.pop_api
+import cluster.groups.pop_api
 from cluster.limits import POP_ACKS_MAX, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
 from tests.unit.cluster.conftest import START_MS, Answer, Node
 
@@ -126,7 +126,7 @@ async def test_only_what_is_asked_for_is_handed_out(node: Node) -> None:
 
 
 async def test_a_filter_goes_on_where_it_stopped_looking(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster.pop_api, "SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(cluster.groups.pop_api, "SCAN_BYTES_MAX", 1)
     for number in range(3):
         await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": f"{number}", "tag": "C"}]})
     (found,) = await pop(node, tags="C", max_messages=1, wait_ms=30_000)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.log_reads import CATCH_UP, READ_WAIT_S_MAX, WRITES_BYTES_PER_S, WRITES_SAMPLED_S, ReadPace
+from cluster.core.log_reads import CATCH_UP, READ_WAIT_S_MAX, WRITES_BYTES_PER_S, WRITES_SAMPLED_S, ReadPace
+from cluster.core.reader_threads import ReaderThreads
 from cluster.problems import Problem
-from cluster.reader_threads import ReaderThreads
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.record import HEADER_BYTES, KIND_ENTRY
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.log.record import HEADER_BYTES, KIND_ENTRY
 
 MIB = 1 << 20
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import raft.handlers
-from cluster.index_rebuild import ENTRIES_MIN
+from cluster.health.index_rebuild import ENTRIES_MIN
+from cluster.health.readiness import STUCK_S
 from cluster.problems import problem_of
-from cluster.readiness import STUCK_S
 from raft.errors import NoRoom
 from raft.messages import DiskVitals
-from store.command import Proposal, PutSettings
+from store.commands.command import Proposal, PutSettings
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 

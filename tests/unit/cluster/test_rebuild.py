@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from cluster.broker import raft_config
-from cluster.config import NodeConfig
-from cluster.data_directory import REBUILD_FILE, DataDirectory, Identity
-from cluster.exit_codes import StartupError
-from cluster.rebuild import PARTS, _remove, decide, finish_rebuild, joins_since_rebuild
+from cluster.process.config import NodeConfig
+from cluster.process.data_directory import REBUILD_FILE, DataDirectory, Identity
+from cluster.process.exit_codes import StartupError
+from cluster.process.rebuild import PARTS, _remove, decide, finish_rebuild, joins_since_rebuild
 
 IDENTITY = Identity("test", 1)
 

@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cluster.request_deadline import TIMEOUT_HEADER
+from cluster.budgets.request_deadline import TIMEOUT_HEADER
 from tests.unit.cluster.conftest import Node
 
 PATH = "/v1/topics/orders/messages"

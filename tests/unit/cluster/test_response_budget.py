@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.connections import FILES_RESERVED, RESERVED_CONNECTIONS, connections_max
-from cluster.core import ADMINISTRATION_BYTES
+from cluster.budgets.connections import FILES_RESERVED, RESERVED_CONNECTIONS, connections_max
+from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
+from cluster.core.core import ADMINISTRATION_BYTES
+from cluster.http.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
 from cluster.limits import HTTP_CONNECTIONS_MAX, LOG_BYTES_MAX, PULL_BYTES_MAX, RESPONSE_BYTES_MAX
-from cluster.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
-from cluster.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
 from tests.unit.cluster.conftest import Node
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "http-api.md"
@@ -118,7 +118,7 @@ async def test_a_client_that_does_not_take_its_response_is_disconnected(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(node)
-    monkeypatch.setattr("cluster.api.response_timeout_s", lambda core: 0.05)
+    monkeypatch.setattr("cluster.http.app.response_timeout_s", lambda core: 0.05)
     with hungry(node, PULL) as client:
 
         async def held() -> bool:

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster import retention_service
+from cluster.background import retention_service
 from cluster.broker import LOG_BEGINS_LATE, REBUILD_ADVICE, Broker
-from cluster.config import NodeConfig
-from cluster.exit_codes import ExitCode, StartupError
+from cluster.process.config import NodeConfig
+from cluster.process.exit_codes import ExitCode, StartupError
 from raft.node import RaftNode
 from raft.proposals import Applied
-from store import keys
-from store.command import Command
-from store.index import Index
-from store.log_errors import REPAIR_ADVICE, DiskError, DiskFull
+from store.commands.command import Command
+from store.index import keys
+from store.index.index import Index
+from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 SEGMENT_BYTES = 1 << 16

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import store.scrub
-from store.disk import File
-from store.record import Header
-from store.scan import scan_records
+import store.log.scrub
+from store.log.disk import File
+from store.log.record import Header
+from store.log.scan import scan_records
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import node_config, running_node
 
@@ -26,7 +26,7 @@ async def test_a_node_stops_while_its_scrubber_waits_for_the_disk(
         returns.wait(PATIENCE_S)
         return scan_records(file, start)
 
-    monkeypatch.setattr(store.scrub, "scan_records", hanging)
+    monkeypatch.setattr(store.log.scrub, "scan_records", hanging)
     config = node_config(tmp_path, scrub_interval_ms=10)
     try:
         async with asyncio.timeout(PATIENCE_S), running_node(config, fatal) as node:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.core import SOUGHT_BYTES_MIN
+from cluster.core.core import SOUGHT_BYTES_MIN
 from tests.unit.cluster.conftest import Answer, Node
 
 BODY = "x" * SOUGHT_BYTES_MIN

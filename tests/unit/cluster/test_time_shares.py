@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster import time_shares
-from cluster.time_shares import JOINED_S, REST_S_MAX, WAITED_S, Client, TimeShares
+from cluster.budgets import time_shares
+from cluster.budgets.time_shares import JOINED_S, REST_S_MAX, WAITED_S, Client, TimeShares
 from tests.unit.client.virtual_time import run_in_virtual_time
 
 COSTLY, OTHER, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -197,7 +197,7 @@ def test_a_rest_has_an_end_and_is_only_for_those_who_have_others() -> None:
 def test_every_step_of_a_request_is_charged_and_its_waits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes of the work, or is raised in it, cancellations included, reaches who awaits it."""
     now_s = [0.0]
-    monkeypatch.setattr("cluster.time_shares.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("cluster.budgets.time_shares.time.perf_counter", lambda: now_s[0])
 
     async def scenario() -> None:
         shares, loop = TimeShares(PERCENT), asyncio.get_running_loop()

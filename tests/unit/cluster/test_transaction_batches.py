@@ -9,11 +9,11 @@ import pytest
 from crc32c import crc32c
 
 from cluster import limits
-from cluster.core import Core
+from cluster.core.core import Core
 from raft.errors import NotLeader, Overloaded, UnknownOutcome
 from raft.proposals import Proposed
-from store.command import Decide, Proposal
-from store.log_errors import DiskFull
+from store.commands.command import Decide, Proposal
+from store.log.errors import DiskFull
 from tests.unit.cluster.conftest import Answer, Node
 
 BATCH, DECISIONS = "/v1/transactions/batch", "/v1/transactions/decisions"

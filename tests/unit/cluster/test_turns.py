@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cluster.turns import Turns
+from cluster.budgets.turns import Turns
 
 FIRST, SECOND = "192.0.2.1", "192.0.2.2"
 LIMIT = 4_096

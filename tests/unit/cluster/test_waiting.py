@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.long_poll import WOKEN_PER_TURN, AppliedWaiters
-from cluster.sessions import BROKEN_SESSION_S, Session, Sessions
+from cluster.core.long_poll import WOKEN_PER_TURN, AppliedWaiters
+from cluster.groups.sessions import BROKEN_SESSION_S, Session, Sessions
 from raft.proposals import Applied
-from store.command import Command, LeaveGroup
-from store.results import (
+from store.commands.command import Command, LeaveGroup
+from store.commands.results import (
     BatchPlaced,
     Decided,
     Discarded,
@@ -20,7 +20,7 @@ from store.results import (
     Prepared,
     Produced,
 )
-from store.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
+from store.messages.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
 

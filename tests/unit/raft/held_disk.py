@@ -5,8 +5,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from store.disk import File, PosixDisk
-from store.log_errors import DiskError
+from store.log.disk import File, PosixDisk
+from store.log.errors import DiskError
 from tests.patience import PATIENCE_S
 
 

@@ -16,11 +16,11 @@ from raft.membership import (
     encode_configuration,
     recover_membership,
 )
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.index import Index
-from store.record import KIND_CONFIG, KIND_ENTRY
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.log.record import KIND_CONFIG, KIND_ENTRY
+from store.state.machine import StateMachine
 from tests.unit.raft.test_membership import member, of
 
 

@@ -19,9 +19,9 @@ from raft.membership import founded
 from raft.messages import DiskVitals, PreVote, TimeoutNow, Vitals
 from raft.progress import Progress
 from raft.vital_signs import BACKLOG_ENTRIES
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 INTERVAL_MS = 1_000

@@ -16,10 +16,10 @@ from raft.leadership import PATIENCE_TIMEOUTS
 from raft.library import FOLLOWER
 from raft.membership import founded
 from raft.messages import PreVote, Vitals
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_ENTRY
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY
+from store.log.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 

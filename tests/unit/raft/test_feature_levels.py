@@ -11,7 +11,7 @@ from raft.library import LEADER
 from raft.membership import Configuration, decode_configuration, encode_configuration
 from raft.messages import Build, Vitals, decode, encode, make_append
 from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
-from store.record import KIND_CONFIG, KIND_NOOP, Entry
+from store.log.record import KIND_CONFIG, KIND_NOOP, Entry
 from store.version import VERSION
 from tests.unit.raft.test_joining import Started, advance, member
 

@@ -20,7 +20,7 @@ from raft.lanes import (
     lane_of,
 )
 from raft.messages import AppendReply, SnapshotChunk, TimeoutNow, make_append
-from store.record import KIND_ENTRY, Entry
+from store.log.record import KIND_ENTRY, Entry
 
 ELECTION_TIMEOUT_MS = 1_000
 STEP_S = 0.001

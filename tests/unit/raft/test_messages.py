@@ -31,7 +31,7 @@ from raft.messages import (
     encode,
     make_append,
 )
-from store.record import Entry
+from store.log.record import Entry
 
 MESSAGES: list[Message] = [
     Hello("shop", 1, 2, 1, "a"),

@@ -16,15 +16,15 @@ from raft.config import PeerAddress, RaftConfig
 from raft.errors import NoLeader, NotLeader, RaftError, UnknownOutcome
 from raft.node import RaftNode
 from raft.proposals import Applied
-from store.command import BatchHeader, Produce, Proposal, PutTopic
-from store.commit_log import CommitLog
-from store.differs import DiffersMark
+from store.commands.command import BatchHeader, Produce, Proposal, PutTopic
 from store.errors import Refused
-from store.hard_state import HardState
-from store.index import Index
-from store.log_errors import DiskFull
-from store.state_machine import StateMachine
-from store.watermarks import Watermarks
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.differs import DiffersMark
+from store.log.errors import DiskFull
+from store.log.hard_state import HardState
+from store.log.watermarks import Watermarks
+from store.state.machine import StateMachine
 from tests.patience import PATIENCE_S
 from tests.unit.raft.held_disk import HeldDisk
 from tests.unit.raft.test_transport import free_port, until

@@ -14,10 +14,10 @@ from raft.proposals import (
     Applied,
     ProposalQueue,
 )
-from store.command import BatchHeader, DeleteTopic, Produce, Proposal, QueueOffset, ResetOffsets, decode_entry
+from store.commands.command import BatchHeader, DeleteTopic, Produce, Proposal, QueueOffset, ResetOffsets, decode_entry
 from store.errors import Refused
-from store.log_errors import DiskFull
-from store.record import KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
+from store.log.errors import DiskFull
+from store.log.record import KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry
 
 MAX_ENTRY_BYTES = 4_000
 MAX_IN_FLIGHT_BYTES = 20_000

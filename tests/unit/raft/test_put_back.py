@@ -15,10 +15,10 @@ from raft.knowledge import MARKS_MAX, Knowledge
 from raft.library import LEADER
 from raft.membership import founded
 from raft.messages import PreVote, PreVoteReply, Recall, RequestVote, VoteReply, make_append
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_ENTRY
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY
+from store.log.watermarks import Watermarks
 from tests.unit.raft.test_node import (
     Member,
     cluster,

@@ -7,9 +7,9 @@ import pytest
 
 from raft import chain_check
 from raft.replicas import Replicas
-from store.commit_log import CommitLog
-from store.index import Index
-from store.record import KIND_NOOP, Entry
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.record import KIND_NOOP, Entry
 from tests.rewrite import rewrite_record
 from tests.unit.raft.test_node import Member, cluster, leader_of, message, propose_until_accepted, put_topic, same_state
 from tests.unit.raft.test_transport import until

@@ -7,9 +7,9 @@ from pysyncobj import syncobj as library
 
 from raft.membership import Configuration, InForce, Member, Membership
 from raft.replicas import Replicas
-from store.commit_log import CommitLog
-from store.record import KIND_ENTRY
-from store.state_history import StateDigest, StateHistory
+from store.log.commit_log import CommitLog
+from store.log.record import KIND_ENTRY
+from store.state.state_history import StateDigest, StateHistory
 from tests.unit.store.logs import sim_disk
 
 NODES = (0, 1, 2)

@@ -1,8 +1,8 @@
 """What of a leader's log stays for other nodes."""
 
 from raft.retention import needed_from
-from store.commit_log import CommitLog
-from store.record import HEADER_BYTES, KIND_ENTRY
+from store.log.commit_log import CommitLog
+from store.log.record import HEADER_BYTES, KIND_ENTRY
 from tests.unit.store.logs import sim_disk
 
 LAST = 100

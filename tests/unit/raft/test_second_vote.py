@@ -12,10 +12,10 @@ from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.membership import Member, encode_configuration, founded
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
-from store.watermarks import Watermarks
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
+from store.log.watermarks import Watermarks
 from tests.simdisk import SimDisk
 
 LEADER_TERM = 5

@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import store.snapshot
+import store.snapshots.snapshot
 from raft.errors import ProtocolError, SafetyViolation
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshot_sender import SnapshotSender
-from store.commit_log import CommitLog
-from store.install import DECISION_FILE, IndexDirectories, SnapshotStore, finish_install
-from store.log_base import LogBase
-from store.log_errors import DiskFull
-from store.record import KIND_ENTRY
-from store.snapshot import SnapshotReader
+from store.log.base import LogBase
+from store.log.commit_log import CommitLog
+from store.log.errors import DiskFull
+from store.log.record import KIND_ENTRY
+from store.snapshots.install import DECISION_FILE, IndexDirectories, SnapshotStore, finish_install
+from store.snapshots.snapshot import SnapshotReader
 from tests.simdisk import SimDisk
 from tests.unit.store.logs import sim_disk
 from tests.unit.store.replica import Replica
@@ -79,7 +79,7 @@ class Follower:
 
 @pytest.fixture
 def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
-    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 2000)
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 2000)
     leader = Replica(tmp_path / "leader")
     filled(leader)
     (tmp_path / "follower").mkdir()

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 import raft.snapshot_sender
-import store.snapshot
+import store.snapshots.snapshot
 from raft.config import RaftConfig
 from raft.messages import Append, Message, SnapshotBegin, SnapshotChunk, SnapshotReject
 from raft.node import RaftNode
-from store.commit_log import CommitLog
-from store.hard_state import HardState
-from store.index import Index
-from store.install import IndexDirectories, SnapshotStore, finish_install
-from store.state_machine import StateMachine
-from store.watermarks import Watermarks
+from store.index.index import Index
+from store.log.commit_log import CommitLog
+from store.log.hard_state import HardState
+from store.log.watermarks import Watermarks
+from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
+from store.state.machine import StateMachine
 from tests.unit.raft.test_node import (
     Member,
     leader_of,
@@ -182,7 +182,7 @@ async def test_a_node_that_lags_little_holds_the_log_up(tmp_path: Path) -> None:
 
 
 async def test_the_next_leader_begins_the_snapshot_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 100)
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 100)
     async with cluster(tmp_path) as members:
         leader = await leader_with_topic(members)
         away = other_than(members, leader)
@@ -220,7 +220,7 @@ async def test_a_leader_that_was_deposed_is_told_so_and_not_followed(
 
 
 async def test_what_is_lost_on_the_way_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 1000)
     monkeypatch.setattr(raft.snapshot_sender, "WINDOW_MESSAGES", 3)
     async with cluster(tmp_path) as members:
         leader = await leader_with_topic(members)

@@ -31,7 +31,7 @@ from raft.messages import (
 )
 from raft.peer_secret import prove
 from raft.transport import HANDSHAKES_MAX, TcpTransport
-from store.record import Entry
+from store.log.record import Entry
 from store.version import VERSION
 from tests.patience import PATIENCE_S
 

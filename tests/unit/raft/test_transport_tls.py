@@ -7,7 +7,7 @@ import trustme
 
 from raft.config import RaftConfig, TlsConfig
 from raft.messages import TimeoutNow, make_append
-from store.record import Entry
+from store.log.record import Entry
 from tests.unit.raft.test_transport import running, two_nodes, until
 
 

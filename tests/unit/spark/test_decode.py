@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from keelmq.batch import encode_messages
+from keelmq.blocks.batch import encode_messages
 from keelmq.errors import Corrupt
-from keelmq.log_events import EntryEvents, EventMessages, EventsPage, LogEvent, read_frames
+from keelmq.log.log_events import EntryEvents, EventMessages, EventsPage, LogEvent, read_frames
 from keelmq.message import Message
 from keelmq_spark.decode import cause_of, event_batches, trace_id_of
 from keelmq_spark.events import EVENTS_ARROW

@@ -6,10 +6,10 @@ import errno
 from collections.abc import Callable
 from random import Random
 
-from store.commit_log import CommitLog
-from store.record import HEADER_BYTES, KIND_ENTRY
-from store.segment import segment_name
-from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from store.log.commit_log import CommitLog
+from store.log.record import HEADER_BYTES, KIND_ENTRY
+from store.log.segment import segment_name
+from store.log.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from tests.simdisk import SimDisk, io_error
 
 DIRECTORY = "/data/log"

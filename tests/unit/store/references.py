@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from store import keys
-from store.block_location import BlockLocation
-from store.index import Index
-from store.log_references import Holder, range_of
-from store.timers import decode_timer
-from store.topics import holder_of, topic_id_of
-from store.transaction_table import DISCARDED, PREPARED, TransactionRecord
+from store.index import keys
+from store.index.index import Index
+from store.messages.block_location import BlockLocation
+from store.messages.log_references import Holder, range_of
+from store.messages.timers import decode_timer
+from store.messages.topics import holder_of, topic_id_of
+from store.transactions.table import DISCARDED, PREPARED, TransactionRecord
 
 _decode_row = msgspec.msgpack.Decoder(tuple[BlockLocation, int, int, int, str | None, list[int], object]).decode
 _decode_transaction = msgspec.msgpack.Decoder(TransactionRecord).decode

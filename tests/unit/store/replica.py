@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.command import BatchHeader, Command, Prepare, Produce, Proposal, encode_entry
+from store.commands.command import BatchHeader, Command, Prepare, Produce, Proposal, encode_entry
+from store.commands.results import Result
 from store.errors import Refused
-from store.index import Index
-from store.record import KIND_ENTRY, KIND_NOOP, Entry
-from store.results import Result
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.log.record import KIND_ENTRY, KIND_NOOP, Entry
+from store.state.machine import StateMachine
 
 HEADER_BYTES = 52
 

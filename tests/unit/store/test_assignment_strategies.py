@@ -11,7 +11,7 @@ from hashlib import md5
 
 import pytest
 
-from store.assignment import TopicQueue, assign
+from store.groups.assignment import TopicQueue, assign
 
 Assignment = dict[str, list[TopicQueue]]
 VIRTUAL_NODES = 10

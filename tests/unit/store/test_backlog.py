@@ -3,10 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from store.command import ExpireMessages, PutTopic, SweepIndex
-from store.index import Index
-from store.record import Entry
-from store.state_machine import StateMachine
+from store.commands.command import ExpireMessages, PutTopic, SweepIndex
+from store.index.index import Index
+from store.log.record import Entry
+from store.state.machine import StateMachine
 from tests.unit.store.counted_key import CountedKey
 from tests.unit.store.replica import EntryLog, dump, header, produce
 

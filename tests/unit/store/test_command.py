@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     CancelScheduled,
     CloneOffsets,

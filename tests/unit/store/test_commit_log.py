@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commit_log import NOOP_RESERVE_BYTES, CommitLog
-from store.log_errors import DiskFull, LogFailed
-from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES
-from store.segment import PENDING_NAME, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, segment_name
-from store.segment_files import DISK_RESERVE_BYTES
-from store.synced_mark import FILE_NAME as SYNCED_MARK_NAME
+from store.log.commit_log import NOOP_RESERVE_BYTES, CommitLog
+from store.log.errors import DiskFull, LogFailed
+from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYTES
+from store.log.segment import PENDING_NAME, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, segment_name
+from store.log.segment_files import DISK_RESERVE_BYTES
+from store.log.synced_mark import FILE_NAME as SYNCED_MARK_NAME
 from tests.unit.store.logs import (
     DIRECTORY,
     SEGMENT_BYTES,

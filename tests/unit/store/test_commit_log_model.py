@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from store.commit_log import CommitLog
-from store.log_base import LogBase, read_base
-from store.log_errors import DiskFull, LogFailed, LogTruncated
-from store.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, parse_header
-from store.recovery import RecoveryCase
+from store.log.base import LogBase, read_base
+from store.log.commit_log import CommitLog
+from store.log.errors import DiskFull, LogFailed, LogTruncated
+from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, parse_header
+from store.log.recovery import RecoveryCase
 from tests.simdisk import PowerLost, SimDisk
 
 DIRECTORY = "/data/log"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from store.command import BatchHeader, Decide, PutTopic
-from store.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage
-from store.index import Index
+from store.commands.command import BatchHeader, Decide, PutTopic
+from store.commands.results import BatchPlaced, MessagePlaced, Produced
+from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS
-from store.results import BatchPlaced, MessagePlaced, Produced
+from store.messages.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 

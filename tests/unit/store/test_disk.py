@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.hard_state import HardState
-from store.log_errors import DiskError, DiskFull
-from store.record import KIND_ENTRY
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.log.errors import DiskError, DiskFull
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY
 from tests.unit.store.logs import payload_of
 
 DISK = PosixDisk()

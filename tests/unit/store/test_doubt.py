@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from store.command import Command, Discard, ExpireMessages, FireTimers, PutTopic, SweepIndex
+from store.commands.command import Command, Discard, ExpireMessages, FireTimers, PutTopic, SweepIndex
+from store.commands.results import BatchPlaced, Produced
 from store.errors import Refused
 from store.limits import DEDUPE_WINDOW_MS
-from store.results import BatchPlaced, Produced
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 YEAR_MS = 365 * 86_400_000

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from store.dump import Finding, dump_records, verify_log
-from store.record import HEADER_BYTES, KIND_ENTRY, encode_header
-from store.segment import segment_name, sidecar_name
+from store.log.dump import Finding, dump_records, verify_log
+from store.log.record import HEADER_BYTES, KIND_ENTRY, encode_header
+from store.log.segment import segment_name, sidecar_name
 from tests.simdisk import SimDisk
 from tests.unit.store.logs import DIRECTORY, append_to, path_of, position_of, segment_paths, sim_disk, synced_log
 

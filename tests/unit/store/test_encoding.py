@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from store import keys
-from store.command import BatchHeader, Decide, Discard, Prepare, Produce, Proposal, PutTopic
-from store.results import Produced, Row
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC
+from store.commands.command import BatchHeader, Decide, Discard, Prepare, Produce, Proposal, PutTopic
+from store.commands.results import Produced, Row
+from store.index import keys
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC
 from tests.unit.store.replica import Replica, prepare, produce
 
 FRAME = bytes(20)

@@ -5,9 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from store import keys
-from store.block_location import BlockLocation
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     CancelScheduled,
     Command,
@@ -29,12 +27,14 @@ from store.command import (
     ResumeTransaction,
     SweepIndex,
 )
-from store.command import Proposal as Proposed
+from store.commands.command import Proposal as Proposed
+from store.commands.results import QueueRange
+from store.commands.retention_results import Expired, ExpiredQueue, Swept
+from store.index import keys
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
-from store.log_references import Holder
-from store.message_index import key_hash
-from store.results import QueueRange
-from store.retention_results import Expired, ExpiredQueue, Swept
+from store.messages.block_location import BlockLocation
+from store.messages.log_references import Holder
+from store.messages.message_index import key_hash
 from tests.unit.store.references import assert_references_hold, floor
 from tests.unit.store.replica import Replica, dump, header, prepare, produce
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     CommitOffsets,
     Decide,
     DeleteGroup,
@@ -17,9 +17,9 @@ from store.command import (
     QueueOffset,
     RecordChecks,
 )
-from store.pop_results import GroupDeleted
-from store.results import Decided, Fired
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from store.commands.pop_results import GroupDeleted
+from store.commands.results import Decided, Fired
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import keys
-from store.assignment import assign
-from store.command import (
+from store.commands.command import (
     CommitOffsets,
     DeleteTopic,
     JoinGroup,
@@ -17,15 +15,9 @@ from store.command import (
     ResetOffsets,
     TopicFilter,
 )
-from store.results import (
-    AssignedQueue,
-    GroupOffset,
-    GroupView,
-    Joined,
-    Left,
-    OffsetsCommitted,
-    OffsetsReset,
-)
+from store.commands.results import AssignedQueue, GroupOffset, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
+from store.groups.assignment import assign
+from store.index import keys
 from tests.unit.store.replica import Replica, header, produce
 
 

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from store.hard_state import FILE_BYTES, HardState
-from store.log_errors import DiskFull, HardStateCorruption, LogFailed
+from store.log.errors import DiskFull, HardStateCorruption, LogFailed
+from store.log.hard_state import FILE_BYTES, HardState
 from tests.simdisk import PowerLost, SimDisk, io_error
 from tests.unit.store.logs import sim_disk
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import keys
 from store.errors import IndexDamaged
-from store.index import Index
+from store.index import keys
+from store.index.index import Index
 from tests.unit.store.counted_key import CountedKey
 
 
@@ -238,7 +238,7 @@ def test_after_is_beyond_every_key_with_the_prefix() -> None:
 
 def test_a_key_costs_a_few_blocks_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the filter of a whole file, which does not fit into the cache: with many keys every look-up would read it."""
-    monkeypatch.setattr("store.index.BLOCK_CACHE_BYTES", 64 * 1024)
+    monkeypatch.setattr("store.index.index.BLOCK_CACHE_BYTES", 64 * 1024)
     path = str(tmp_path / "index")
     index = Index.open(path)
     for number in range(200_000):

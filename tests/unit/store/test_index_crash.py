@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from store.command import Command, CommitOffsets, Decide, DeleteTopic, JoinGroup, Proposal, PutTopic, QueueOffset
-from store.index import Index
-from store.state_machine import StateMachine
+from store.commands.command import (
+    Command,
+    CommitOffsets,
+    Decide,
+    DeleteTopic,
+    JoinGroup,
+    Proposal,
+    PutTopic,
+    QueueOffset,
+)
+from store.index.index import Index
+from store.state.machine import StateMachine
 from tests.patience import PATIENCE_S
 from tests.unit.store.replica import EntryLog, dump, header, prepare, produce
 

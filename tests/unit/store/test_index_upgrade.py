@@ -7,15 +7,15 @@ from random import Random
 import msgspec
 import pytest
 
-from store import keys
-from store.block_location import BlockLocation
-from store.command import Decide, DeleteTopic, PutTopic, ReleaseMessages
-from store.index import Index
+from store.commands.command import Decide, DeleteTopic, PutTopic, ReleaseMessages
+from store.index import keys
+from store.index.index import Index
 from store.limits import TRANSACTION_RETENTION_MS
-from store.log_references import range_of
-from store.timers import decode_timer
-from store.topics import topic_id_of
-from store.transaction_table import TransactionRecord
+from store.messages.block_location import BlockLocation
+from store.messages.log_references import range_of
+from store.messages.timers import decode_timer
+from store.messages.topics import topic_id_of
+from store.transactions.table import TransactionRecord
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, dump, header, prepare, produce
 from tests.unit.store.test_expiry import KEPT_MS, random_commands

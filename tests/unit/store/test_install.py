@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from store.commit_log import CommitLog
-from store.disk import PosixDisk
-from store.index import Index
-from store.install import DECISION_FILE, Decision, IndexDirectories, SnapshotStore, finish_install, read_decision
-from store.log_base import LogBase
-from store.log_errors import DiskError, DiskFull, InstallDamaged
-from store.record import KIND_ENTRY
+from store.index.index import Index
+from store.log.base import LogBase
+from store.log.commit_log import CommitLog
+from store.log.disk import PosixDisk
+from store.log.errors import DiskError, DiskFull, InstallDamaged
+from store.log.record import KIND_ENTRY
+from store.snapshots.install import (
+    DECISION_FILE,
+    Decision,
+    IndexDirectories,
+    SnapshotStore,
+    finish_install,
+    read_decision,
+)
 
 BASE = LogBase(5000, 40, 3)
 DECISION = Decision(BASE, 55, "ab" * 8, 123_456, 789)

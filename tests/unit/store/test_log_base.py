@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from raft.journal import Journal
-from store.commit_log import CommitLog
-from store.dump import dump_records, verify_log
-from store.hard_state import HardState
-from store.log_base import BEGINNING, FILE_NAME, TEMPORARY_NAME, LogBase, StoredBase, read_base, write_base
-from store.log_errors import DiskFull, LogCorruption, LogFailed, LogTruncated
-from store.record import KIND_ENTRY
-from store.recovery import RecoveryCase
-from store.segment import PENDING_NAME
-from store.segment_files import remove_segments
-from store.watermarks import Watermarks
+from store.log.base import BEGINNING, FILE_NAME, TEMPORARY_NAME, LogBase, StoredBase, read_base, write_base
+from store.log.commit_log import CommitLog
+from store.log.dump import dump_records, verify_log
+from store.log.errors import DiskFull, LogCorruption, LogFailed, LogTruncated
+from store.log.hard_state import HardState
+from store.log.record import KIND_ENTRY
+from store.log.recovery import RecoveryCase
+from store.log.segment import PENDING_NAME
+from store.log.segment_files import remove_segments
+from store.log.watermarks import Watermarks
 from tests.simdisk import PowerLost, SimDisk
 from tests.unit.store.logs import (
     DIRECTORY,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from store.command import (
+from store.commands.command import (
     AckPopped,
     CancelScheduled,
     ChangeInvisible,
@@ -32,7 +32,9 @@ from store.command import (
     ResumeTransaction,
     SweepIndex,
 )
-from store.command import Proposal as Proposed
+from store.commands.command import Proposal as Proposed
+from store.commands.pop_results import Popped
+from store.commands.retention_results import ExpiredQueue, Released
 from store.errors import Refused
 from store.limits import (
     DEFAULT_RETENTION_MS,
@@ -41,10 +43,8 @@ from store.limits import (
     REPLAYED_KEPT_MS,
     TRANSACTION_RETENTION_MS,
 )
-from store.log_references import Holder
-from store.pop_results import Popped
-from store.retention_results import ExpiredQueue, Released
-from store.walks import to_the_end
+from store.messages.log_references import Holder
+from store.state.walks import to_the_end
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, header, prepare, produce
 

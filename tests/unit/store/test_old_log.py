@@ -5,7 +5,7 @@ from random import Random
 
 import msgspec
 
-from store.command import (
+from store.commands.command import (
     AckPopped,
     CancelScheduled,
     Command,
@@ -27,7 +27,7 @@ from store.command import (
     ResumeTransaction,
     SweepIndex,
 )
-from store.command import Proposal as Proposed
+from store.commands.command import Proposal as Proposed
 from store.limits import TRANSACTION_RETENTION_MS
 from tests.unit.store.replica import Replica, header, prepare, produce
 

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from cluster.blocks import BlockMessage, read_block
-from store import keys
-from store.command import (
+from cluster.messages.blocks import BlockMessage, read_block
+from store.commands.command import (
     Command,
     Decide,
     Decision,
@@ -16,9 +15,7 @@ from store.command import (
     RecordChecks,
     ResumeTransaction,
 )
-from store.errors import Refused
-from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX, TIMELINE_EVENTS_MAX
-from store.results import (
+from store.commands.results import (
     Decided,
     Discarded,
     Position,
@@ -29,7 +26,10 @@ from store.results import (
     TimelineEvent,
     TransactionView,
 )
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from store.errors import Refused
+from store.index import keys
+from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX, TIMELINE_EVENTS_MAX
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 INTERVAL_MS = 30_000

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from store import keys
-from store.command import (
+from store.commands.command import (
     CancelScheduled,
     CommitOffsets,
     Decide,
@@ -27,8 +26,9 @@ from store.command import (
     decode_entry,
 )
 from store.errors import Refused
-from store.outcomes import Event, MessagesOf
-from store.record import Entry
+from store.index import keys
+from store.log.record import Entry
+from store.messages.outcomes import Event, MessagesOf
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"

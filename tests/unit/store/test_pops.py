@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-import store.pops
-from store.command import (
+import store.groups.pops
+from store.commands.command import (
     AckPopped,
     ChangeInvisible,
     CloneOffsets,
@@ -25,10 +25,10 @@ from store.command import (
     ResetOffsets,
     TopicFilter,
 )
+from store.commands.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
+from store.commands.results import GroupOffset
 from store.errors import Refused
 from store.limits import POP_ACK_KEPT_MS, POP_ACK_SWEPT_MS, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
-from store.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
-from store.results import GroupOffset
 from tests.unit.store.replica import Replica, header, produce
 
 INVISIBLE_MS = 60_000
@@ -290,14 +290,14 @@ def test_limits(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     assert replica.refusal(ChangeInvisible("g", handle, 0, "x" * 256)).code == "invalid_request"
     change(replica, handle, 0)
     assert replica.refusal(Pop("g", "%RETRY%g", "", 1, 1)).code == "invalid_request"
-    monkeypatch.setattr(store.pops, "POP_HELD_MAX", 4)
+    monkeypatch.setattr(store.groups.pops, "POP_HELD_MAX", 4)
     assert len(pop(replica, 3)) == 3
     assert len(pop(replica, 3)) == 1
     assert replica.refusal(Pop("g", "orders", "", 1, 1)).code == "too_many_held"
 
 
 def test_a_pop_begins_no_further_batch_beyond_its_bytes(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.pops, "POP_BYTES_MAX", 50)
+    monkeypatch.setattr(store.groups.pops, "POP_BYTES_MAX", 50)
     for number in range(3):
         replica.one(produce(header(batch_id=f"b-{number}", count=2)))
     replica.one(CommitOffsets("g", None, None, (QueueOffset("orders", 0, 10),)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     AckPopped,
     ChangeInvisible,
     ExpireMessages,
@@ -13,9 +13,9 @@ from store.command import (
     PutTopic,
     TopicFilter,
 )
-from store.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
-from store.results import GroupOffset
-from store.retention_results import Expired
+from store.commands.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
+from store.commands.results import GroupOffset
+from store.commands.retention_results import Expired
 from tests.unit.store.replica import Replica, header, produce
 
 KEPT_MS = 1_000

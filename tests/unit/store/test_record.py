@@ -5,7 +5,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import (
+from store.log.record import (
     HEADER_BYTES,
     KIND_ENTRY,
     KIND_NOOP,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from store.record import HEADER_BYTES, KIND_NOOP
-from store.recovery import RecoveryCase
-from store.segment import PENDING_NAME, segment_name, sidecar_name
+from store.log.record import HEADER_BYTES, KIND_NOOP
+from store.log.recovery import RecoveryCase
+from store.log.segment import PENDING_NAME, segment_name, sidecar_name
 from tests.unit.store.logs import (
     DIRECTORY,
     append_to,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from store import recovery
-from store.commit_log import CommitLog
-from store.log_errors import LogError
-from store.record import HEADER_BYTES, Header, parse_header
-from store.recovery import RecoveryCase
-from store.segment import start_of
+from store.log import recovery
+from store.log.commit_log import CommitLog
+from store.log.errors import LogError
+from store.log.record import HEADER_BYTES, Header, parse_header
+from store.log.recovery import RecoveryCase
+from store.log.segment import start_of
 from tests.simdisk import PowerLost, SimDisk
 from tests.unit.store.logs import (
     DIRECTORY,

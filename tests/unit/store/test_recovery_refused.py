@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.log_errors import LogCorruption, UnsupportedLog
-from store.record import HEADER_BYTES, KIND_ENTRY, encode_header, parse_header
-from store.recovery import RecoveryCase
-from store.segment import segment_name, sidecar_name, start_of
+from store.log.errors import LogCorruption, UnsupportedLog
+from store.log.record import HEADER_BYTES, KIND_ENTRY, encode_header, parse_header
+from store.log.recovery import RecoveryCase
+from store.log.segment import segment_name, sidecar_name, start_of
 from tests.simdisk import PowerLost, SimDisk
 from tests.unit.store.logs import (
     DIRECTORY,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     Command,
     CommitOffsets,
     DeleteTopic,
@@ -18,15 +18,8 @@ from store.command import (
     decode_entry,
     encode_entry,
 )
-from store.command import Proposal as Proposed
-from store.limits import (
-    GIVE_BACK_HISTORY_MAX,
-    GIVE_BACK_REASON_BYTES_MAX,
-    RETRY_DELAYS_MS,
-    RETRY_MAX_ATTEMPTS,
-    RETRY_MAX_ATTEMPTS_MAX,
-)
-from store.results import (
+from store.commands.command import Proposal as Proposed
+from store.commands.results import (
     Attempt,
     DeadLetterReplayed,
     DeadLettersReplayed,
@@ -36,6 +29,13 @@ from store.results import (
     MessagesGivenBack,
     Redelivery,
     Row,
+)
+from store.limits import (
+    GIVE_BACK_HISTORY_MAX,
+    GIVE_BACK_REASON_BYTES_MAX,
+    RETRY_DELAYS_MS,
+    RETRY_MAX_ATTEMPTS,
+    RETRY_MAX_ATTEMPTS_MAX,
 )
 from tests.unit.store.replica import Replica, header, produce
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from store.command import (
+from store.commands.command import (
     Command,
     CommitOffsets,
     FireTimers,
@@ -21,10 +21,10 @@ from store.command import (
     ReplayDeadLetters,
     ResetOffsets,
 )
+from store.commands.results import MessagesGivenBack
 from store.errors import Refused
-from store.index import Index
-from store.results import MessagesGivenBack
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.state.machine import StateMachine
 from tests.unit.store.replica import Replica, dump, header, produce
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"

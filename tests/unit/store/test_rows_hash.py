@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from store.command import CommitOffsets, DeleteTopic, Proposal, PutTopic, QueueOffset
+from store.commands.command import CommitOffsets, DeleteTopic, Proposal, PutTopic, QueueOffset
 from tests.unit.store.replica import Replica, header, produce
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from store.record import HEADER_BYTES, encode_header, parse_header
-from store.scrub import Damage, SealedSegment, SegmentScrub
+from store.log.record import HEADER_BYTES, encode_header, parse_header
+from store.log.scrub import Damage, SealedSegment, SegmentScrub
 from tests.simdisk import SimDisk
 from tests.unit.store.logs import open_log, sim_disk, synced_log
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from store import commit_log
-from store.commit_log import NOOP_RESERVE_BYTES, Entry
-from store.entry_cache import ENTRY_OVERHEAD_BYTES, ReadCache, TailCache
-from store.log_errors import DiskError, LogFailed
-from store.record import KIND_ENTRY
-from store.segments import LOADED_SEGMENTS_MAX
+from store.log import commit_log
+from store.log.commit_log import NOOP_RESERVE_BYTES, Entry
+from store.log.entry_cache import ENTRY_OVERHEAD_BYTES, ReadCache, TailCache
+from store.log.errors import DiskError, LogFailed
+from store.log.record import KIND_ENTRY
+from store.log.segments import LOADED_SEGMENTS_MAX
 from tests.unit.store.logs import (
     SEGMENT_BYTES,
     append_to,
@@ -107,7 +107,7 @@ def test_truncation_bounds() -> None:
 
 
 def test_open_files_are_bounded_and_all_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.segments.LOADED_SEGMENTS_MAX", 3)
+    monkeypatch.setattr("store.log.segments.LOADED_SEGMENTS_MAX", 3)
     assert LOADED_SEGMENTS_MAX > 3
     disk = sim_disk()
     log = synced_log(disk, 200)
@@ -194,7 +194,7 @@ def test_what_was_truncated_is_not_remembered(cache_bytes: int) -> None:
 
 
 def test_a_place_is_told_without_a_read_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.segments.LOADED_SEGMENTS_MAX", 1)
+    monkeypatch.setattr("store.log.segments.LOADED_SEGMENTS_MAX", 1)
     disk = sim_disk()
     log = open_log(disk, cache_bytes=1)
     append_to(log, 60)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-import store.snapshot
-from store.command import BatchHeader, Produce, Proposal, PutTopic
-from store.index import Index
-from store.log_base import LogBase
-from store.snapshot import SnapshotReader, SnapshotRefused, SnapshotWriter
-from store.state_machine import StateMachine
+import store.snapshots.snapshot
+from store.commands.command import BatchHeader, Produce, Proposal, PutTopic
+from store.index.index import Index
+from store.log.base import LogBase
+from store.snapshots.snapshot import SnapshotReader, SnapshotRefused, SnapshotWriter
+from store.state.machine import StateMachine
 from tests.unit.store.replica import Replica, dump
 
 BASE = LogBase(4096, 7, 2)
@@ -53,7 +53,7 @@ def test_the_copy_is_the_state(replica: Replica, incoming: Index) -> None:
 def test_what_is_applied_meanwhile_is_not_in_it(
     replica: Replica, incoming: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 200)
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 200)
     filled(replica)
     before = replica.dump()
     reader, writer = SnapshotReader(replica.index, BASE), SnapshotWriter(incoming)
@@ -78,7 +78,7 @@ def take(writer: SnapshotWriter, sent: list[bytes], reader: SnapshotReader, inde
 def test_what_is_not_what_was_announced_is_refused(
     replica: Replica, incoming: Index, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
-    monkeypatch.setattr(store.snapshot, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 1000)
     filled(replica)
     reader, writer = SnapshotReader(replica.index, BASE), SnapshotWriter(incoming)
     index, state_hash = reader.index, reader.state_hash

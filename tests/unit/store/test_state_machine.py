@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     DeleteTopic,
     ExpireMessages,
@@ -15,12 +15,12 @@ from store.command import (
     SetCheckUrl,
     TopicType,
 )
+from store.commands.results import BatchPlaced, CheckUrlSet, Produced, QueueRange, TopicDeleted, TopicInfo, TopicPut
+from store.commands.retention_results import Expired
 from store.errors import Refused
 from store.limits import QUEUES_MAX
-from store.record import KIND_ENTRY, Entry
-from store.results import BatchPlaced, CheckUrlSet, Produced, QueueRange, TopicDeleted, TopicInfo, TopicPut
-from store.retention_results import Expired
-from store.topics import SYSTEM_TOPICS
+from store.log.record import KIND_ENTRY, Entry
+from store.messages.topics import SYSTEM_TOPICS
 from tests.unit.store.replica import HEADER_BYTES, Replica, header, prepare, produce
 
 

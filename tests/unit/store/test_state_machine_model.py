@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from store.command import (
+from store.commands.command import (
     BatchHeader,
     CancelScheduled,
     Command,
@@ -29,14 +29,14 @@ from store.command import (
     decode_entry,
 )
 from store.errors import Refused
-from store.index import Index
+from store.index.index import Index
 from store.limits import DEDUPE_WINDOW_MS
-from store.log_references import LOG_RANGE_BYTES
-from store.message_index import KeyedMessage, key_hash
-from store.message_search import MessagePlace
-from store.record import KIND_ENTRY
-from store.state_machine import StateMachine
-from store.topics import OP_HALF_TOPIC
+from store.log.record import KIND_ENTRY
+from store.messages.log_references import LOG_RANGE_BYTES
+from store.messages.message_index import KeyedMessage, key_hash
+from store.messages.topics import OP_HALF_TOPIC
+from store.state.machine import StateMachine
+from store.state.message_search import MessagePlace
 from tests.unit.store.broker_model import Model, identity, message_id_of
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce

@@ -7,11 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from store import keys
-from store.command import BatchHeader, CancelScheduled, Decide, DeleteTopic, FireTimers, PutTopic
-from store.errors import Refused
-from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX
-from store.results import (
+from store.commands.command import BatchHeader, CancelScheduled, Decide, DeleteTopic, FireTimers, PutTopic
+from store.commands.results import (
     BatchPlaced,
     Cancelled,
     Decided,
@@ -21,6 +18,9 @@ from store.results import (
     Produced,
     ScheduledMessage,
 )
+from store.errors import Refused
+from store.index import keys
+from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 BEGIN_MS = 1_000

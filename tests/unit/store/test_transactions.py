@@ -2,11 +2,8 @@
 
 import pytest
 
-from store import keys
-from store.command import Command, Decide, DeleteTopic, Discard, PutTopic, RecordChecks
-from store.errors import Refused
-from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, TIMELINE_EVENTS_MAX
-from store.results import (
+from store.commands.command import Command, Decide, DeleteTopic, Discard, PutTopic, RecordChecks
+from store.commands.results import (
     ChecksRecorded,
     Decided,
     Discarded,
@@ -15,7 +12,10 @@ from store.results import (
     TimelineEvent,
     TransactionView,
 )
-from store.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from store.errors import Refused
+from store.index import keys
+from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, TIMELINE_EVENTS_MAX
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 

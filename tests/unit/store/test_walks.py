@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from store.command import DeleteTopic, ExpireMessages, PutTopic
-from store.sorted_names import SortedNames
-from store.walks import STEP
+from store.commands.command import DeleteTopic, ExpireMessages, PutTopic
+from store.messages.sorted_names import SortedNames
+from store.state.walks import STEP
 from tests.unit.store.replica import Replica, header, produce
 
 TOPICS, QUEUES = 200, 8

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.log_errors import DiskFull
-from store.watermarks import FILE_BYTES, MARKS_BYTES_MAX, PeerMark, Watermarks
+from store.log.errors import DiskFull
+from store.log.watermarks import FILE_BYTES, MARKS_BYTES_MAX, PeerMark, Watermarks
 from tests.simdisk import PowerLost
 from tests.unit.store.logs import sim_disk
 

@@ -1,0 +1,1 @@
+"""Messages packed to a block, as the broker stores them."""

@@ -1,0 +1,226 @@
+"""Message blocks: what a batch of messages is on the wire, on disk and in a consumer (docs/http-api.md).
+
+A block is opaque to the broker and keeps its CRC32C from the producer to the consumer.
+"""
+
+import itertools
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+from crc32c import crc32c
+
+from keelmq.blocks.compression import compress, unpack
+from keelmq.errors import Corrupt, LimitExceeded
+from keelmq.limits import (
+    BATCH_MESSAGES_MAX,
+    BLOCK_BYTES_MAX,
+    KEYS_MAX,
+    REQUEST_KEYS_MAX,
+    check_attributes,
+    check_bodies,
+    check_body,
+    check_key_count,
+)
+from keelmq.message import Message, Origin, ReceivedMessage
+from keelmq.wire import BlockEncoding
+
+# What a message costs in a block beside its texts and its body: array, lengths, timestamp.
+MESSAGE_OVERHEAD_BYTES: Final = 48
+KEY_BYTES_MIN: Final = BLOCK_BYTES_MAX // REQUEST_KEYS_MAX + 1
+"""A key counts as at least so much: then messages that collect within the bytes of a batch are within its keys."""
+KEYS_FIELD: Final = 2
+
+Entry = tuple[Any, ...]
+"""A message as it is put into a block: the array of the contract, trailing defaults left out."""
+
+
+class BlockMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message as it is read from a block."""
+
+    body: bytes
+    tag: str | None = None
+    keys: list[str] = []
+    properties: dict[str, str] = {}
+    sharding_key: str | None = None
+    message_id: str | None = None
+    born_at_ms: int = 0
+
+
+class Block(msgspec.Struct, frozen=True):
+    """An encoded block with its checksum, which is over `data` as it is sent.
+
+    `uncompressed_bytes` is what a compressed block unpacks to, None when it is not compressed.
+    """
+
+    data: bytes
+    crc32c: int
+    count: int
+    uncompressed_bytes: int | None = None
+
+    @property
+    def unpacked_bytes(self) -> int:
+        return len(self.data) if self.uncompressed_bytes is None else self.uncompressed_bytes
+
+    @property
+    def encoding(self) -> BlockEncoding:
+        return "none" if self.uncompressed_bytes is None else "zstd"
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[BlockMessage]).decode
+
+
+class BatchIds:
+    """Ids that are unique per batch over all processes: 96 random bits per source, then a counter."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(12)
+        self._counter = itertools.count()
+
+    def next_id(self) -> str:
+        return f"{self._prefix}-{next(self._counter):x}"
+
+
+def entry_of(message: Message) -> Entry:
+    """The block entry of a validated `message`. Raises InvalidRequest with the contract's code."""
+    check_body(message.body)
+    check_attributes(message.tag, message.keys, message.properties, message.sharding_key, message.message_id)
+    return make_entry(
+        message.body,
+        message.tag,
+        message.keys,
+        message.properties,
+        message.sharding_key,
+        message.message_id,
+        message.born_at_ms,
+    )
+
+
+def make_entry(
+    body: bytes,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    message_id: str | None,
+    born_at_ms: int,
+) -> Entry:
+    entry = (body, tag, tuple(keys), dict(properties or {}), sharding_key, message_id, born_at_ms)
+    length = len(entry)
+    while length > 1 and not entry[length - 1]:
+        length -= 1
+    return entry[:length]
+
+
+def entry_bytes_max(entry: Entry) -> int:
+    """An upper bound of what `entry` adds to a block, cheap for the usual ones."""
+    size = len(entry[0]) + MESSAGE_OVERHEAD_BYTES
+    for field in entry[1:]:
+        if type(field) is str:
+            size += 4 * len(field)
+        elif type(field) is tuple:
+            size += sum(max(4 * len(key) + 5, KEY_BYTES_MIN) for key in field)
+        elif type(field) is dict:
+            size += sum(4 * (len(name) + len(value)) + 10 for name, value in field.items())
+    return size
+
+
+def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Block:
+    """The block of `entries`; with `compressed`, as a zstd frame where that pays (compression.py).
+
+    Raises LimitExceeded (`batch_too_large`) beyond 8 MiB, before compression, 10,000 messages or 50,000 keys.
+    """
+    if not entries:
+        raise LimitExceeded("invalid_request", "a batch needs at least one message")
+    if len(entries) > BATCH_MESSAGES_MAX:
+        raise LimitExceeded("batch_too_large", f"{len(entries)} messages in a batch, {BATCH_MESSAGES_MAX} are allowed")
+    if len(entries) * KEYS_MAX > REQUEST_KEYS_MAX:
+        check_key_count(entry[KEYS_FIELD] for entry in entries if len(entry) > KEYS_FIELD)
+    data = _encode(entries)
+    if len(data) > BLOCK_BYTES_MAX:
+        raise LimitExceeded("batch_too_large", f"the batch has {len(data)} bytes, {BLOCK_BYTES_MAX} are allowed")
+    frame = compress(data) if compressed else None
+    if frame is None:
+        return Block(data, crc32c(data), len(entries))
+    return Block(frame, crc32c(frame), len(entries), len(data))
+
+
+def encode_messages(messages: Sequence[bytes | Message], *, compressed: bool = False) -> Block:
+    """A block of bodies or messages. Plain bodies take a path without any Python code per message."""
+    if set(map(type, messages)) == {bytes}:
+        bodies = cast("Sequence[bytes]", messages)
+        check_bodies(bodies)
+        return encode_entries(list(zip(bodies, strict=False)), compressed=compressed)
+    entries = [entry_of(m) if isinstance(m, Message) else _plain_entry(m) for m in messages]
+    return encode_entries(entries, compressed=compressed)
+
+
+def _plain_entry(body: bytes) -> Entry:
+    check_body(body)
+    return (body,)
+
+
+def decode_block(data: bytes, checksum: int, uncompressed_bytes: int | None = None) -> list[BlockMessage]:
+    """The messages of a block, which is compressed if `uncompressed_bytes` is given.
+
+    Raises Corrupt when `checksum` does not match or the content is no block: nothing of it may be used then.
+    """
+    if crc32c(data) != checksum:
+        raise Corrupt("checksum_mismatch", f"a block of {len(data)} bytes does not match its CRC32C {checksum:#010x}")
+    return decode_messages(data, uncompressed_bytes)
+
+
+def decode_messages(data: bytes, uncompressed_bytes: int | None = None) -> list[BlockMessage]:
+    """The messages of a block whose checksum was verified. Raises Corrupt when it is no block."""
+    if uncompressed_bytes is not None:
+        data = unpack(data, uncompressed_bytes)
+    try:
+        return _decode(data)
+    except (ValueError, RecursionError) as exc:  # not text where text belongs, or nested without end
+        raise Corrupt("invalid_block", f"a block with a right checksum cannot be read: {exc}") from exc
+
+
+def received_messages(
+    block: Sequence[BlockMessage],
+    *,
+    topic: str,
+    queue: int,
+    batch_id: str,
+    base_offset: int,
+    skip: Collection[int],
+    from_offset: int,
+    stored_at_ms: int,
+    transaction_id: str | None,
+    filtered: Collection[int] = (),
+    first_ordinal: int = 0,
+    attempt: int = 0,
+    origin: Origin | None = None,
+) -> Iterator[ReceivedMessage]:
+    """The messages of a pulled batch from `from_offset` on; ordinals in `skip` were known before and have no offset,
+    those in `filtered` have one and were not asked for. `first_ordinal` is not 0 of a message that was given back: it
+    comes without the others of its batch."""
+    left_out, unwanted = frozenset(skip), frozenset(filtered)
+    offset = base_offset
+    for ordinal, message in enumerate(block, first_ordinal):
+        if ordinal in left_out:
+            continue
+        if offset >= from_offset and ordinal not in unwanted:
+            yield ReceivedMessage(
+                topic=topic,
+                queue=queue,
+                offset=offset,
+                message_id=message.message_id or f"{batch_id}-{ordinal}",
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                sharding_key=message.sharding_key,
+                born_at_ms=message.born_at_ms,
+                stored_at_ms=stored_at_ms,
+                transaction_id=transaction_id,
+                attempt=attempt,
+                origin=origin,
+            )
+        offset += 1

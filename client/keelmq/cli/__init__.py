@@ -1,0 +1,1 @@
+"""The `keelmq` command."""

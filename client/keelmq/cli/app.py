@@ -1,0 +1,56 @@
+"""The `keelmq` command: administration, sending and consuming from a shell."""
+
+from typing import Annotated
+
+import typer
+
+from keelmq.cli import cluster, consume, dlq, group, log, message, output, pop, scheduled, send, topic, transaction
+from keelmq.version import VERSION
+
+app = typer.Typer(
+    name="keelmq",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster and its log.\n\n"
+    "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS. Every command takes [bold]--json[/bold]. "
+    "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
+    epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
+    "    keelmq send orders 'hello' --message-id order-1\n\n"
+    "    keelmq consume orders --from earliest --max 10\n\n    keelmq message trace order-1\n\n"
+    "    keelmq transaction list --state prepared",
+)
+app.add_typer(topic.app, name="topic")
+app.add_typer(message.app, name="message")
+app.add_typer(scheduled.app, name="scheduled")
+app.add_typer(transaction.app, name="transaction")
+app.add_typer(group.app, name="group")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(log.app, name="log")
+app.command("send", epilog=send.EXAMPLES)(send.send)
+app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
+app.command("pop", epilog=pop.EXAMPLES)(pop.pop)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"keelmq {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Entry point of the `keelmq` command."""
+    try:
+        app()
+    finally:
+        output.flush()

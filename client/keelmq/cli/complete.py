@@ -1,0 +1,65 @@
+"""Names that the shell completes: asked of the cluster, quickly or not at all."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli.output import DEFAULT_SERVERS
+from keelmq.errors import KeelMQError
+
+if TYPE_CHECKING:
+    from keelmq.admin import Admin
+
+COMPLETION_TIMEOUT_MS: Final = 2_000
+
+
+def _names(context: typer.Context, incomplete: str, ask: "Callable[[Admin], Awaitable[list[str]]]") -> list[str]:
+    """Nothing when nobody answers: a shell that completes must not print errors."""
+    from keelmq.admin import Admin
+    from keelmq.transport.connection import Connection
+
+    servers = context.params.get("servers") or os.environ.get("KEELMQ_SERVERS") or DEFAULT_SERVERS
+
+    async def main() -> list[str]:
+        connection = Connection(servers, call_timeout_ms=COMPLETION_TIMEOUT_MS)
+        try:
+            return await ask(Admin(connection))
+        finally:
+            connection.close()
+
+    try:
+        return [name for name in asyncio.run(main()) if name.startswith(incomplete)]
+    except (KeelMQError, OSError, ValueError):
+        return []
+
+
+def topic_names(context: typer.Context, incomplete: str) -> list[str]:
+    """System topics once they are begun: the prefix of a group's own says enough."""
+
+    async def ask(admin: "Admin") -> list[str]:
+        return _column("topic", await admin.topics(system=bool(incomplete)))
+
+    return _names(context, incomplete, ask)
+
+
+def group_names(context: typer.Context, incomplete: str) -> list[str]:
+    async def ask(admin: "Admin") -> list[str]:
+        return _column("group", await admin.groups())
+
+    return _names(context, incomplete, ask)
+
+
+def _column(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    return [str(row[name]) for row in rows]
+
+
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names, show_default=False)
+]
+GroupArgument = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="Name of the consumer group.", autocompletion=group_names, show_default=False),
+]

@@ -1,0 +1,228 @@
+"""`keelmq consume`"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli.complete import TopicArgument, group_names
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+
+if TYPE_CHECKING:
+    from keelmq.consuming.consumer import Consumer, Start
+    from keelmq.consuming.selection import Selection
+    from keelmq.message import ReceivedMessage
+    from keelmq.transport.connection import Connection
+
+EXAMPLES: Final = (
+    "Examples:\n\n    keelmq consume orders --from earliest --max 10\n\n    keelmq consume orders --follow --json\n\n"
+    "    keelmq consume orders --group audit --follow\n\n"
+    "    keelmq consume orders --filter \"price > 3 AND region = 'eu'\""
+)
+
+WAIT_MS: Final = 10_000
+LAG_INTERVAL_S: Final = 0.3
+PULL_MESSAGES: Final = 500
+PULL_BYTES: Final = 4 * 1024 * 1024
+READ_AHEAD: Final = 500
+
+
+def consume(
+    topic: TopicArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="earliest, latest, or a Unix time in ms. Default: earliest, with -f latest."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Join this group and commit what is printed; --from is for a new group.", autocompletion=group_names
+        ),
+    ] = None,
+    tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'A || B'.")] = None,
+    filter: Annotated[
+        str | None, typer.Option(help="Only messages whose properties fulfil an SQL92 expression.")
+    ] = None,
+    max_messages: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many messages.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages instead of ending.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages. Without a group, nothing is committed and nobody else is affected."""
+    at: Any = start or ("latest" if follow else "earliest")
+    if at not in ("earliest", "latest"):
+        if not str(at).isdecimal():
+            raise typer.BadParameter(f"{at!r} is not earliest, latest or a time in ms", param_hint="--from")
+        at = int(at)
+
+    from keelmq.consuming.selection import Selection
+
+    selection = Selection(tags, filter)
+    printed = 0
+
+    def emit(message: "ReceivedMessage") -> bool:
+        """Print; False when that was the last one asked for."""
+        nonlocal printed
+        print_message(message, as_json=as_json)
+        printed += 1
+        return printed != max_messages
+
+    async def show(connection: "Connection") -> None:
+        if group is None:
+            await _read_directly(connection, topic, at, selection, follow, emit)
+        else:
+            await _read_as_member(connection, group, topic, at, selection, follow, emit)
+
+    run(servers, show, as_json=as_json)
+
+
+async def _read_as_member(
+    connection: "Connection",
+    group: str,
+    topic: str,
+    at: "Start",
+    selection: "Selection",
+    follow: bool,
+    emit: "Callable[[ReceivedMessage], bool]",
+) -> None:
+    from keelmq.consuming.consumer import Consumer
+
+    async with Consumer(
+        connection.current,
+        group,
+        topic,
+        start=at,
+        tags=selection.tags,
+        filter=selection.filter,
+        connection=connection,
+    ) as consumer:
+        watch = None if follow else asyncio.create_task(_close_at_end(connection, consumer, group, topic))
+        try:
+            async for message in consumer:
+                more = emit(message)
+                consumer.finish()
+                if not more:
+                    break
+        finally:
+            if watch is not None:
+                await _cancel(watch)
+
+
+async def _close_at_end(connection: "Connection", consumer: "Consumer", group: str, topic: str) -> None:
+    """Close the consumer when everything in its queues is printed and committed."""
+    from keelmq.admin import Admin
+
+    while True:
+        await asyncio.sleep(LAG_INTERVAL_S)
+        offsets = (await Admin(connection).group(group))["offsets"]
+        done = {(each["topic"], each["queue"]) for each in offsets if each["lag"] == 0}
+        if consumer.assignment and done.issuperset(consumer.assignment):
+            await consumer.close()
+            return
+
+
+async def _read_directly(
+    connection: "Connection",
+    topic: str,
+    at: "Start",
+    selection: "Selection",
+    follow: bool,
+    emit: "Callable[[ReceivedMessage], bool]",
+) -> None:
+    from keelmq.admin import Admin
+
+    info = await Admin(connection).topic(topic)
+    arrived: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(READ_AHEAD)
+
+    async def read_all() -> None:
+        ends = {q["queue"]: None if follow else int(q["max_offset"]) for q in info["queue_offsets"]}
+        readers = [
+            asyncio.create_task(_read_queue(connection, (topic, queue), at, end, selection, arrived))
+            for queue, end in ends.items()
+        ]
+        try:
+            await asyncio.gather(*readers)
+        finally:
+            await _cancel(*readers)
+            with contextlib.suppress(asyncio.QueueFull):  # full: whoever reads it looks at this task at the end
+                arrived.put_nowait(None)
+
+    reading = asyncio.create_task(read_all())
+    try:
+        while not (reading.done() and arrived.empty()):
+            message = await arrived.get()
+            if message is None:
+                break
+            if not emit(message):
+                return
+        await reading
+    finally:
+        await _cancel(reading)
+
+
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read_queue(
+    connection: "Connection",
+    place: tuple[str, int],
+    at: "Start",
+    end: int | None,
+    selection: "Selection",
+    arrived: "asyncio.Queue[ReceivedMessage | None]",
+) -> None:
+    """From `at` to `end`, or for ever without one."""
+    from keelmq.consuming.group_session import first_offset, pull
+
+    offset = await first_offset(connection, place, at)
+    while end is None or offset < end:
+        pulled = await pull(
+            connection,
+            place,
+            offset,
+            max_messages=PULL_MESSAGES,
+            max_bytes=PULL_BYTES,
+            wait_ms=WAIT_MS if end is None else 0,
+            selection=selection,
+        )
+        for message in pulled.messages:
+            if end is None or message.offset < end:
+                await arrived.put(message)
+        if pulled.next_offset == offset and end is not None:
+            return  # expired since
+        offset = pulled.next_offset
+
+
+def message_line(message: "ReceivedMessage") -> dict[str, Any]:
+    """What `--json` prints of a message."""
+    from keelmq.message import to_builtins
+
+    text, encoding = _text(message.body)
+    return {**to_builtins(message), "body": text, "encoding": encoding}
+
+
+def print_message(message: "ReceivedMessage", *, as_json: bool) -> None:
+    """One line."""
+    if as_json:
+        print_json(message_line(message))
+        return
+    text, encoding = _text(message.body)
+    details = [f"tag={message.tag}"] if message.tag else []
+    details += [f"keys={','.join(message.keys)}"] if message.keys else []
+    details += [f"{name}={value}" for name, value in message.properties.items()]
+    place = f"{message.topic}/{message.queue} {message.offset}"
+    shown = text if encoding == "utf8" else f"({len(message.body)} bytes, base64) {text}"
+    say("  ".join([f"{when(message.stored_at_ms)}  {place}", *details, shown]), flush=True)
+
+
+def _text(body: bytes) -> tuple[str, str]:
+    try:
+        return body.decode(), "utf8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"

@@ -1,0 +1,117 @@
+"""`keelmq dlq`"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli.complete import GroupArgument
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+
+if TYPE_CHECKING:
+    from keelmq.admin import Admin
+    from keelmq.transport.connection import Connection
+
+app = typer.Typer(no_args_is_help=True, help="List dead letters, and give them to their group once more.")
+
+REPLAY_MAX: Final = 256
+"""Dead letters that are replayed with one call, and read with one."""
+
+
+@app.command("list", epilog="Example:  keelmq dlq list points")
+def list_dead_letters(
+    group: GroupArgument,
+    offset: Annotated[int, typer.Option(min=0, help="From this one on.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters, the oldest first, with the reason of the last attempt; --json has all attempts and bodies."""
+    from keelmq.admin import Admin
+
+    page = run(
+        servers, lambda connection: Admin(connection).dead_letters(group, offset=offset, limit=limit), as_json=as_json
+    )
+    if as_json:
+        print_json(page)
+        return
+    rows = [
+        (
+            m["offset"],
+            m["message_id"],
+            _place(m["origin"]),
+            m["attempt"],
+            when(m["stored_at_ms"]),
+            _reason(m),
+            when(m["replayed_at_ms"]) if "replayed_at_ms" in m else "-",
+        )
+        for m in page["messages"]
+    ]
+    print_table(None, ["offset", "message", "origin", "attempts", "dead since (UTC)", "reason", "replayed (UTC)"], rows)
+    if page["next_offset"] < page["max_offset"]:
+        say(f"there are more: --offset {page['next_offset']}")
+
+
+@app.command(epilog="Example:  keelmq dlq replay points --rate 100")
+def replay(
+    group: GroupArgument,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many messages per second.")] = 100,
+    offset: Annotated[list[int] | None, typer.Option(min=0, help="Only this one; may be given again.")] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Give the group its dead letters once more, those that were not replayed yet. Harmless to repeat."""
+
+    async def work(connection: "Connection") -> tuple[int, int]:
+        from keelmq.admin import Admin
+
+        return await _replay(Admin(connection), group, rate, offset)
+
+    replayed, already = run(servers, work, as_json=as_json)
+    if as_json:
+        print_json({"group": group, "replayed": replayed, "already_replayed": already})
+    else:
+        say(f"{replayed} dead letters of {group} are replayed, {already} were before")
+
+
+async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | None) -> tuple[int, int]:
+    """In portions of a tenth of a second's worth, each at its time."""
+    portion = max(1, min(REPLAY_MAX, rate // 10))
+    replayed = already = 0
+    loop = asyncio.get_running_loop()
+    next_s = loop.time()
+    async for part in _portions(admin, group, offsets, portion):
+        await asyncio.sleep(next_s - loop.time())
+        next_s = max(next_s, loop.time()) + len(part) / rate
+        for result in (await admin.replay_dead_letters(group, part))["results"]:
+            already += result["duplicate"]
+            replayed += not result["duplicate"]
+    return replayed, already
+
+
+async def _portions(admin: "Admin", group: str, offsets: list[int] | None, portion: int) -> AsyncIterator[list[int]]:
+    """The given offsets, or those of all dead letters there are now that were not replayed."""
+    if offsets is not None:
+        for begin in range(0, len(offsets), portion):
+            yield offsets[begin : begin + portion]
+        return
+    offset, end = 0, None
+    while end is None or offset < end:
+        page = await admin.dead_letters(group, offset=offset, limit=portion)
+        end = page["max_offset"] if end is None else end
+        found = [m["offset"] for m in page["messages"] if "replayed_at_ms" not in m and m["offset"] < end]
+        if found:
+            yield found
+        if page["next_offset"] <= offset:
+            return
+        offset = page["next_offset"]
+
+
+def _place(origin: dict[str, Any]) -> str:
+    return f"{origin['topic']}/{origin['queue']}/{origin['offset']}"
+
+
+def _reason(message: dict[str, Any]) -> str:
+    history = message["history"]
+    return history[-1]["reason"] if history else ""

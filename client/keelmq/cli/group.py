@@ -1,0 +1,188 @@
+"""`keelmq group`"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from keelmq.cli.complete import GroupArgument, group_names, topic_names
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
+from keelmq.cli.times import parse_duration
+
+if TYPE_CHECKING:
+    from keelmq.transport.connection import Connection
+
+app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
+
+Operator = Annotated[str, typer.Option(envvar="USER", help="Who does it; kept in the log.")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="FROM", help="Whose offsets are taken.", autocompletion=group_names, show_default=False),
+]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="TO", help="The group that gets them.", autocompletion=group_names, show_default=False),
+]
+
+
+@app.command("list", epilog="Example:  keelmq group list")
+def list_groups(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """List the groups with their lag."""
+    from keelmq.admin import Admin
+
+    groups = run(servers, lambda connection: Admin(connection).groups(), as_json=as_json)
+    if as_json:
+        print_json({"groups": groups})
+        return
+    rows = [
+        (g["group"], ", ".join(g["topics"]), g["generation"], len(g["members"]), sum(o["lag"] for o in g["offsets"]))
+        for g in groups
+    ]
+    print_table(None, ["group", "topics", "generation", "members", "lag"], rows)
+
+
+@app.command(epilog="Example:  keelmq group show points")
+def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Show members, assignment, offsets and lag."""
+    from keelmq.admin import Admin
+
+    found = run(servers, lambda connection: Admin(connection).group(group), as_json=as_json)
+    if as_json:
+        print_json(found)
+        return
+    say(f"{found['group']}: generation {found['generation']}, topics {', '.join(found['topics']) or '-'}")
+    for topic, tags in found["tags"].items():
+        say(f"of {topic} only the tags {tags}")
+    for topic, expression in found["filters"].items():
+        say(f"of {topic} only {expression}")
+    members = [
+        (m["member_id"], m["client_id"], when(m["joined_at_ms"]), _queues(m["assignment"])) for m in found["members"]
+    ]
+    print_table(None, ["member", "client", "joined (UTC)", "queues"], members)
+    _print_offsets(found["offsets"])
+
+
+@app.command(epilog="Example:  keelmq group settings points --max-attempts 5 --delays 10s,1m,10m")
+def settings(
+    group: GroupArgument,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="A message is given again so often, then it is a dead letter.")
+    ] = None,
+    delays: Annotated[
+        str | None,
+        typer.Option(metavar="D,D,…", help="How long it waits the first, second, … time; the last for all others."),
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of a group, or change the given ones; a group that does not exist is created then."""
+    delays_ms = None if delays is None else [parse_duration(each, "--delays") for each in delays.split(",")]
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        from keelmq.admin import Admin
+
+        admin = Admin(connection)
+        if max_attempts is None and delays_ms is None:
+            found = await admin.group(group)
+            return {name: found[name] for name in ("group", "retry_max_attempts", "retry_delays_ms")}
+        return await admin.put_group(group, retry_max_attempts=max_attempts, retry_delays_ms=delays_ms)
+
+    answer = run(servers, work, as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    say(f"{group}: a message is given again {answer['retry_max_attempts']} times, then it is a dead letter")
+    say(f"it waits {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
+
+
+@app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
+def clone_offsets(
+    source: Source,
+    target: Target,
+    topic: Annotated[str | None, typer.Option(help="Only those of this topic.", autocompletion=topic_names)] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group without members go on from where another one is. Refused while it has members."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers, lambda connection: Admin(connection).clone_offsets(source, target, topic=topic), as_json=as_json
+    )
+    if as_json:
+        print_json(answer)
+        return
+    say(f"{target} goes on from where {source} is, generation {answer['generation']}")
+    print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+
+
+@app.command(epilog="Example:  keelmq group delete points --reason 'the service is gone'")
+def delete(
+    group: GroupArgument,
+    with_dead_letters: Annotated[
+        bool, typer.Option("--with-dead-letters", help="Its dead letters too; otherwise they stay readable.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    operator: Operator = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group that nobody uses, with its offsets, settings and what it is to be given again."""
+    from keelmq.admin import Admin
+
+    if not yes:
+        typer.confirm(f"Delete group {group} with its offsets?", abort=True, err=True)
+
+    async def work(connection: "Connection") -> None:
+        await Admin(connection).delete_group(
+            group, with_dead_letters=with_dead_letters, operator=operator, reason=reason
+        )
+
+    run(servers, work, as_json=as_json)
+    if as_json:
+        print_json({"group": group, "deleted": True})
+    else:
+        say(f"group {group} is deleted")
+
+
+RESET_EXAMPLES: Final = (
+    "Examples:\n\n    keelmq group reset points --topic orders --to earliest\n\n"
+    "    keelmq group reset points --topic orders --to latest  (skips what has piled up)"
+)
+
+
+@app.command(epilog=RESET_EXAMPLES)
+def reset(
+    group: GroupArgument,
+    topic: Annotated[str, typer.Option(help="The topic whose offsets are set.", autocompletion=topic_names)],
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue.")] = None,
+    to: Annotated[Literal["earliest", "latest"] | None, typer.Option(help="Beginning or end.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="The next offset to read.")] = None,
+    timestamp_ms: Annotated[int | None, typer.Option(min=0, help="The first message stored at or after it.")] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Set committed offsets, backwards too. Running members go on from there."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers,
+        lambda connection: Admin(connection).reset_group(
+            group, topic, queue=queue, to=to, offset=offset, timestamp_ms=timestamp_ms
+        ),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(answer)
+        return
+    say(f"{group}: generation {answer['generation']}")
+    print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+
+
+def _queues(assignment: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{each['topic']}/{each['queue']}" for each in assignment) or "-"
+
+
+def _print_offsets(offsets: list[dict[str, Any]]) -> None:
+    rows = [(o["topic"], o["queue"], o["offset"], o["max_offset"], o["lag"]) for o in offsets]
+    print_table(None, ["topic", "queue", "committed", "max offset", "lag"], rows)

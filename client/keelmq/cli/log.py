@@ -1,0 +1,77 @@
+"""`keelmq log`"""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+
+app = typer.Typer(no_args_is_help=True, help="The commit log, as a replica delivers it.")
+
+FOLLOW_WAIT_MS: Final = 10_000
+_COLUMNS: Final = f"{'index':>10} {'term':>6} {'position':>14} {'size':>10} kind   {'time (UTC)':<23}  commands"
+
+
+@app.callback()
+def _root() -> None: ...
+
+
+@app.command(epilog="Example:  keelmq log dump --from-index 100 --max 20")
+def dump(
+    from_index: Annotated[int, typer.Option(min=1, help="First Raft index.")] = 1,
+    max_records: Annotated[int | None, typer.Option("--max", min=1, help="At most so many records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Print record headers; every header and payload is checked against its CRC32C."""
+    from keelmq.admin import Admin
+    from keelmq.log.log_records import read_records
+    from keelmq.transport.connection import Connection
+
+    async def read(connection: Connection) -> None:
+        admin = Admin(connection)
+        next_index, printed = from_index, 0
+        while True:
+            data, next_index = await admin.log(next_index, wait_ms=FOLLOW_WAIT_MS if follow else 0)
+            for record in read_records(data):
+                _print_record(record, as_json)
+                printed += 1
+                if printed == max_records:
+                    return
+            if not data and not follow:
+                return
+
+    if not as_json:
+        say(_COLUMNS)
+    run(servers, read, as_json=as_json)
+
+
+def _print_record(record: Any, as_json: bool) -> None:
+    from keelmq.log.log_records import entry_header
+
+    header = entry_header(record)
+    if as_json:
+        print_json(
+            {
+                "index": record.index,
+                "term": record.term,
+                "kind": record.kind_name,
+                "position": record.position,
+                "size": record.size,
+                "timestamp_ms": header.timestamp_ms if header else None,
+                "commands": header.command_names if header else [],
+            }
+        )
+        return
+    time = when(header.timestamp_ms) if header else "-"
+    commands = ", ".join(_counted(header.command_names)) if header else ""
+    say(
+        f"{record.index:>10} {record.term:>6} {record.position:>14} {record.size:>10} {record.kind_name:<6} "
+        f"{time or '-':<23}  {commands}",
+        flush=True,
+    )
+
+
+def _counted(names: list[str]) -> list[str]:
+    return [f"{name} x{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]

@@ -1,0 +1,163 @@
+"""`keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a running cluster."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
+from keelmq.errors import Conflict
+
+if TYPE_CHECKING:
+    from keelmq.transport.connection import Connection
+
+LOOK_AGAIN_S: Final = 0.5
+_WAITED_FOR: Final = frozenset({"not_caught_up", "change_in_progress"})
+
+NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="The node's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `keelmq cluster`."""
+    app.command(
+        "add-node",
+        epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
+    )(add_node)
+    app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
+    app.command(
+        "set-address",
+        epilog="Example:  keelmq cluster set-address 3 --peer 10.1.0.3:7091 --url http://10.1.0.3:7081",
+    )(set_address)
+    app.command("remove-node", epilog="Example:  keelmq cluster remove-node 1")(remove_node)
+    app.command(epilog="Example:  keelmq cluster rebuild 2")(rebuild)
+
+
+def add_node(
+    node_id: NodeId,
+    peer_address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it.")],
+    http_address: Annotated[str, typer.Argument(metavar="URL", help="Where clients reach it.")],
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Add a node that was started with --join. It gets the log and does not vote until it is promoted."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers, lambda connection: Admin(connection).add_node(node_id, peer_address, http_address), as_json=as_json
+    )
+    _print(answer, as_json)
+
+
+def promote(
+    node_id: NodeId,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has caught up, however long, and say for what.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a node that has caught up a voter."""
+    from keelmq.admin import Admin
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        admin = Admin(connection)
+        return await (_promote_when_ready(admin, node_id) if wait else admin.promote_node(node_id))
+
+    _print(run(servers, work, as_json=as_json), as_json)
+
+
+def set_address(
+    node_id: NodeId,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Where the others reach it.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where clients reach it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also when it does not answer there yet.")] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a node is that was moved. It has to answer there, unless it is going to be there (--force)."""
+    from keelmq.admin import Admin
+
+    if peer is None and url is None:
+        raise typer.BadParameter("give --peer, --url or both")
+
+    async def work(connection: "Connection") -> dict[str, Any]:
+        return await Admin(connection).set_node_address(node_id, peer_address=peer, http_address=url, force=force)
+
+    _print(run(servers, work, as_json=as_json), as_json)
+
+
+def remove_node(
+    node_id: NodeId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when the nodes that would remain are no connected majority.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a node, running or not; a leader hands over first."""
+    from keelmq.admin import Admin
+
+    _print(
+        run(servers, lambda connection: Admin(connection).remove_node(node_id, force=force), as_json=as_json), as_json
+    )
+
+
+def rebuild(
+    node_id: NodeId,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also when the others that hold what is committed are no majority."),
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Throw the copy of a node away, whose replica differs or is damaged, and have the others fill it anew."""
+    from keelmq.admin import Admin
+
+    answer = run(servers, lambda connection: Admin(connection).rebuild_node(node_id, force=force), as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    others = ", ".join(map(str, answer["filled_by"]))
+    say(f"node {node_id} starts again with an empty disk and is filled by the others ({others})")
+    say("it votes again once it has caught up: see keelmq cluster status")
+
+
+async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    said = ""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        bar = bars.add_task(f"node {node_id} catches up", total=None)
+        while True:
+            try:
+                answer: dict[str, Any] = await admin.promote_node(node_id)
+            except Conflict as exc:
+                if exc.code not in _WAITED_FOR:
+                    raise
+                refusal = exc
+            else:
+                return answer
+            view = await admin.cluster(leader=True)
+            node: dict[str, Any] = next((node for node in view["nodes"] if node["node_id"] == node_id), {})
+            if refusal.detail != said:
+                said = refusal.detail
+                progress = f"it has {node.get('match_index', 0)} of {view['durable_index']} entries"
+                bars.console.print(f"waiting: {said}; {progress}", markup=False, highlight=False, soft_wrap=True)
+            bars.update(bar, completed=node.get("match_index", 0), total=view["durable_index"])
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _print(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    columns = ["node", "membership", "peer address", "URL"]
+    rows = [
+        (each["node_id"], each["membership"], each["peer_address"], each["http_address"]) for each in answer["members"]
+    ]
+    print_table(None, columns, rows)
+    for warning in answer["warnings"]:
+        say(f"warning: {warning}", file=sys.stderr)

@@ -1,0 +1,148 @@
+"""What all commands share: options, tables for people, JSON for programs, errors with an exit code."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
+
+import typer
+
+from keelmq.errors import InvalidRequest, KeelMQError
+
+if TYPE_CHECKING:
+    from keelmq.transport.connection import Connection
+
+T = TypeVar("T")
+
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+CALL_TIMEOUT_MS: Final = 5_000
+DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
+
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Those that JSON does not escape by itself."""
+
+Servers = Annotated[
+    str,
+    typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, with commas."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document (one per line for streams) on stdout.")]
+
+
+def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
+    """`work` with a connection; what goes wrong ends the process with a message and an exit code."""
+    from keelmq.transport.connection import Connection
+
+    async def main() -> T:
+        connection = Connection(servers, call_timeout_ms=CALL_TIMEOUT_MS)
+        try:
+            return await work(connection)
+        finally:
+            connection.close()
+
+    try:
+        return asyncio.run(main())
+    except KeelMQError as exc:
+        fail(exc, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader of a pipe went away (`keelmq consume … | head`): nothing is wrong, and nobody is there to tell.
+        sys.stderr.close()
+        raise typer.Exit(EXIT_ERROR) from None
+
+
+def flush() -> None:
+    """Whatever is still to be printed, at the very end; nobody is told that the reader of a pipe has gone away."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain with an exit code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_ERROR) from None
+
+
+def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
+    """Usage errors are those found before anything was sent."""
+    if as_json:
+        problem = {"code": error.code, "detail": error.detail, "status": error.status, "retryable": error.retryable}
+        print(json.dumps({"error": {**error.extra, **problem}}, default=str), file=sys.stderr)
+    else:
+        say(f"error: {error.detail} ({error.code})", file=sys.stderr)
+        for hint in _hints(error):
+            say(f"hint: {hint}", file=sys.stderr)
+    usage = isinstance(error, InvalidRequest) and error.status == 0
+    raise typer.Exit(EXIT_USAGE if usage else EXIT_ERROR) from None
+
+
+def _hints(error: KeelMQError) -> Iterable[str]:
+    if error.code == "no_leader":
+        yield "check --servers or KEELMQ_SERVERS, and `keelmq cluster status`"
+    elif error.code == "topic_not_found":
+        yield "`keelmq topic list` shows the topics, `keelmq topic create NAME` makes one"
+    elif error.code == "transaction_conflict":
+        yield f"`keelmq transaction show ID` shows what happened{_state_of(error)}"
+    elif error.outcome_unknown:
+        yield "it may or may not have taken effect; look before you repeat it"
+
+
+def _state_of(error: KeelMQError) -> str:
+    state = error.extra.get("state")
+    return f"; it is {state}" if state else ""
+
+
+def printable(text: str) -> str:
+    """`text` with its control characters, but for tabs and line ends, escaped: what a message says of itself must not
+    move the cursor of whoever looks at it.
+    """
+    return text.translate(_CONTROLS)
+
+
+def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None = None) -> None:
+    """Print for people."""
+    print(printable(text), end=end, flush=flush, file=file)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, default=str).translate(_JSON_CONTROLS), flush=True)
+
+
+def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Numbers to the right, None as a dash. In a pipe: as wide as the content, so that nothing is cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = [list(row) for row in rows]
+    table = Table(title=title and printable(title), title_justify="left", header_style="bold")
+    for position, name in enumerate(columns):
+        numeric = {type(row[position]) for row in listed} - {type(None)} == {int}
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*[Text("-" if cell is None else printable(str(cell))) for cell in row])
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=4_000)
+    console.print(table)
+
+
+def when(timestamp_ms: int | None) -> str | None:
+    """A time for people, UTC, to the millisecond."""
+    if not timestamp_ms:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def duration(milliseconds: int | None) -> str | None:
+    """A duration for people, in the largest unit that divides it."""
+    if milliseconds is None:
+        return None
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if milliseconds >= size and milliseconds % size == 0:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds} ms"

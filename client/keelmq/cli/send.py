@@ -1,0 +1,111 @@
+"""`keelmq send`"""
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from keelmq.cli.complete import TopicArgument
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+from keelmq.cli.times import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from keelmq.message import SendResult
+    from keelmq.transport.connection import Connection
+
+EXAMPLES: Final = (
+    "Examples:\n\n    keelmq send orders 'hello' --tag created --key order-1\n\n"
+    "    cat picture.jpg | keelmq send pictures -\n\n    keelmq send orders --lines < orders.txt\n\n"
+    "    keelmq send reminders 'pay' --delay 15m --message-id reminder-17\n\n"
+    "    keelmq send reminders 'pay' --at 2030-01-31T09:00:00+01:00"
+)
+
+
+LINES_AT_ONCE: Final = 1_000
+
+
+def send(
+    topic: TopicArgument,
+    body: Annotated[str | None, typer.Argument(help="Text of the message; - reads all of stdin as one.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin that is not empty is a message.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag, for filters.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key, for look-ups; may be repeated.")] = None,
+    prop: Annotated[list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")] = None,
+    sharding_key: Annotated[str | None, typer.Option(help="Messages with the same one stay in order.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="The queue.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Makes the message idempotent.")] = None,
+    delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: a level, 1 to 18.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Deliver later: 1500ms, 90s, 15m, 2h, up to 40d.")] = None,
+    at: Annotated[str | None, typer.Option(help="Deliver later: ISO 8601, or a Unix time in ms.")] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages; returns when a majority of the nodes has them fsynced."""
+    if (body is None) != lines:
+        raise typer.BadParameter("give BODY (or - for stdin) or --lines", param_hint="BODY")
+    if lines and message_id is not None:
+        raise typer.BadParameter("one id cannot be that of many messages", param_hint="--message-id")
+    if (delay_level is not None) + (delay is not None) + (at is not None) > 1:
+        raise typer.BadParameter("give one of --delay-level, --delay and --at", param_hint="--delay")
+    delay_ms = None if delay is None else parse_duration(delay, "--delay")
+    deliver_at_ms = None if at is None else parse_time(at, "--at")
+    properties = {}
+    for each in prop or ():
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+        properties[name] = value
+
+    async def deliver(connection: "Connection") -> None:
+        from keelmq.producing.producer import Producer
+
+        async with Producer(connection=connection) as producer:
+
+            async def one(content: bytes) -> "SendResult":
+                return await producer.send(
+                    topic,
+                    content,
+                    tag=tag,
+                    keys=key or (),
+                    properties=properties,
+                    sharding_key=sharding_key,
+                    queue=queue,
+                    message_id=message_id,
+                    delay_level=delay_level,
+                    delay_ms=delay_ms,
+                    deliver_at_ms=deliver_at_ms,
+                )
+
+            if lines:
+                await _send_lines(one, as_json)
+            else:
+                content = sys.stdin.buffer.read() if body == "-" else (body or "").encode()
+                _print_result(await one(content), as_json)
+
+    run(servers, deliver, as_json=as_json)
+
+
+async def _send_lines(one: "Callable[[bytes], Awaitable[SendResult]]", as_json: bool) -> None:
+    """Send stdin in order; stops at the first failure, when what was printed is stored."""
+    while lines := await asyncio.to_thread(lambda: list(itertools.islice(sys.stdin.buffer, LINES_AT_ONCE))):
+        bodies = [line.rstrip(b"\r\n") for line in lines]
+        results = await asyncio.gather(*(one(body) for body in bodies if body), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            _print_result(result, as_json)
+
+
+def _print_result(result: "SendResult", as_json: bool) -> None:
+    from keelmq.message import to_builtins
+
+    if as_json:
+        print_json(to_builtins(result))
+        return
+    nodes = ", ".join(map(str, result.receipt.durable_on))
+    again = ", stored before" if result.duplicate else ""
+    place = f"offset {result.offset}" if result.offset is not None else f"due {when(result.deliver_at_ms)} UTC"
+    say(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}")

@@ -1,0 +1,41 @@
+"""Timelines as people read them: one line per event, with the time since the first and the log entry that did it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from keelmq.cli.output import printable, when
+
+COLORS: Final = {
+    "committed": "green",
+    "consumed": "green",
+    "rolled_back": "yellow",
+    "taken_back": "yellow",
+    "given_back": "yellow",
+    "skipped": "yellow",
+    "discarded": "red",
+    "dead_lettered": "red",
+    "resumed": "cyan",
+    "replayed": "cyan",
+    "rewound": "cyan",
+}
+
+Event = Mapping[str, Any]
+
+
+def print_timeline(title: str, timeline: Sequence[Event], said_of: Callable[[Event], Sequence[str]]) -> None:
+    """`said_of` is what an event says beside its time and name. In a pipe nothing is cut."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    tree = Tree(escape(printable(title)))
+    start_ms = timeline[0]["at_ms"] if timeline else 0
+    for event in timeline:
+        name = event["event"]
+        color = COLORS.get(name)
+        shown = f"[{color}]{name}[/{color}]" if color else escape(printable(name))
+        after = f"+{event['at_ms'] - start_ms} ms"
+        said = escape(printable(", ".join(said_of(event))))
+        tree.add(f"{when(event['at_ms'])}  {after:>10}  {shown}  {said}  [dim]#{event['raft_index']}")
+    console = Console()
+    (console if console.is_terminal else Console(width=4_000)).print(tree)

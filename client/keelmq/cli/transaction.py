@@ -1,0 +1,162 @@
+"""`keelmq transaction`"""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.timeline import Event, print_timeline
+from keelmq.cli.times import parse_duration
+
+app = typer.Typer(no_args_is_help=True, help="List, show, resume and decide half transactions.")
+
+TransactionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
+Force = Annotated[bool, typer.Option("--force", help="Decide a discarded one too; needs --reason.")]
+Reason = Annotated[str | None, typer.Option(help="Why; goes into the timeline.")]
+Operator = Annotated[str, typer.Option(envvar="USER", help="Who does it; goes into the timeline.")]
+State = Literal["prepared", "committed", "rolled_back", "discarded"]
+
+
+@app.command("list", epilog="Example:  keelmq transaction list --state prepared --older-than 15m")
+def list_transactions(
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Only those prepared so long ago: 90s, 15m, 2h, 3d."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    after: Annotated[str | None, typer.Option(help="The cursor `next` of the page before.")] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """List transactions."""
+    from keelmq.admin import Admin
+
+    older_than_ms = None if older_than is None else parse_duration(older_than, "--older-than")
+    page = run(
+        servers,
+        lambda connection: Admin(connection).transactions(
+            state=state, older_than_ms=older_than_ms, limit=limit, after=after
+        ),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(page)
+        return
+    rows = [
+        (t["transaction_id"], t["state"], t["producer_group"], when(t["prepared_at_ms"]), t["check_times"], _topics(t))
+        for t in page["transactions"]
+    ]
+    print_table(None, ["transaction", "state", "group", "prepared (UTC)", "checks", "messages"], rows)
+    if page.get("next"):
+        say(f"there are more: --after {page['next']}")
+
+
+@app.command(epilog="Example:  keelmq transaction show 4b39f920a1c28884d447c708f3f858b6")
+def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Show a transaction and everything that happened to it."""
+    from keelmq.admin import Admin
+
+    found = run(servers, lambda connection: Admin(connection).transaction(transaction_id), as_json=as_json)
+    if as_json:
+        print_json(found)
+        return
+    say(f"transaction {found['transaction_id']} of producer group {found['producer_group']} is {found['state']}")
+    for batch in found["messages"]:
+        say(f"  {batch['count']} message(s) for {batch['topic']}")
+    for place in found.get("positions") or ():
+        where = f"{place['topic']}/{place['queue']}"
+        if "offset" in place:
+            say(f"  visible in {where} at offset {place['offset']}, {place['count']} message(s)")
+        else:
+            say(f"  due in {where} {when(place['deliver_at_ms'])} UTC, {place['count']} message(s)")
+    if found.get("next_check_at_ms"):
+        say(f"  next check {when(found['next_check_at_ms'])} UTC")
+    print_timeline("timeline (UTC)", found["timeline"], _said_of)
+
+
+@app.command(epilog="Example:  keelmq transaction resume 4b39f920a1c28884d447c708f3f858b6 --reason 'shop is back'")
+def resume(
+    transaction_id: TransactionId,
+    reason: Annotated[str, typer.Option(help="Why; goes into the timeline.")],
+    operator: Operator = "",
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Have producers asked about a discarded transaction again, from the first check on."""
+    from keelmq.admin import Admin
+
+    answer = run(
+        servers,
+        lambda connection: Admin(connection).resume(transaction_id, operator=operator, reason=reason),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(answer)
+    else:
+        say(f"transaction {transaction_id} is {answer['state']}, next check {when(answer['next_check_at_ms'])} UTC")
+
+
+@app.command(epilog="Example:  keelmq transaction commit 4b39f920a1c28884d447c708f3f858b6")
+def commit(
+    transaction_id: TransactionId,
+    force: Force = False,
+    reason: Reason = None,
+    operator: Operator = "",
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Make the messages visible, as an operator."""
+    _decide(transaction_id, "commit", force, reason, operator, servers, as_json)
+
+
+@app.command(
+    epilog="Example:  keelmq transaction rollback 4b39f920a1c28884d447c708f3f858b6 --force --reason 'paid twice'"
+)
+def rollback(
+    transaction_id: TransactionId,
+    force: Force = False,
+    reason: Reason = None,
+    operator: Operator = "",
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Drop the messages, as an operator."""
+    _decide(transaction_id, "rollback", force, reason, operator, servers, as_json)
+
+
+def _decide(
+    transaction_id: str,
+    decision: Literal["commit", "rollback"],
+    force: bool,
+    reason: str | None,
+    operator: str,
+    servers: str,
+    as_json: bool,
+) -> None:
+    from keelmq.admin import Admin
+
+    if force and not reason:
+        raise typer.BadParameter("--force needs a reason, for the timeline", param_hint="--reason")
+    answer = run(
+        servers,
+        lambda connection: Admin(connection).decide(
+            transaction_id, decision, force=force, operator=operator or None, reason=reason
+        ),
+        as_json=as_json,
+    )
+    if as_json:
+        print_json(answer)
+    else:
+        say(f"transaction {answer['transaction_id']} is {answer['state']}")
+
+
+def _topics(transaction: dict[str, Any]) -> str:
+    return ", ".join(f"{batch['count']} to {batch['topic']}" for batch in transaction["messages"])
+
+
+def _said_of(event: Event) -> list[str]:
+    said = [f"answer {event['answer']}"] if event.get("answer") else []
+    said += ["forced"] if event.get("forced") else []
+    labels = ("source", "via", "client_id", "operator", "reason")
+    return said + [f"{label} {event[label]}" for label in labels if event.get(label)]

@@ -1,0 +1,50 @@
+"""`keelmq cluster upgrade`, and what runs on each node."""
+
+from typing import Annotated, Any
+
+import typer
+
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `keelmq cluster`."""
+    app.command("upgrade", epilog="Example:  keelmq cluster upgrade")(upgrade)
+
+
+def upgrade(
+    level: Annotated[
+        int | None, typer.Option("--level", min=1, help="Raise it to this one. Default: the highest all nodes know.")
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Raise the cluster's feature level: what the new version brought is on from then on, and no node can go back to
+    the version before. Every node has to run a version that knows the level.
+    """
+    from keelmq.admin import Admin
+
+    answer = run(servers, lambda connection: Admin(connection).raise_feature_level(level), as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    done = "raised" if answer["raised"] else "nothing to do"
+    say(f"{done}: feature level {answer['feature_level']} is in force")
+    rows = [(node["node_id"], node["version"], _levels(node)) for node in answer["nodes"]]
+    print_table(None, ["node", "version", "feature levels"], rows)
+
+
+def build_of(node: dict[str, Any]) -> str | None:
+    """Version and feature levels of a node, by its own view; None of one that did not answer."""
+    mine: dict[str, Any] = next((each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id")), {})
+    version: str | None = node.get("version")
+    levels = _levels(mine)
+    return version if levels is None else f"{version} ({levels})"
+
+
+def _levels(node: dict[str, Any]) -> str | None:
+    """The range, in words."""
+    low, high = node.get("feature_level_min"), node.get("feature_level_max")
+    if low is None or high is None:
+        return None
+    return str(high) if low == high else f"{low}-{high}"

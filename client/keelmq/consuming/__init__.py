@@ -1,0 +1,1 @@
+"""Consumers: sessions, queues, handler calls, redelivery; pop consumers."""

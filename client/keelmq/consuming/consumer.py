@@ -1,0 +1,340 @@
+"""Consumer: a member of a group that processes messages and commits offsets only after the handler has finished."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from keelmq.causation import begin_processing
+from keelmq.consuming.assigned_queues import AssignedQueues
+from keelmq.consuming.faults import Faults, OnFault
+from keelmq.consuming.group_beginnings import GroupBeginnings
+from keelmq.consuming.group_beginnings import Start as Start
+from keelmq.consuming.group_member import GroupMember
+from keelmq.consuming.group_session import GroupSession, TopicQueue
+from keelmq.consuming.handler_call import handle_of
+from keelmq.consuming.handover import Handover
+from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
+from keelmq.consuming.selection import EVERYTHING, PerTopic, selections_of
+from keelmq.consuming.stop_signals import stopped_by_signals
+from keelmq.errors import InvalidRequest
+from keelmq.limits import check_group, check_range, check_topic
+from keelmq.message import ReceivedMessage
+from keelmq.plain_calls import WorkerThreads
+from keelmq.producing.producer import default_client_id
+from keelmq.transport.connection import Connection
+
+MAX_MESSAGES: Final = 32
+WAIT_MS: Final = 15_000
+SESSION_TIMEOUT_MS: Final = 30_000
+HEARTBEAT_MS_MAX: Final = 3_000
+COMMIT_INTERVAL_MS: Final = 100
+PREFETCH_MESSAGES: Final = 1_000
+PREFETCH_BYTES: Final = 100 * 1024 * 1024
+CLOSE_TIMEOUT_MS: Final = 10_000
+CONSUME_TIMEOUT_MS: Final = 15 * 60_000
+CONSUME_TIMEOUT_MS_MAX: Final = 7 * 24 * 3_600_000
+CALL_TIMEOUT_MS: Final = 5_000
+
+OnError = Literal["block", "give_back"]
+
+
+class Consumer:
+    """Processes `topics` as a member of `group`, at least once per message; with keelmq.inbox exactly once.
+
+    Give `handler` (one message) or `batch_handler` (up to `max_messages` of one queue), or iterate. A message counts
+    as processed when its handler returned, or when the loop asks for the next one. An `async def` handler runs on the
+    event loop, a plain function in one of `concurrency` worker threads. With `ordered` (the default) a queue's messages
+    are handled one after the other and `concurrency` bounds the queues handled at a time; without, it bounds the calls,
+    several of them for one queue.
+
+    What a handler raises for is called again after a pause, and its queue's committed offset does not move meanwhile
+    (`on_error="block"`, the default of an `ordered` consumer), or is given back after `tries` calls: it comes again
+    after the group's back-off, is a dead letter in the end, and the queue goes on (`"give_back"`, the default of the
+    others). RetryLater is always given back.
+
+    A handler call that takes longer than `consume_timeout_ms` is cancelled, and counts as one that raised
+    ConsumeTimeout. When a queue is, or may be, another member's, no handler call begins for it, what runs has
+    `close_timeout_ms` to end once that is certain, and nothing is committed. Both are logged, and `on_fault` is called.
+
+    `tags` ("A || B") or `filter` (SQL92 on the properties, docs/filters.md) choose messages, for all topics or by a
+    mapping for some; the broker evaluates them. The rest is never handled, and offsets move on past it.
+
+    What is no longer in the leader's memory is read at a follower, unless `follower_reads` is False.
+
+    Per queue at most `prefetch_messages` and `prefetch_bytes` are held, plus one batch. Belongs to one event loop.
+    """
+
+    _beginning: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        *,
+        batch_handler: Callable[[Sequence[ReceivedMessage]], object] | None = None,
+        start: Start = "latest",
+        tags: PerTopic = None,
+        filter: PerTopic = None,
+        max_messages: int = MAX_MESSAGES,
+        wait_ms: int = WAIT_MS,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        concurrency: int = 1,
+        ordered: bool = True,
+        on_error: OnError | None = None,
+        tries: int = 1,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        follower_reads: bool = True,
+        on_fault: OnFault | None = None,
+        client_id: str | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        check_group(group)
+        if not names:
+            raise InvalidRequest("invalid_request", "topics: a consumer needs at least one")
+        for topic in names:
+            check_topic(topic)
+        if handler is not None and batch_handler is not None:
+            raise InvalidRequest("invalid_request", "give handler or batch_handler, not both")
+        if start not in ("earliest", "latest"):
+            check_range("start", start, 0, 1 << 62)
+        check_range("max_messages", max_messages, 1, 10_000)
+        check_range("wait_ms", wait_ms, 0, 30_000)
+        check_range("session_timeout_ms", session_timeout_ms, 1_000, 1_800_000)
+        check_range("concurrency", concurrency, 1, 1_024)
+        check_range("tries", tries, 1, 1_000)
+        if on_error not in (None, "block", "give_back"):
+            raise InvalidRequest("invalid_request", "on_error: block or give_back")
+        check_range("commit_interval_ms", commit_interval_ms, 0, 60_000)
+        check_range("prefetch_messages", prefetch_messages, 1, 1_000_000)
+        check_range("prefetch_bytes", prefetch_bytes, 1, 1 << 40)
+        check_range("close_timeout_ms", close_timeout_ms, 0, 3_600_000)
+        check_range("consume_timeout_ms", consume_timeout_ms, 1, CONSUME_TIMEOUT_MS_MAX)
+        self.group = group
+        self.member_id = secrets.token_hex(12)
+        self._selections = selections_of(names, tags, filter)
+        self._start = start
+        self._connection = connection or Connection(servers)
+        self._owns_connection = connection is None
+        self._client_id = client_id or default_client_id()
+        self._faults = Faults(on_fault)
+        iterated = handler is None and batch_handler is None
+        self._handover = Handover(consume_timeout_ms, self._faults.timed_out) if iterated else None
+        self._threads = WorkerThreads(concurrency)
+        self._handle = handle_of(handler, batch_handler, self._handover, self._threads, group, self._client_id)
+        self._slots = asyncio.Semaphore(1 if self._handover else concurrency)
+        self._options = ReaderOptions(
+            processors=1 if ordered or self._handover else concurrency,
+            handler_messages=max_messages if batch_handler is not None else 1,
+            prefetch_messages=prefetch_messages,
+            prefetch_bytes=prefetch_bytes,
+            wait_ms=wait_ms,
+            tries=tries if (on_error or ("block" if ordered else "give_back")) == "give_back" else None,
+            consume_timeout_ms=None if iterated else consume_timeout_ms,
+            follower_reads=follower_reads,
+        )
+        self._close_timeout_ms = close_timeout_ms
+        session = GroupSession(
+            self._connection,
+            group,
+            self._selections,
+            member_id=self.member_id,
+            client_id=self._client_id,
+            session_timeout_ms=session_timeout_ms,
+            call_timeout_ms=min(CALL_TIMEOUT_MS, session_timeout_ms),
+        )
+        self._queues = AssignedQueues({*names, f"%RETRY%{group}"}, session_timeout_ms, self._handover, self._faults)
+        self._member = GroupMember(
+            self._connection,
+            group,
+            session,
+            self._queues,
+            GroupBeginnings(session, start),
+            self._reader,
+            heartbeat_s=min(session_timeout_ms / 3, HEARTBEAT_MS_MAX) / 1000,
+            commit_interval_s=commit_interval_ms / 1000,
+            grace_ms=close_timeout_ms,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._state: Literal["new", "running", "closed"] = "new"
+
+    @property
+    def assignment(self) -> list[TopicQueue]:
+        """The queues this member reads now."""
+        return sorted(self._queues.readers)
+
+    async def start(self) -> None:
+        """Join the group and begin. On return the group has an offset in each of its queues, so what is sent from now
+        on is handled by this or another member, whatever becomes of this one.
+
+        Raises TopicNotFound, InvalidFilter, Conflict (the other members read something else), NoLeader, or after 15 s
+        another Unavailable; see `run`."""
+        if self._state != "new":
+            raise InvalidRequest("invalid_request", f"this consumer is {self._state}: make a new one")
+        self._state = "running"
+        self._queues.stalls.start()
+        # Where the other members begin matters only if it may be behind what is sent from now on.
+        begin = self._member.begin(whole_group=self._start != "earliest")
+        self._beginning = asyncio.create_task(begin)
+        self._tasks = [asyncio.create_task(self._member.commit_for_ever())]  # handlers run before the others have begun
+        try:
+            await asyncio.wait([self._beginning])
+            if self._closing is None:
+                self._beginning.result()
+        except BaseException:
+            await self.close()
+            raise
+        if self._closing is not None:  # meanwhile: that it could not begin any more is nobody's fault
+            await self.close()
+            return
+        self._tasks.append(asyncio.create_task(self._keep_session(), name="session"))
+
+    async def run(self, *, handle_signals: bool = True) -> None:
+        """Start if need be, then process until `close` is called or this is cancelled; closes in any case.
+
+        With `handle_signals`, SIGTERM and SIGINT close it too, and this returns: in the main thread, and where the
+        application has not said itself what they do. A second signal ends the process at once.
+
+        Raises what `start` raises, and an error of the group that no waiting can heal. InvalidRequest for a consumer
+        without a handler, which is there to be iterated.
+        """
+        if self._handover is not None:
+            detail = "run needs a handler or a batch_handler; without one, iterate: async for message in consumer"
+            raise InvalidRequest("invalid_request", detail)
+        with stopped_by_signals(self._begin_close) if handle_signals else contextlib.nullcontext():
+            try:
+                if self._state == "new":
+                    await self.start()
+                if self._tasks:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                await self.close()
+        self._raise_failure()
+
+    async def close(self) -> None:
+        """Pull no more, let running handlers end (up to `close_timeout_ms`), commit what they finished, leave.
+
+        Handlers that are still at work then are cancelled; whatever does not heed that within a second, or cannot, as
+        a plain function, runs on, and its message is the next member's.
+
+        A caller that is cancelled meanwhile does not stop it: what is finished is committed. Not for use in a handler,
+        which would wait for itself.
+        """
+        await asyncio.shield(self._begin_close())
+
+    def _begin_close(self) -> "asyncio.Task[None]":
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        return self._closing
+
+    async def _close(self) -> None:
+        self._state = "closed"
+        try:
+            self._member.close()
+            if self._beginning is not None and not self._beginning.done():
+                self._beginning.cancel()
+                await asyncio.gather(self._beginning, return_exceptions=True)
+            for reader in self._queues.readers.values():
+                reader.begin_stop()
+            if self._handover is not None:
+                self._handover.close()
+            await self._queues.stop(self._close_timeout_ms)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._queues.close()
+            if self._member.has_joined:
+                await self._member.leave()
+        finally:
+            self._threads.close()
+            if self._owns_connection:
+                self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Messages one by one; asking for the next one is what finishes the last one."""
+        if self._handover is None:
+            raise InvalidRequest("invalid_request", "a consumer with a handler cannot be iterated")
+        if self._state == "new":
+            await self.start()
+        while (message := await self._handover.next()) is not None:
+            begin_processing([message], self.group)
+            yield message
+            begin_processing([], self.group)
+        self._raise_failure()
+
+    def finish(self) -> None:
+        """While iterating: the message at hand is processed, also when no further one is asked for."""
+        if self._handover is not None:
+            self._handover.finish()
+
+    # Pausing
+
+    def pause(self, *queues: TopicQueue) -> None:
+        """Handle and fetch no more of `queues`, (topic, number) each, or of everything, until `resume`.
+
+        Handler calls that run end, and are committed. The queues stay assigned, and the session is kept, so nobody
+        else gets them; what is fetched is kept. Queues that are not assigned now are paused when they are. Raises
+        InvalidRequest for what is no queue of the consumer's topics.
+        """
+        self._queues.pause(queues)
+
+    def resume(self, *queues: TopicQueue) -> None:
+        """Go on with `queues` (unless everything is paused), or with everything, where they were paused."""
+        self._queues.resume(queues)
+
+    @property
+    def paused(self) -> list[TopicQueue]:
+        """The queues of the assignment that are paused."""
+        return [place for place in self.assignment if self._queues.is_paused(place)]
+
+    def owns(self, message: ReceivedMessage) -> bool:
+        """Whether the message's queue is this member's, as far as it can know: a handler that takes long may ask."""
+        return self._queues.owns(message)
+
+    async def _keep_session(self) -> None:
+        try:
+            await self._member.keep_session()
+        finally:
+            if self._handover is not None:
+                self._handover.close()
+
+    def _reader(self, place: TopicQueue, position: int) -> QueueReader:
+        return QueueReader(
+            self._connection,
+            place,
+            position,
+            self._handle,
+            self._slots,
+            self._options,
+            self._member.progressed,
+            self._selections.get(place[0], EVERYTHING),  # the group's own retries are read as a whole
+            None if self._handover is not None else self._member.give_back,
+            self._faults.tell,
+            self._faults.expired,
+            self._queues.holds(place),
+            self._queues.before_call,
+        )
+
+    def _raise_failure(self) -> None:
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error

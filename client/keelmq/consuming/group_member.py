@@ -1,0 +1,290 @@
+"""A member of a group as it goes on: it keeps its session, reads what it is assigned, and commits what is processed."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from keelmq import wire
+from keelmq.consuming.assigned_queues import AssignedQueues
+from keelmq.consuming.group_beginnings import GroupBeginnings
+from keelmq.consuming.group_session import MOVED_ON, OFFSETS_PER_COMMIT_MAX, SESSION_OVER, GroupSession, TopicQueue
+from keelmq.consuming.queue_reader import QueueReader
+from keelmq.consuming.redelivery import wish_of
+from keelmq.errors import (
+    AlreadyBegun,
+    Conflict,
+    InvalidRequest,
+    KeelMQError,
+    NotFound,
+    OffsetOutOfRange,
+)
+from keelmq.message import ReceivedMessage
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Backoff, Deadline
+
+BEGIN_MS: Final = 15_000
+"""How long a start goes on trying to begin its queues, and waits for the other members to begin theirs."""
+BEGIN_PAUSE_MS: Final = 20
+BEGIN_PAUSE_MAX_MS: Final = 500
+
+log = logging.getLogger("keelmq")
+
+MakeReader = Callable[[TopicQueue, int], QueueReader]
+"""Of a queue, from this committed offset on."""
+
+
+class GroupMember:
+    """`begin` first, then `keep_session` and `commit_for_ever` in tasks of their own; `leave` ends it.
+
+    Invariant: a queue is read only from an offset that the group has committed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        session: GroupSession,
+        queues: AssignedQueues,
+        beginnings: GroupBeginnings,
+        make_reader: MakeReader,
+        *,
+        heartbeat_s: float,
+        commit_interval_s: float,
+        grace_ms: int,
+    ) -> None:
+        self._connection = connection
+        self._group = group
+        self._session = session
+        self._queues = queues
+        self._readers = queues.readers
+        self._beginnings = beginnings
+        self._make_reader = make_reader
+        self._heartbeat_s = heartbeat_s
+        self._commit_interval_s = commit_interval_s
+        self._grace_ms = grace_ms
+        self.has_joined = False
+        """The group may count this member."""
+        self._generation = -1
+        self._settled = False
+        self._closed = False
+        self._node = ""
+        self._progress = asyncio.Event()
+        self._commit_lock = asyncio.Lock()
+        self._refresh = asyncio.Event()
+
+    def close(self) -> None:
+        """No queue is begun any more."""
+        self._closed = True
+
+    async def begin(self, *, whole_group: bool) -> None:
+        """Join. On return the group has an offset in each queue that this member is assigned; with `whole_group` also
+        in those of the others, unless they take longer than 15 s to begin. Raises what a join raises, and after 15 s
+        what keeps this member from beginning."""
+        membership = await self._join()
+        backoff, deadline = Backoff(BEGIN_PAUSE_MS, BEGIN_PAUSE_MAX_MS), Deadline(BEGIN_MS)
+        while not self._closed:
+            try:
+                begun = await self._apply(membership)
+                self._queues.go_on_if_session_lasts()
+                if begun and (not whole_group or await self._all_have_begun()):
+                    return
+                if begun and deadline.remaining_s() <= 0:
+                    log.warning("group %s: other members have not committed where they begin", self._group)
+                    return
+                await asyncio.sleep(backoff.next_s())
+                membership = await self._renewed()
+            except KeelMQError as exc:
+                if not (exc.retryable or exc.outcome_unknown) or deadline.remaining_s() <= 0:
+                    raise
+                await asyncio.sleep(backoff.next_s())
+
+    async def keep_session(self) -> None:
+        """For ever, or until an error that no waiting can heal."""
+        while True:
+            due_s = asyncio.get_running_loop().time() + self._heartbeat_s
+            if await self._refresh_membership():
+                continue
+            # Not wait_for: before Python 3.12 it forgets a cancellation that comes with what it waits for.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._refresh.wait()
+
+    async def commit_for_ever(self) -> None:
+        while True:
+            await self._progress.wait()
+            self._progress.clear()
+            try:
+                async with self._commit_lock:
+                    await self._commit()
+            except MOVED_ON as exc:
+                log.info("group %s: commit refused, looking at the assignment: %s", self._group, exc)
+                self._look_at_assignment()
+            except KeelMQError as exc:
+                log.warning("group %s: offsets cannot be committed at the moment: %s", self._group, exc)
+                self._progress.set()
+            await asyncio.sleep(self._commit_interval_s)
+
+    def progressed(self) -> None:
+        """Some reader has something to commit."""
+        self._progress.set()
+
+    async def give_back(self, messages: Sequence[ReceivedMessage], failure: BaseException) -> None:
+        """The group gets them again later. Raises KeelMQError when the broker has not taken them."""
+        delay_ms, reason = wish_of(failure)
+        try:
+            generation = await self._session.give_back(self._generation, messages, delay_ms, reason)
+        except MOVED_ON:
+            self._look_at_assignment()
+            raise
+        if generation != self._generation:
+            self._look_at_assignment()
+
+    async def leave(self) -> None:
+        """Commit what is processed, and leave the group; what cannot be is logged."""
+        try:
+            await self._commit()
+        except KeelMQError as exc:
+            log.warning("group %s: the last offsets are not committed: %s", self._group, exc)
+        try:
+            await self._session.leave()
+        except SESSION_OVER:
+            pass
+        except KeelMQError as exc:
+            log.warning("group %s: not left, the session ends by its time-out: %s", self._group, exc)
+
+    # Membership
+
+    async def _refresh_membership(self) -> bool:
+        """True when the next heartbeat may begin at once, for it waits at the broker until something changes."""
+        before, wait_ms = self._generation, int(self._heartbeat_s * 1000) if self._settled else 0
+        try:
+            try:
+                sent_at_s = asyncio.get_running_loop().time()
+                session = self._queues.session
+                membership, waited = await self._session.heartbeat(before, wait_ms, self._refresh, session.broke)
+                session.renewed(sent_at_s)
+            except SESSION_OVER:
+                log.warning("group %s: the session was over, joining again", self._group)
+                self._queues.told_over()
+                membership, waited = await self._join(), False
+                self._settled = False  # of a group that was made anew the generation may be the same
+            await self._apply(membership)
+            self._queues.go_on_if_session_lasts()
+        except KeelMQError as exc:
+            if isinstance(exc, InvalidRequest | Conflict):
+                log.error("group %s: cannot go on: %s", self._group, exc)
+                raise
+            why = self._queues.stalls.lately(self._heartbeat_s)
+            log.warning("group %s: the session cannot be kept at the moment: %s%s", self._group, exc, why)
+            return False
+        return self._settled and (not waited or membership.generation != before)
+
+    async def _join(self) -> wire.Membership:
+        sent_at_s = asyncio.get_running_loop().time()
+        self.has_joined = True  # from when it is asked: the answer may be lost
+        membership = await self._session.join()
+        self._queues.session.renewed(sent_at_s)
+        return membership
+
+    async def _renewed(self) -> wire.Membership:
+        sent_at_s = asyncio.get_running_loop().time()
+        try:
+            membership, _ = await self._session.heartbeat(self._generation, 0, self._refresh)
+        except SESSION_OVER:
+            self._queues.told_over()
+            return await self._join()
+        self._queues.session.renewed(sent_at_s)
+        return membership
+
+    async def _all_have_begun(self) -> bool:
+        try:
+            detail = await self._session.detail()
+        except SESSION_OVER:
+            self._look_at_assignment()
+            return False
+        begun = {(each.topic, each.queue) for each in detail.offsets}
+        return all((place.topic, place.queue) in begun for member in detail.members for place in member.assignment)
+
+    async def _apply(self, membership: wire.Membership) -> bool:
+        """Make the readers what the membership says, and notice offsets that were reset or are gone. False when the
+        group has moved on meanwhile."""
+        if self._node != self._connection.current:
+            self._node = self._connection.current
+            for reader in self._readers.values():
+                reader.refetch()
+        if self._settled and membership.generation == self._generation:
+            return True
+        wanted = {(each.topic, each.queue) for each in membership.assignment}
+        for place in self._readers.keys() - wanted:  # now, however long it takes to learn where the group is
+            self._queues.release(place, "the queue is another member's", self._grace_ms, self._refresh.set)
+        if membership.generation > self._generation + 1:
+            self._queues.hold_until_looked_at()
+        async with self._commit_lock:  # a commit under way would look like a reset
+            committed = await self._session.committed()
+            committed_index = self._session.committed_index
+            for place, reader in list(self._readers.items()):
+                self._release_if_moved(place, reader, committed)
+        self._queues.looked_at()
+        new = wanted - self._readers.keys() - self._queues.leaving.keys()
+        try:
+            positions = await self._begun(new, committed, membership.generation)
+        except (*MOVED_ON, AlreadyBegun, NotFound, OffsetOutOfRange) as exc:
+            log.info("group %s: what was to be read has changed, looking at the assignment: %s", self._group, exc)
+            self._generation = membership.generation
+            self._look_at_assignment()
+            return False
+        if self._closed:
+            return True
+        for place, position in positions.items():
+            self._readers[place] = self._make_reader(place, position)
+        for reader in self._readers.values():
+            # A node that does not know of this assignment may still have an earlier topic of the same name.
+            reader.require(committed_index)
+        self._generation = membership.generation
+        self._settled = wanted == self._readers.keys()
+        self._progress.set()
+        log.info("group %s: generation %d, reading %s", self._group, self._generation, sorted(self._readers))
+        return True
+
+    def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
+        """Stop reading a queue that is not read where the group is any more."""
+        if committed.get(place) in (reader.committed, reader.sent):
+            return
+        if place not in committed:
+            self._beginnings.was_at(place, reader.position)
+        self._queues.release(place, "the group's offset was moved", self._grace_ms, self._refresh.set)
+
+    async def _begun(
+        self, places: set[TopicQueue], committed: Mapping[TopicQueue, int], generation: int
+    ) -> dict[TopicQueue, int]:
+        """Where to read each queue. In those without an offset the group begins here, and is told so first: whatever
+        becomes of this member, nobody finds another beginning. Refused when the group has moved on."""
+        missing = sorted(place for place in places if place not in committed)
+        if missing or not self._beginnings.knows_the_group:
+            self._beginnings.saw((await self._session.detail()).members)
+        if missing and not self._closed:
+            begin = await self._beginnings.find(missing)
+            for first in range(0, len(missing), OFFSETS_PER_COMMIT_MAX):
+                part = missing[first : first + OFFSETS_PER_COMMIT_MAX]
+                await self._session.commit(generation, {place: begin[place] for place in part}, begins=True)
+            committed = {**committed, **begin}
+        return {place: committed[place] for place in sorted(places) if place in committed}
+
+    def _look_at_assignment(self) -> None:
+        self._settled = False
+        self._refresh.set()
+
+    # Offsets
+
+    async def _commit(self) -> None:
+        due = [reader for reader in self._readers.values() if reader.position != reader.committed]
+        for first in range(0, len(due), OFFSETS_PER_COMMIT_MAX):
+            offsets = {}
+            part = due[first : first + OFFSETS_PER_COMMIT_MAX]
+            for reader in part:
+                reader.sent = offsets[reader.place] = reader.position
+            await self._session.commit(self._generation, offsets)
+            for reader in part:
+                reader.committed = offsets[reader.place]

@@ -1,0 +1,320 @@
+"""A member of a consumer group: joining, heartbeats, offsets, leaving. One HTTP call per method, no policy."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from keelmq import wire
+from keelmq.blocks.batch import decode_block, received_messages
+from keelmq.consuming.selection import EVERYTHING, Selection
+from keelmq.errors import (
+    Corrupt,
+    GroupNotFound,
+    MemberNotFound,
+    NotAssigned,
+    OffsetMovesBack,
+    StaleGeneration,
+    Unavailable,
+    UnknownOutcome,
+)
+from keelmq.message import ReceivedMessage
+from keelmq.transport.connection import Connection
+from keelmq.transport.http1 import HttpResponse
+from keelmq.transport.retry import Deadline
+
+TopicQueue = tuple[str, int]
+
+OFFSETS_PER_COMMIT_MAX: Final = 1_024
+GIVEN_BACK_PER_CALL_MAX: Final = 256
+PULL_MARGIN_MS: Final = 5_000
+APPLIED_INDEX_HEADER: Final = "keelmq-applied-index"
+DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
+"""Of a pull: what was read of the node's disk for it. All of it was in memory without the header."""
+
+SESSION_OVER: Final = (MemberNotFound, GroupNotFound)
+"""The member is in no group of this name: its session is over, or the group was deleted meanwhile. It joins again."""
+MOVED_ON: Final = (StaleGeneration, NotAssigned, OffsetMovesBack, *SESSION_OVER)
+"""Another assignment is in force: it has to be looked at."""
+
+
+class GroupSession:
+    """The client chooses `member_id`, so repeating a join is harmless. Methods raise what Connection.call raises."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        topics: Mapping[str, Selection],
+        *,
+        member_id: str,
+        client_id: str,
+        session_timeout_ms: int,
+        call_timeout_ms: int,
+    ) -> None:
+        self._connection = connection
+        self._topics = dict(topics)
+        self._path = f"/v1/groups/{quote(group, safe='')}"
+        self._member_id = member_id
+        self._client_id = client_id
+        self._session_timeout_ms = session_timeout_ms
+        self._call_timeout_ms = call_timeout_ms
+        self.committed_index = 0
+        """What the leader had applied, at least, when it last told what is committed; 0 if it did not say."""
+
+    async def join(self) -> wire.Membership:
+        """Raises InvalidFilter, and Conflict when the other members read something else."""
+        request = wire.JoinRequest(
+            list(self._topics),
+            self._client_id,
+            self._session_timeout_ms,
+            self._member_id,
+            tags={topic: each.tags for topic, each in self._topics.items() if each.tags is not None},
+            filters={topic: each.filter for topic, each in self._topics.items() if each.filter is not None},
+        )
+        return await self._connection.call_for(
+            wire.Membership, "POST", f"{self._path}/members", body=request, deadline=self._deadline(), tries=3
+        )
+
+    async def heartbeat(
+        self, generation: int, wait_ms: int, asked: asyncio.Event, on_broken: Callable[[], None] = lambda: None
+    ) -> tuple[wire.Membership, bool]:
+        """The membership, and whether the heartbeat waited at the broker (or tried to) for the group to move on.
+
+        At most `wait_ms`, and until `asked` is set, which it clears; then, or when it got lost, a plain one follows:
+        `on_broken` is called before that, for the broker ends a session soon whose connection broke. Raises one of
+        SESSION_OVER: join again.
+        """
+        lost = False
+        if wait_ms and not asked.is_set():
+            membership = await self._rebalance(generation, wait_ms, asked)
+            if membership is not None:
+                return membership, True
+            on_broken()
+            lost = not asked.is_set()
+        asked.clear()
+        return await self._heartbeat({"generation": max(generation, 0)}, self._call_timeout_ms, tries=3), lost
+
+    async def _rebalance(self, generation: int, wait_ms: int, asked: asyncio.Event) -> wire.Membership | None:
+        body = {"generation": generation, "wait_ms": wait_ms}
+        timeout_ms = wait_ms + min(self._call_timeout_ms, self._session_timeout_ms // 3)
+        beat = asyncio.create_task(self._heartbeat(body, timeout_ms, tries=1, waits_ms=wait_ms))
+        interrupted = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait((beat, interrupted), return_when=asyncio.FIRST_COMPLETED)
+            return beat.result() if beat.done() else None
+        except (Unavailable, UnknownOutcome):
+            return None
+        finally:
+            beat.cancel()
+            interrupted.cancel()
+            await asyncio.gather(beat, interrupted, return_exceptions=True)
+
+    async def _heartbeat(
+        self, body: dict[str, int], timeout_ms: int, *, tries: int, waits_ms: int = 0
+    ) -> wire.Membership:
+        path = f"{self._path}/members/{self._member_id}/heartbeat"
+        deadline = Deadline(timeout_ms)
+        return await self._connection.call_for(
+            wire.Membership, "POST", path, body=body, deadline=deadline, tries=tries, waits_ms=waits_ms
+        )
+
+    async def leave(self) -> None:
+        await self._connection.call(
+            "DELETE", f"{self._path}/members/{self._member_id}", deadline=self._deadline(), tries=3
+        )
+
+    async def committed(self) -> dict[TopicQueue, int]:
+        """What the group has committed; queues without a commit are missing.
+
+        By the leader's word only: to a node that is behind, what was committed looks as if it never had been. Waits
+        for a leader as long as a call may take, then raises NoLeader.
+        """
+        self.committed_index = 0
+        try:
+            response = await self._connection.call(
+                "GET", f"{self._path}/offsets", deadline=self._deadline(), leader_only=True
+            )
+        except GroupNotFound:
+            return {}
+        self.committed_index = applied_index(response) or 0
+        offsets = wire.decode(wire.GroupOffsetsResponse, response.body, response.headers.get("content-type", ""))
+        return {(each.topic, each.queue): each.offset for each in offsets.offsets}
+
+    async def detail(self) -> wire.GroupDetail:
+        """Members and offsets, by the leader's word only. Raises GroupNotFound."""
+        return await self._connection.call_for(
+            wire.GroupDetail, "GET", self._path, deadline=self._deadline(), leader_only=True
+        )
+
+    async def topic(self, name: str) -> wire.TopicInfo:
+        """By the leader's word only: a node that is behind may know one of that name which is deleted."""
+        path = f"/v1/topics/{quote(name, safe='')}"
+        return await self._connection.call_for(wire.TopicInfo, "GET", path, deadline=self._deadline(), leader_only=True)
+
+    async def commit(self, generation: int, offsets: Mapping[TopicQueue, int], *, begins: bool = False) -> None:
+        """At most 1,024 offsets. `begins`: in queues without an offset, these are where the group begins, and nothing
+        before them was processed. Raises one of MOVED_ON, or AlreadyBegun."""
+        entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
+        request = wire.CommitRequest(entries, self._member_id, generation, begins)
+        await self._connection.call(
+            "PUT", f"{self._path}/offsets", body=wire.encode_json(request), deadline=self._deadline(), tries=3
+        )
+
+    async def give_back(
+        self, generation: int, messages: Sequence[ReceivedMessage], delay_ms: int | None, reason: str
+    ) -> int:
+        """On return the messages are scheduled for the group again, or dead letters; the generation then. Harmless to
+        repeat. Raises one of MOVED_ON."""
+        for begin in range(0, len(messages), GIVEN_BACK_PER_CALL_MAX):
+            entries = [
+                wire.GivenBack(message.topic, message.queue, message.offset, reason, delay_ms)
+                for message in messages[begin : begin + GIVEN_BACK_PER_CALL_MAX]
+            ]
+            answer = await self._connection.call_for(
+                wire.GiveBackResponse,
+                "POST",
+                f"{self._path}/retries",
+                body=wire.GiveBackRequest(entries, self._member_id, generation),
+                deadline=self._deadline(),
+                tries=3,
+            )
+            if answer.generation != generation and begin + GIVEN_BACK_PER_CALL_MAX < len(messages):
+                # The first message given back brought the group a queue more; the others are the next call's.
+                raise StaleGeneration("stale_generation", f"the group moved on to generation {answer.generation}")
+            generation = answer.generation
+        return generation
+
+    async def offset_at(self, place: TopicQueue, at: str | int) -> int:
+        """The offset of `earliest`, `latest` or a time in ms."""
+        return await first_offset(self._connection, place, at)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._call_timeout_ms)
+
+
+async def first_offset(connection: Connection, place: TopicQueue, at: str | int) -> int:
+    """The offset of `earliest`, `latest`, or of the first message stored at or after a time in ms."""
+    response = await connection.call_for(wire.OffsetResponse, "GET", f"{_queue_path(place)}/offsets?at={at}")
+    return response.offset
+
+
+class Pulled(NamedTuple):
+    """`next_offset` is where to go on; it moves past what was not asked for, and to `min_offset`: what is before that
+    has expired. `applied_index` is what the node had applied, at least; None if it does not say. `is_old`: it was read
+    from the node's disk, and there is more.
+    """
+
+    messages: list[ReceivedMessage]
+    next_offset: int
+    min_offset: int = 0
+    applied_index: int | None = None
+    is_old: bool = False
+
+
+async def pull(
+    connection: Connection,
+    place: TopicQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+    selection: Selection = EVERYTHING,
+) -> Pulled:
+    """Messages of the queue from `offset` on; waits up to `wait_ms` for the first. Whole batches, so it may be more.
+
+    Every block is checked against its CRC32C. Raises Corrupt, OffsetOutOfRange, and what Connection.call raises.
+    """
+    response = await connection.call(
+        "GET",
+        _pull_target(place, offset, max_messages, max_bytes, wait_ms, selection),
+        accept=wire.MSGPACK,
+        deadline=Deadline(wait_ms + PULL_MARGIN_MS),
+        follower_ok=True,  # what a queue holds it holds everywhere; beyond its end a follower sends us to the leader
+        waits_ms=wait_ms,
+    )
+    return _pulled(response, place, offset, selection)
+
+
+async def pull_at_follower(
+    connection: Connection,
+    place: TopicQueue,
+    offset: int,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    selection: Selection,
+    timeout_ms: int,
+) -> Pulled | None:
+    """Like `pull`, but by one follower, which is the same for the same queue number, and without waiting for messages.
+    None unless there is one that answers with a page in time. What it answers may be behind. Raises Corrupt."""
+    target = _pull_target(place, offset, max_messages, max_bytes, 0, selection)
+    response = await connection.ask_follower(place[1], target, accept=wire.MSGPACK, timeout_ms=timeout_ms)
+    return None if response is None else _pulled(response, place, offset, selection)
+
+
+def _pull_target(
+    place: TopicQueue, offset: int, max_messages: int, max_bytes: int, wait_ms: int, selection: Selection
+) -> str:
+    query = f"offset={offset}&max_messages={max_messages}&max_bytes={max_bytes}&wait_ms={wait_ms}{selection.query}"
+    return f"{_queue_path(place)}/messages?{query}"
+
+
+def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: Selection) -> Pulled:
+    """The page of a response. Raises Corrupt."""
+    pulled = wire.decode(wire.PullResponse, response.body, response.headers.get("content-type", ""))
+    index, is_cold = applied_index(response), DISK_BYTES_HEADER in response.headers
+    topic, queue = place
+    messages: list[ReceivedMessage] = []
+    expected: int | None = None  # the first batch may begin earlier, or later when what was before it has expired
+    gaps = not selection.is_everything  # batches without any message that was asked for are left out
+    for batch in pulled.batches:
+        block = decode_block(batch.block, batch.crc32c, batch.uncompressed_bytes)
+        if len(block) - len(batch.skip) != batch.count or not _continues(expected, batch.base_offset, gaps):
+            raise Corrupt(
+                "invalid_response",
+                f"{topic}/{queue}: a batch of {batch.count} messages at {batch.base_offset} does not continue "
+                f"offset {expected} with {len(block)} messages, {len(batch.skip)} of them left out",
+            )
+        messages += received_messages(
+            block,
+            topic=topic,
+            queue=queue,
+            batch_id=batch.batch_id,
+            base_offset=batch.base_offset,
+            skip=batch.skip,
+            from_offset=offset,
+            stored_at_ms=batch.stored_at_ms,
+            transaction_id=batch.transaction_id,
+            filtered=batch.filtered,
+            first_ordinal=batch.only or 0,
+            attempt=batch.attempt,
+            origin=batch.origin,
+        )
+        expected = batch.base_offset + batch.count
+    if not gaps:
+        first = max(offset, pulled.min_offset)
+        next_offset = messages[-1].offset + 1 if messages else first
+        return Pulled(messages, next_offset, pulled.min_offset, index, is_cold and next_offset < pulled.max_offset)
+    if not max(offset, expected or 0) <= pulled.next_offset <= pulled.max_offset:
+        raise Corrupt(
+            "invalid_response",
+            f"{topic}/{queue}: what was asked for from offset {offset} on goes on at {pulled.next_offset}",
+        )
+    is_old = is_cold and pulled.next_offset < pulled.max_offset
+    return Pulled(messages, pulled.next_offset, pulled.min_offset, index, is_old)
+
+
+def applied_index(response: HttpResponse) -> int | None:
+    """What the node had applied, at least, before it began to answer; None if it does not say."""
+    value = response.headers.get(APPLIED_INDEX_HEADER, "")
+    return int(value) if value.isdecimal() else None
+
+
+def _continues(expected: int | None, base_offset: int, gaps: bool) -> bool:
+    return expected is None or expected == base_offset or (gaps and base_offset > expected)
+
+
+def _queue_path(place: TopicQueue) -> str:
+    return f"/v1/topics/{quote(place[0], safe='')}/queues/{place[1]}"

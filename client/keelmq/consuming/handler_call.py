@@ -1,0 +1,125 @@
+"""The handler calls of one processor: each is bounded in time, and can be looked at while it runs."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from keelmq.causation import processing
+from keelmq.consuming.handover import Handover
+from keelmq.errors import ConsumeTimeout
+from keelmq.message import ReceivedMessage
+from keelmq.plain_calls import WorkerThreads, check_function
+from keelmq.tracing import process_span
+
+log = logging.getLogger("keelmq")
+
+Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[None]]
+
+
+class HandlerCall:
+    """One call at a time, by the task that handles a queue's messages.
+
+    There is one timer for all calls, armed again only when it fires: a call costs no timer of its own.
+    """
+
+    __slots__ = ("_ends_s", "_expired", "_task", "_timeout_ms", "_timer", "messages")
+
+    def __init__(self, timeout_ms: int | None) -> None:
+        self.messages: Sequence[ReceivedMessage] | None = None
+        """What the handler that runs now was called with."""
+        self._timeout_ms = timeout_ms
+        self._ends_s = 0.0
+        self._expired = False
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, handle: Handle, messages: Sequence[ReceivedMessage]) -> None:
+        """Call `handle`. Raises ConsumeTimeout when it was cancelled because it took longer than the time-out, and
+        what it raises. A handler that is late but returns all the same has processed its messages."""
+        self.messages = messages
+        if self._timeout_ms is not None:
+            self._begin(self._timeout_ms)
+        try:
+            await handle(messages)
+        except asyncio.CancelledError:
+            if not self._taken_back():
+                raise
+            raise ConsumeTimeout(
+                "consume_timeout",
+                f"the handler did not end within {self._timeout_ms} ms and was cancelled",
+            ) from None
+        finally:
+            self.messages = None
+            if self._taken_back():
+                first = messages[0]
+                log.warning(
+                    "%s/%d: the handler of offset %d was cancelled after %d ms and did not heed that",
+                    first.topic,
+                    first.queue,
+                    first.offset,
+                    self._timeout_ms,
+                )
+
+    def close(self) -> None:
+        """No timer is left behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._ends_s = loop.time() + timeout_ms / 1000
+        self._task = asyncio.current_task()
+        if self._timer is None:
+            self._timer = loop.call_at(self._ends_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.messages is None or self._expired:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._ends_s:  # another call than the one it was armed for
+            self._timer = loop.call_at(self._ends_s, self._look)
+            return
+        assert self._task is not None
+        self._expired = True
+        self._task.cancel()
+
+    def _taken_back(self) -> bool:
+        """Whether the time-out had cancelled the task, and nobody else has: then it goes on."""
+        if not self._expired:
+            return False
+        self._expired = False
+        assert self._task is not None
+        return self._task.uncancel() == 0
+
+
+def handle_of(
+    handler: Callable[[ReceivedMessage], object] | None,
+    batch_handler: Callable[[Sequence[ReceivedMessage]], object] | None,
+    handover: Handover | None,
+    threads: WorkerThreads,
+    group: str,
+    client_id: str,
+) -> Handle:
+    """What readers call for a consumer that has one of the three; what the application's handler sends is known to be
+    caused by its messages. Raises InvalidRequest for a handler that cannot be called."""
+    if handover is not None:
+        return handover.handle
+    check_function("handler" if handler is not None else "batch_handler", handler or batch_handler)
+    if handler is not None:
+        of_one = threads.awaitable(handler)
+
+        async def one(messages: Sequence[ReceivedMessage]) -> None:
+            with processing(messages, group), process_span(messages, group, client_id):
+                await of_one(messages[0])
+
+        return one
+    assert batch_handler is not None
+    of_several = threads.awaitable(batch_handler)
+
+    async def several(messages: Sequence[ReceivedMessage]) -> None:
+        with processing(messages, group), process_span(messages, group, client_id):
+            await of_several(messages)
+
+    return several

@@ -1,0 +1,141 @@
+"""The calls of pop consumers: take messages, acknowledge them, hold on to them or give them back."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from keelmq.consuming.selection import Selection
+from keelmq.message import Origin, ReceivedMessage
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Deadline
+
+POP_MESSAGES_MAX: Final = 32
+ACKS_MAX: Final = 256
+"""Receipt handles of one request."""
+INVISIBLE_MS: Final = 60_000
+INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+MARGIN_MS: Final = 5_000
+"""What a call may take beyond the time that it may wait at the broker."""
+
+Start = Literal["earliest", "latest"]
+
+
+class _Popped(msgspec.Struct):
+    topic: str
+    queue: int
+    offset: int
+    message_id: str
+    body: str
+    encoding: Literal["utf8", "base64"]
+    receipt_handle: str
+    attempt: int = 0
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = {}
+    sharding_key: str | None = None
+    born_at_ms: int = 0
+    stored_at_ms: int = 0
+    transaction_id: str | None = None
+    origin: Origin | None = None
+
+
+class _PopAnswer(msgspec.Struct):
+    messages: list[_Popped]
+
+
+class _AckResult(msgspec.Struct):
+    receipt_handle: str
+    outcome: str
+
+
+class _AckAnswer(msgspec.Struct):
+    results: list[_AckResult]
+
+
+class _InvisibleAnswer(msgspec.Struct):
+    outcome: str
+    due_at_ms: int | None = None
+
+
+class PoppedMessage(msgspec.Struct, frozen=True):
+    """A message that is this consumer's for a while, and the handle by which it is acknowledged."""
+
+    message: ReceivedMessage
+    receipt_handle: str
+
+
+class PopCalls:
+    """Of one group and topic. All of them raise what Connection.call raises."""
+
+    def __init__(self, connection: Connection, group: str, topic: str, selection: Selection, client_id: str) -> None:
+        self._connection = connection
+        self._path = f"/v1/groups/{quote(group, safe='')}/pop"
+        self._request = {"topic": topic, "client_id": client_id, **_given(selection)}
+
+    async def pop(self, max_messages: int, invisible_ms: int, wait_ms: int, start: Start) -> list[PoppedMessage]:
+        """At most 32 messages. Tried once: what was handed out in an answer that got lost comes again by itself."""
+        body = {**self._request, "max_messages": max_messages, "invisible_ms": invisible_ms, "wait_ms": wait_ms}
+        answer = await self._connection.call_for(
+            _PopAnswer,
+            "POST",
+            self._path,
+            body={**body, "start": start},
+            deadline=Deadline(wait_ms + MARGIN_MS),
+            tries=1,
+            waits_ms=wait_ms,
+        )
+        return [_received(each) for each in answer.messages]
+
+    async def ack(self, receipt_handles: Sequence[str]) -> dict[str, bool]:
+        """By handle, whether the message is acknowledged; if not it was given back, and comes again. At most 256."""
+        body = {"receipt_handles": list(receipt_handles)}
+        answer = await self._connection.call_for(
+            _AckAnswer, "POST", f"{self._path}/ack", body=body, deadline=Deadline(MARGIN_MS)
+        )
+        return {each.receipt_handle: each.outcome == "acked" for each in answer.results}
+
+    async def hold(self, receipt_handle: str, invisible_ms: int) -> None:
+        """The message is this consumer's for so long from now on. Raises Conflict (`handle_expired`) when it is not
+        its any more."""
+        await self._change({"receipt_handle": receipt_handle, "invisible_ms": invisible_ms})
+
+    async def give_back(self, receipt_handle: str, *, at_once: bool = False, reason: str = "") -> None:
+        """The message comes again by the back-off of the group, or at once. Raises Conflict as `hold` does."""
+        request: dict[str, str | int] = {"receipt_handle": receipt_handle, "reason": reason}
+        if at_once:
+            request["invisible_ms"] = 0
+        await self._change(request)
+
+    async def _change(self, body: Mapping[str, str | int]) -> None:
+        await self._connection.call_for(
+            _InvisibleAnswer, "POST", f"{self._path}/invisible", body=body, deadline=Deadline(MARGIN_MS)
+        )
+
+
+def _given(selection: Selection) -> dict[str, str]:
+    given = {"tags": selection.tags, "filter": selection.filter}
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def _received(popped: _Popped) -> PoppedMessage:
+    body = base64.b64decode(popped.body) if popped.encoding == "base64" else popped.body.encode()
+    message = ReceivedMessage(
+        topic=popped.topic,
+        queue=popped.queue,
+        offset=popped.offset,
+        message_id=popped.message_id,
+        body=body,
+        tag=popped.tag,
+        keys=popped.keys,
+        properties=popped.properties,
+        sharding_key=popped.sharding_key,
+        born_at_ms=popped.born_at_ms,
+        stored_at_ms=popped.stored_at_ms,
+        transaction_id=popped.transaction_id,
+        attempt=popped.attempt,
+        origin=popped.origin,
+    )
+    return PoppedMessage(message, popped.receipt_handle)

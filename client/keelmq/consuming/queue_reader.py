@@ -1,0 +1,328 @@
+"""One assigned queue: fetches ahead within bounds, hands messages to the handler, keeps track of what is finished."""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from keelmq.consuming.attempts import HandlerCancelled, log_failed_attempt
+from keelmq.consuming.group_session import Pulled, TopicQueue
+from keelmq.consuming.handler_call import Handle, HandlerCall
+from keelmq.consuming.progress import QueueProgress
+from keelmq.consuming.queue_pages import QueuePages
+from keelmq.consuming.redelivery import RetryLater
+from keelmq.consuming.selection import EVERYTHING, Selection
+from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
+from keelmq.message import ReceivedMessage
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Backoff
+
+PULL_BYTES_MAX: Final = 4 * 1024 * 1024
+PULL_MESSAGES_MAX: Final = 10_000
+FETCH_PAUSE_MS: Final = 50
+FETCH_PAUSE_MAX_MS: Final = 2_000
+HANDLER_PAUSE_MS: Final = 100
+HANDLER_PAUSE_MAX_MS: Final = 10_000
+
+log = logging.getLogger("keelmq")
+
+Hold = Literal["paused", "session", "assignment"]
+"""Why a queue is not read on: the application paused it, this member's session may be over, or the group has moved on
+and it is not known yet where it is."""
+
+OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
+OnExpired = Callable[[str, int, int, int], None]
+"""Told of topic, queue, where to read on, and where what is kept begins."""
+GiveBack = Callable[[Sequence[ReceivedMessage], BaseException], Awaitable[None]]
+"""Returns when the broker has the messages, for later; raises KeelMQError."""
+BeforeCall = Callable[[Sequence[ReceivedMessage]], None]
+"""May hold the queue; then the call waits."""
+
+
+class ReaderOptions(msgspec.Struct, frozen=True):
+    """`processors` handler calls of this queue may run at a time, each with at most `handler_messages` messages."""
+
+    processors: int
+    handler_messages: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    wait_ms: int
+    tries: int | None = None
+    """So often a handler that raises is called before its messages are given back; None: until it succeeds."""
+
+    consume_timeout_ms: int | None = None
+    """A handler call that takes longer is cancelled, and counts as one that raised."""
+
+    follower_reads: bool = True
+    """What is old is read at a follower."""
+
+
+class QueueReader:
+    """Reads `place` from `position`, what is committed, on until stopped.
+
+    `committed` is what the broker is known to have, `sent` what it may have; both belong to the consumer's committer.
+    A handler that raises is called again with the same messages after a pause, or they are given back, which finishes
+    them once the broker has them: nothing behind an unfinished message is ever committed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        place: TopicQueue,
+        position: int,
+        handle: Handle,
+        slots: asyncio.Semaphore,
+        options: ReaderOptions,
+        on_progress: Callable[[], None],
+        selection: Selection = EVERYTHING,
+        give_back: GiveBack | None = None,
+        on_timeout: OnTimeout | None = None,
+        on_expired: OnExpired | None = None,
+        holds: Iterable[Hold] = (),
+        before_call: BeforeCall | None = None,
+    ) -> None:
+        self.place = place
+        self.committed = position
+        self.sent = position
+        self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
+        self._handle = handle
+        self._slots = slots
+        self._options = options
+        self._on_progress = on_progress
+        self._selection = selection
+        self._give_back = give_back
+        self._on_timeout = on_timeout
+        self._on_expired = on_expired
+        self._before_call = before_call
+        self._holds: set[Hold] = set(holds)
+        self._progress = QueueProgress(position)
+        self._fetch_offset = position
+        self._ready: deque[ReceivedMessage] = deque()
+        self._arrived = asyncio.Event()
+        self._space = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._free = asyncio.Event()
+        """Nothing holds the queue, or the reader stops."""
+        if not self._holds:
+            self._free.set()
+        self._fetcher = asyncio.create_task(self._fetch_forever())
+        self._calls = [HandlerCall(options.consume_timeout_ms) for _ in range(options.processors)]
+        self._processors = [asyncio.create_task(self._process_forever(call)) for call in self._calls]
+
+    @property
+    def position(self) -> int:
+        """The offset that may be committed: everything before it is processed."""
+        return self._progress.position
+
+    @property
+    def is_ahead(self) -> bool:
+        """Something was processed that is not committed."""
+        return self.position > self.committed
+
+    @property
+    def handling(self) -> list[Sequence[ReceivedMessage]]:
+        """The messages that handler calls are at work on now, by call."""
+        return [call.messages for call in self._calls if call.messages is not None]
+
+    def require(self, applied_index: int) -> None:
+        """Nothing that is asked for from now on is read at a node that has not applied this entry."""
+        self._pages.require(applied_index)
+
+    def refetch(self) -> None:
+        """Give up a pull that is under way and begin it again: the node it waits for may be gone."""
+        if not self._stop.is_set():
+            self._fetcher.cancel()
+            self._fetcher = asyncio.create_task(self._fetch_forever())
+
+    def hold(self, why: Hold) -> None:
+        """Fetch nothing more and begin no handler call; what runs ends, and what was fetched stays. Idempotent."""
+        self._holds.add(why)
+        if not self._stop.is_set():
+            self._free.clear()
+            self.refetch()
+
+    def go_on(self, why: Hold) -> None:
+        """Take a hold back; the last one lets the reader go on where it is. Idempotent."""
+        self._holds.discard(why)
+        if not self._holds:
+            self._free.set()
+
+    def begin_stop(self) -> None:
+        """Fetch no more, and start no handler call. Idempotent."""
+        self._stop.set()
+        self._arrived.set()
+        self._free.set()
+        self._fetcher.cancel()
+
+    async def stop(self, grace_ms: float) -> None:
+        """Handler calls that run get `grace_ms` to end, then they are cancelled. Idempotent."""
+        self.begin_stop()
+        _, late = await asyncio.wait(self._processors, timeout=grace_ms / 1000)
+        for task in late:
+            log.warning("%s/%d: the handler did not end within %.0f ms and is cancelled", *self.place, grace_ms)
+            task.cancel()
+        await asyncio.gather(self._fetcher, *self._processors, return_exceptions=True)
+
+    async def _fetch_forever(self) -> None:
+        backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
+        while True:
+            room = await self._room()
+            try:
+                pulled = await self._pages.next(
+                    self._fetch_offset,
+                    max_messages=min(room, PULL_MESSAGES_MAX),
+                    max_bytes=min(self._options.prefetch_bytes, PULL_BYTES_MAX),
+                    wait_ms=self._options.wait_ms,
+                    selection=self._selection,
+                )
+            except Closed:
+                return
+            except OffsetOutOfRange as exc:
+                # Never skip silently: an operator resets the group, which starts this queue anew.
+                log.error("%s/%d cannot be read at %d: %s", *self.place, self._fetch_offset, exc)
+                await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
+                continue
+            except KeelMQError as exc:
+                log.warning("%s/%d cannot be read, trying again: %s", *self.place, exc)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            except Exception:  # a bug here must not stop a queue in silence
+                log.exception("%s/%d cannot be read, trying again", *self.place)
+                await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
+                continue
+            backoff.reset()
+            self._accept(pulled)
+
+    async def _room(self) -> int:
+        """How many messages may be fetched; waits until it is at least one, and nothing holds the queue."""
+        options, progress = self._options, self._progress
+        await self._free.wait()
+        while progress.count >= options.prefetch_messages or progress.bytes >= options.prefetch_bytes:
+            self._space.clear()
+            await self._space.wait()
+        return options.prefetch_messages - progress.count
+
+    def _accept(self, pulled: Pulled) -> None:
+        messages = pulled.messages
+        if pulled.min_offset > self._fetch_offset and self._on_expired is not None:
+            self._on_expired(*self.place, self._fetch_offset, pulled.min_offset)
+        for message in messages:
+            self._progress.add(message.offset, len(message.body))
+        self._ready.extend(messages)
+        self._fetch_offset = pulled.next_offset
+        if messages:
+            self._arrived.set()
+        if self._progress.reach(pulled.next_offset):
+            self._on_progress()
+
+    async def _process_forever(self, call: HandlerCall) -> None:
+        try:
+            while messages := await self._take():
+                if not await self._handle_until_done(call, messages):
+                    return
+                moved = False
+                for message in messages:
+                    moved = self._progress.finish(message.offset) or moved
+                if moved:
+                    self._space.set()
+                    self._on_progress()
+        finally:
+            call.close()
+
+    async def _take(self) -> list[ReceivedMessage]:
+        """The next messages for one handler call; none when the reader stops."""
+        ready = self._ready
+        await self._free.wait()
+        while not ready and not self._stop.is_set():
+            self._arrived.clear()
+            await self._arrived.wait()
+            await self._free.wait()
+        if self._stop.is_set():
+            return []
+        if self._options.handler_messages == 1:
+            return [ready.popleft()]
+        return [ready.popleft() for _ in range(min(self._options.handler_messages, len(ready)))]
+
+    async def _handle_until_done(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
+        """Call the handler until it succeeds, or its messages are given back; False when the reader stopped before."""
+        backoff = Backoff(HANDLER_PAUSE_MS, HANDLER_PAUSE_MAX_MS)
+        for tried in itertools.count(1):
+            try:
+                return await self._handle_when_free(call, messages)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                if self._stop.is_set():
+                    return False
+                if not self._free.is_set():  # a message that was on offer to an iterating loop, and was withdrawn
+                    continue
+                failure: BaseException = HandlerCancelled("the handler raised CancelledError")
+            except (SystemExit, KeyboardInterrupt):  # the application ends
+                raise
+            except BaseException as exc:  # a queue must not stop in silence, whatever a handler raises
+                failure = exc
+            if self._gives_back(failure, tried):
+                self._report(failure, messages, tried, "given back")
+                return await self._give_back_until_done(messages, failure)
+            pause_s = backoff.next_s()
+            self._report(failure, messages, tried, f"called again in {pause_s:.1f} s")
+            if await self._stops_within(pause_s):
+                return False
+        raise AssertionError("counted to the end")
+
+    async def _handle_when_free(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
+        """Call the handler when there is a slot and nothing holds the queue; False when the reader stopped before."""
+        while True:
+            await self._free.wait()
+            async with self._slots:
+                if self._stop.is_set():  # while it waited: the queue may be another member's by now
+                    return False
+                if self._before_call is not None and self._free.is_set():
+                    self._before_call(messages)
+                if self._free.is_set():
+                    await call.run(self._handle, messages)
+                    return True
+
+    def _report(self, failure: BaseException, messages: list[ReceivedMessage], tried: int, following: str) -> None:
+        if isinstance(failure, RetryLater) and self._give_back is None:
+            following = f"nothing is given back here: {following}"
+        log_failed_attempt(failure, messages, tried, following)
+        if isinstance(failure, ConsumeTimeout) and self._on_timeout is not None:
+            self._on_timeout(failure, messages)
+
+    def _gives_back(self, failure: BaseException, tried: int) -> bool:
+        if self._give_back is None:
+            return False
+        if isinstance(failure, HandlerCancelled):
+            return False
+        return isinstance(failure, RetryLater) or (self._options.tries is not None and tried >= self._options.tries)
+
+    async def _give_back_until_done(self, messages: list[ReceivedMessage], failure: BaseException) -> bool:
+        """True when the broker has them; False when the reader stopped before that: they are unfinished then."""
+        assert self._give_back is not None
+        backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
+        while not self._stop.is_set():
+            try:
+                await self._give_back(messages, failure)
+            except KeelMQError as exc:
+                log.warning("%s/%d: offset %d is not given back yet: %s", *self.place, messages[0].offset, exc)
+            except Exception:  # as for fetching: a bug must not stop a queue in silence
+                log.exception("%s/%d: offset %d is not given back yet", *self.place, messages[0].offset)
+            else:
+                return True
+            if await self._stops_within(backoff.next_s()):
+                break
+        return False
+
+    async def _stops_within(self, pause_s: float) -> bool:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stop.wait()
+        except TimeoutError:
+            return False
+        return True

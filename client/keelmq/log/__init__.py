@@ -1,0 +1,1 @@
+"""The committed log, decoded."""

@@ -1,0 +1,1 @@
+"""Producers: queues are chosen, messages share requests."""

@@ -1,0 +1,415 @@
+"""Lanes: where sends wait, become batches and leave in order.
+
+One lane per topic for messages that may go to any queue, one per (topic, queue) for messages that name a queue or a
+sharding key. A lane sends at once while fewer requests of it are under way than its window allows; what arrives
+meanwhile collects into the next batch, and batches that wait share the next request. A queue's lane has one request in
+flight, so its order is that of the calls.
+
+When more comes than can be sent: who has less of the budget left than answers take is not sent, and who cannot be sent
+within it, going by the rate of late, is refused at once (answer_time.py).
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from keelmq.blocks.batch import BatchIds, Block, Entry, encode_entries
+from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
+from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_BATCHES_MAX, REQUEST_MESSAGES_MAX
+from keelmq.message import BatchResult, MessagePlace, Receipt, SendResult
+from keelmq.producing.delay import Delay
+from keelmq.transport.answer_time import AnswerTime, ServiceRate, Window
+from keelmq.transport.retry import Clock
+from keelmq.wire import ProducedBatch
+
+MESSAGE_ID_FIELD: Final = 5  # of a block entry
+
+
+class Backlog:
+    """Bytes that wait or are under way in one producer. Invariant: 0 <= bytes; beyond the limit nothing is added."""
+
+    __slots__ = ("bytes", "bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes = 0
+        self.bytes_max = bytes_max
+
+    def add(self, size: int) -> None:
+        """Raises Overloaded: the caller has to wait for earlier sends."""
+        if self.bytes + size > self.bytes_max and self.bytes:
+            raise Overloaded(
+                "overloaded",
+                f"{self.bytes} bytes wait in this producer, max_pending_bytes is {self.bytes_max}: await earlier sends",
+            )
+        self.bytes += size
+
+    def remove(self, size: int) -> None:
+        self.bytes -= size
+
+
+class Batch:
+    """Messages that travel together and become visible together, or one block that was given whole (then there is one
+    future for all of it).
+
+    `futures` and `deadlines_s` are parallel to `entries`; deadlines ascend.
+    """
+
+    __slots__ = ("batch_id", "block", "deadlines_s", "delay", "entries", "futures", "size", "tries")
+
+    def __init__(self, batch_id: str, tries: int, delay: Delay, block: Block | None = None) -> None:
+        self.batch_id = batch_id
+        self.tries = tries
+        self.delay = delay
+        self.block = block
+        self.entries: list[Entry] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        self.deadlines_s: list[float] = []
+        self.size = 0
+
+    def seal(self, *, compressed: bool) -> Block:
+        """The encoded block; the same on every call, so a retry repeats the batch exactly."""
+        if self.block is None:
+            self.block = encode_entries(self.entries, compressed=compressed)
+        return self.block
+
+    def fail(self, error: Exception) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
+    def resolve(self, topic: str, produced: ProducedBatch, receipt: Receipt) -> None:
+        if not self.entries:
+            places = tuple(
+                MessagePlace(m.message_id, m.queue, m.offset, m.duplicate, m.deliver_at_ms)
+                for m in produced.messages or ()
+            )
+            if not self.futures[0].done():
+                self.futures[0].set_result(
+                    BatchResult(
+                        self.batch_id,
+                        topic,
+                        produced.queue,
+                        produced.offset,
+                        produced.count,
+                        receipt,
+                        produced.duplicate,
+                        places,
+                        produced.deliver_at_ms,
+                    )
+                )
+            return
+        batch_id, queue, offset, duplicate = self.batch_id, produced.queue, produced.offset, produced.duplicate
+        for ordinal, future in enumerate(self.futures):
+            if future.done():  # expired or cancelled
+                continue
+            entry = self.entries[ordinal]
+            message_id = entry[MESSAGE_ID_FIELD] if len(entry) > MESSAGE_ID_FIELD else None
+            message_id = message_id or f"{batch_id}-{ordinal}"
+            if produced.messages is None:
+                own_offset = None if offset is None else offset + ordinal
+                result = SendResult(message_id, topic, queue, own_offset, receipt, duplicate, produced.deliver_at_ms)
+            else:
+                place = produced.messages[ordinal]
+                result = SendResult(
+                    message_id, topic, place.queue, place.offset, receipt, place.duplicate, place.deliver_at_ms
+                )
+            future.set_result(result)
+
+    def expire_sent(self, now_s: float) -> None:
+        """End the waits whose time is over; the batch itself is under way and cannot be taken back."""
+        for position, deadline_s in enumerate(self.deadlines_s):
+            if deadline_s > now_s:
+                return
+            future = self.futures[position]
+            if not future.done():
+                future.set_exception(
+                    SendTimeout(
+                        "send_timeout",
+                        "the time budget is over; the message may or may not be stored: repeat it with the same id",
+                    )
+                )
+
+    def drop_unsent(self, until_s: float, error: Callable[[float], KeelMQError]) -> int:
+        """Take out the messages whose time is over at `until_s`, before they were sent: they are certainly not stored.
+
+        `error` is given their deadline. Returns the bytes that wait no more.
+        """
+        late = 0
+        while late < len(self.deadlines_s) and self.deadlines_s[late] <= until_s:
+            if not self.futures[late].done():
+                self.futures[late].set_exception(error(self.deadlines_s[late]))
+            late += 1
+        if not late:
+            return 0
+        freed = self.size * late // len(self.deadlines_s)
+        self.size -= freed
+        del self.entries[:late], self.futures[:late], self.deadlines_s[:late]
+        return freed
+
+    @property
+    def count(self) -> int:
+        return len(self.entries) if self.block is None else self.block.count
+
+    @property
+    def unpacked_bytes(self) -> int:
+        return self.size if self.block is None else self.block.unpacked_bytes
+
+
+Deliver = Callable[["Lane", Sequence[Batch]], Awaitable[tuple[Sequence[ProducedBatch], Receipt]]]
+
+
+class Lane:
+    """See the text of the module. `deliver` sends batches in one request, all or none of them, and raises KeelMQError
+    when it could not.
+
+    `in_flight_max` bounds the window. A request holds batches of at most `request_bytes_max` together, unless one alone
+    is larger. Every message has `budget_s` from its call on; `answers` is what is known of the time that answers take.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_backlog",
+        "_budget_s",
+        "_clock",
+        "_deliver",
+        "_ids",
+        "_in_flight",
+        "_last_answer_s",
+        "_rate",
+        "_request_bytes_max",
+        "_waiting",
+        "_waiting_bytes",
+        "_window",
+        "_workers",
+        "queue",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue: int | None,
+        *,
+        in_flight_max: int,
+        request_bytes_max: int,
+        budget_s: float,
+        answers: AnswerTime,
+        backlog: Backlog,
+        ids: BatchIds,
+        deliver: Deliver,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.topic = topic
+        self.queue = queue
+        self._window = Window(in_flight_max)
+        self._request_bytes_max = request_bytes_max
+        self._budget_s = budget_s
+        self._answers = answers
+        self._backlog = backlog
+        self._ids = ids
+        self._deliver = deliver
+        self._clock = clock
+        self._rate = ServiceRate()
+        self._last_answer_s = clock()
+        self._waiting: deque[Batch] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: set[Batch] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    @property
+    def workers(self) -> set[asyncio.Task[None]]:
+        """Tasks that send; none when nothing waits and nothing is under way."""
+        return self._workers
+
+    def add(
+        self,
+        entry: Entry,
+        size: int,
+        future: asyncio.Future[SendResult],
+        deadline_s: float,
+        tries: int,
+        delay: Delay,
+        bytes_max: int,
+        count_max: int,
+    ) -> None:
+        """Put one message into the batch that collects, or a new one when that has no room. Raises Overloaded.
+
+        The messages of a batch are tried equally often (those that are sent one way once), and have the same delay.
+        """
+        self.require_room()
+        self._backlog.add(size)
+        waiting = self._waiting
+        if waiting:
+            batch = waiting[-1]
+            fits = batch.size + size <= bytes_max and len(batch.entries) < count_max
+            if batch.block is None and batch.tries == tries and batch.delay == delay and fits:
+                batch.entries.append(entry)
+                batch.futures.append(future)
+                batch.deadlines_s.append(deadline_s)
+                batch.size += size
+                self._waiting_bytes += size
+                return
+        batch = Batch(self._ids.next_id(), tries, delay)
+        batch.entries.append(entry)
+        batch.futures.append(future)
+        batch.deadlines_s.append(deadline_s)
+        batch.size = size
+        self._push(batch)
+
+    def add_block(
+        self, block: Block, future: asyncio.Future[BatchResult], deadline_s: float, tries: int, delay: Delay
+    ) -> None:
+        """Put a whole batch behind what waits. Raises Overloaded."""
+        self.require_room()
+        self._backlog.add(len(block.data))
+        batch = Batch(self._ids.next_id(), tries, delay, block)
+        batch.futures.append(future)
+        batch.deadlines_s.append(deadline_s)
+        batch.size = len(block.data)
+        self._push(batch)
+
+    def require_room(self) -> None:
+        """Raises Overloaded when what waits already takes longer to be sent than the budget of what would come."""
+        rate = self._rate.bytes_per_s
+        if rate is None or not self._waiting_bytes:
+            return
+        if self._waiting_bytes > rate * (self._budget_s - self._answers.needed_s(self._budget_s)):
+            raise Overloaded(
+                "overloaded",
+                f"{self._waiting_bytes} bytes wait for {self.topic} and {rate:.0f} are stored per second: not to be "
+                f"sent within {self._budget_s * 1000:.0f} ms, nothing was sent",
+            )
+
+    def expire(self, now_s: float) -> None:
+        """Fail every message whose time budget is over, and of those that wait each that has too little left."""
+        for batch in self._in_flight:
+            batch.expire_sent(now_s)
+        self._drop_late(now_s)
+
+    def _drop_late(self, now_s: float) -> None:
+        until_s = now_s + self._answers.needed_s(self._budget_s)
+        while self._waiting:
+            first = self._waiting[0]
+            freed = first.drop_unsent(until_s, self._not_sent)
+            self._waiting_bytes -= freed
+            self._backlog.remove(freed)
+            if first.futures:
+                return
+            self._waiting.popleft()
+
+    def _not_sent(self, deadline_s: float) -> KeelMQError:
+        """The error of a message that was not sent before its time was over, or nearly so."""
+        begun_s = deadline_s - self._budget_s
+        budget = f"the message waited to be sent for most of its {self._budget_s * 1000:.0f} ms"
+        if self._last_answer_s < begun_s:
+            return Unavailable("not_sent", f"{budget}, and earlier requests were not answered: not sent, not stored")
+        needed = f"answers take up to {self._answers.expected_s * 1000:.0f} ms"
+        return Overloaded("not_sent", f"{budget} behind earlier ones, and {needed}: not sent, not stored")
+
+    def abort(self) -> None:
+        """Stop sending; whoever still waits gets Closed."""
+        for batch in self._waiting:
+            batch.fail(Closed("closed", "the producer was closed before the message was sent: not stored"))
+            self._backlog.remove(batch.size)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        for worker in self._workers:
+            worker.cancel()
+
+    def _push(self, batch: Batch) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.size
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        if len(self._workers) < self._window.size:
+            self._workers.add(asyncio.create_task(self._work()))
+
+    async def _work(self) -> None:
+        # Starts one loop iteration after the first message was added: all that is sent in that iteration goes together.
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while len(self._workers) <= self._window.size and (group := self._take_group()):
+                await self._send(group)
+        finally:
+            # At once, not in a done callback: a message added in between would find every worker taken and stay.
+            self._workers.discard(task)
+
+    def _take_group(self) -> list[Batch]:
+        """The batches of the next request: those at the front that it may hold, at least one if any may be sent."""
+        self._drop_late(self._clock())
+        group: list[Batch] = []
+        size = count = unpacked_bytes = 0
+        while self._waiting and len(group) < REQUEST_BATCHES_MAX:
+            batch = self._waiting[0]
+            size, count, unpacked_bytes = (
+                size + batch.size,
+                count + batch.count,
+                unpacked_bytes + batch.unpacked_bytes,
+            )
+            if group and (
+                batch.tries != group[0].tries
+                or size > self._request_bytes_max
+                or count > REQUEST_MESSAGES_MAX
+                or unpacked_bytes > BLOCK_BYTES_MAX
+            ):
+                break
+            group.append(self._waiting.popleft())
+            self._waiting_bytes -= batch.size
+        return group
+
+    async def _send(self, group: Sequence[Batch]) -> None:
+        full, answered = bool(self._waiting), 0
+        size = sum(batch.size for batch in group)
+        self._in_flight.update(group)
+        try:
+            await self._deliver_all(group, full)
+            self._last_answer_s, answered = self._clock(), size
+        except asyncio.CancelledError:
+            _fail(group, Closed("closed", "the producer was closed; the message may or may not be stored"))
+            raise
+        except Exception as exc:  # whatever it is, nobody may be left waiting
+            self._window.failed()
+            _fail(group, exc)
+        finally:
+            self._in_flight.difference_update(group)
+            self._backlog.remove(size)
+            self._rate.answered(answered, self._clock(), more_waits=bool(self._waiting))
+
+    async def _deliver_all(self, group: Sequence[Batch], full: bool) -> None:
+        begun_s = self._clock()
+        try:
+            produced, receipt = await self._deliver(self, group)
+        except KeelMQError as exc:
+            if (
+                len(group) == 1
+                or exc.retryable
+                or exc.outcome_unknown
+                or isinstance(exc, BrokerFault | Corrupt | Closed)
+            ):
+                raise
+            # Refused as a whole, so nothing was stored: each by itself finds out whose fault it is, in their order.
+            for batch in group:
+                await self._deliver_alone(batch)
+            return
+        for batch, placed in zip(group, produced, strict=True):
+            batch.resolve(self.topic, placed, receipt)
+        self._window.answered(self._clock() - begun_s, self._answers.least_s, full=full)
+        if self._waiting:
+            self._start_workers()
+
+    async def _deliver_alone(self, batch: Batch) -> None:
+        try:
+            (placed,), receipt = await self._deliver(self, [batch])
+        except KeelMQError as exc:
+            batch.fail(exc)
+        else:
+            batch.resolve(self.topic, placed, receipt)
+
+
+def _fail(group: Sequence[Batch], error: Exception) -> None:
+    for batch in group:
+        batch.fail(error)

@@ -1,0 +1,133 @@
+"""Which lane a message of a topic takes; asks the cluster for the number of queues when a sharding key needs it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import quote
+
+from crc32c import crc32c
+
+from keelmq import wire
+from keelmq.errors import KeelMQError
+from keelmq.producing.lane import Lane
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Clock, Deadline
+
+QUEUES_REFRESH_MS: Final = 30_000
+
+Choose = Callable[[int], int]
+"""The queue of a message, given how many there are."""
+Add = Callable[[Lane], None]
+"""Puts one message or batch into the lane it is given."""
+Fail = Callable[[Exception], None]
+
+
+def queue_for_key(sharding_key: str, queues: int) -> int:
+    """The queue of `sharding_key` in a topic of `queues`: the rule of docs/http-api.md, the same in every client."""
+    return crc32c(sharding_key.encode()) % queues
+
+
+class TopicRoute:
+    """The lanes of one topic.
+
+    Messages whose queue depends on how many there are wait (in the order of the calls) until that is known. When a
+    topic grows, the order of a key holds before and after, not across the change.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        make_lane: Callable[[str, int | None], Lane],
+        fetch_queues: Callable[[str], Awaitable[int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.topic = topic
+        self.any_queue = make_lane(topic, None)
+        self._make_lane = make_lane
+        self._fetch_queues = fetch_queues
+        self._clock = clock
+        self._by_queue: dict[int, Lane] = {}
+        self._queues = 0
+        self._fetched_at_s = 0.0
+        self._parked: list[tuple[Choose, Add, Fail]] = []
+        self._fetching: asyncio.Task[None] | None = None
+
+    def lanes(self) -> list[Lane]:
+        return [self.any_queue, *self._by_queue.values()]
+
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Everything that is under way for this topic."""
+        tasks = {task for lane in self.lanes() for task in lane.workers}
+        return tasks | {self._fetching} if self._fetching is not None else tasks
+
+    def lane_of_queue(self, queue: int) -> Lane:
+        lane = self._by_queue.get(queue)
+        if lane is None:
+            lane = self._by_queue[queue] = self._make_lane(self.topic, queue)
+        return lane
+
+    def add_chosen(self, choose: Choose, add: Add, fail: Fail) -> None:
+        """Call `add` with the lane of the chosen queue, now or once their number is known; `fail` if it cannot be.
+
+        Now, it raises what `choose` and `add` raise; later, `fail` gets it.
+        """
+        if self._queues and not self._parked:
+            add(self.lane_of_queue(choose(self._queues)))
+        else:
+            self._parked.append((choose, add, fail))
+        stale = self._clock() - self._fetched_at_s > QUEUES_REFRESH_MS / 1000
+        if (stale or not self._queues) and self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch())
+
+    def forget_queues(self) -> None:
+        """The topic is not what it was: ask again before the next message whose queue depends on it."""
+        self._queues = 0
+
+    async def _fetch(self) -> None:
+        try:
+            self._queues = await self._fetch_queues(self.topic)
+            self._fetched_at_s = self._clock()
+        except KeelMQError as exc:
+            parked, self._parked = self._parked, []
+            for _, _, fail in parked:
+                fail(exc)
+            return
+        finally:
+            self._fetching = None
+        parked, self._parked = self._parked, []
+        for choose, add, fail in parked:
+            try:
+                add(self.lane_of_queue(choose(self._queues)))
+            except Exception as exc:  # of a selector of the application's, say: nobody may be left waiting
+                fail(exc)
+
+    def abort(self, error: Exception) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+        parked, self._parked = self._parked, []
+        for _, _, fail in parked:
+            fail(error)
+        for lane in self.lanes():
+            lane.abort()
+
+
+class QueueCounts:
+    """How many queues topics have, at most 30 s old."""
+
+    def __init__(self, connection: Connection, clock: Clock = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._known: dict[str, tuple[int, float]] = {}
+
+    async def get(self, topic: str, deadline: Deadline) -> int:
+        """Raises TopicNotFound, and what Connection.call raises."""
+        count, fetched_at_s = self._known.get(topic, (0, 0.0))
+        if not count or self._clock() - fetched_at_s > QUEUES_REFRESH_MS / 1000:
+            info = await self._connection.call_for(
+                wire.TopicInfo, "GET", f"/v1/topics/{quote(topic, safe='')}", deadline=deadline
+            )
+            count = info.queues
+            self._known[topic] = (count, self._clock())
+        return count

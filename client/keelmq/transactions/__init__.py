@@ -1,0 +1,1 @@
+"""Transactional producers: halves, decisions, checks."""

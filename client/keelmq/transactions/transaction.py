@@ -1,0 +1,363 @@
+"""TransactionProducer: a local transaction and its messages become one atomic step.
+
+1. The messages go to the broker as a *half* transaction: durable on a majority, invisible to consumers.
+2. The local transaction runs.
+3. Its outcome is told to the broker: commit makes the messages visible, rollback drops them.
+4. If step 3 gets lost, for whatever reason, the broker asks the check handler, here or in another process of the same
+   producer group, until it has an answer.
+"""
+
+import enum
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from keelmq import wire
+from keelmq.blocks.batch import encode_messages
+from keelmq.causation import transaction_with_cause
+from keelmq.errors import (
+    BrokerFault,
+    Corrupt,
+    InvalidRequest,
+    KeelMQError,
+    LimitExceeded,
+    TransactionConflict,
+    TransactionNotFound,
+)
+from keelmq.limits import (
+    REQUEST_BATCHES_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_MESSAGES_MAX,
+    TRANSACTION_ID_LENGTH_MAX,
+    check_group,
+    check_key_count,
+    check_range,
+    check_transaction_id,
+    check_writable_topic,
+)
+from keelmq.message import Message, Receipt
+from keelmq.plain_calls import AsyncCall, WorkerThreads, check_function, is_async
+from keelmq.producing.delay import Delay, delay_of
+from keelmq.producing.half_sender import Half, HalfSender
+from keelmq.producing.producer import RETRIES, SEND_TIMEOUT_MS, default_client_id
+from keelmq.producing.routing import QueueCounts, queue_for_key
+from keelmq.tracing import end_send, start_send, traceparent_of
+from keelmq.transactions.check_loop import CheckLoop
+from keelmq.transactions.decision import (
+    CheckHandler,
+    Decision,
+    PlainCheckHandler,
+    Position,
+    RollbackTransaction,
+    Transaction,
+)
+from keelmq.transactions.decision_teller import DecisionTeller
+from keelmq.transport.connection import Connection
+from keelmq.transport.retry import Deadline
+
+DECISION_TIMEOUT_MS: Final = 10_000
+CHECK_CONCURRENCY: Final = 16
+CHECK_HANDLER_TIMEOUT_MS: Final = 60_000
+CLOSE_GRACE_MS: Final = 10_000
+CHECK_AFTER_MS_MAX: Final = 7 * 24 * 3_600_000
+# An UNKNOWN answer decides nothing: not worth waiting for.
+UNKNOWN_TIMEOUT_MS: Final = 1_000
+
+log = logging.getLogger("keelmq")
+
+LOCAL_THREADS_MAX: Final = 16
+"""Threads for local transactions that are plain functions; further ones wait before their half is sent."""
+
+LocalTransaction = Callable[[Transaction], Awaitable[Decision | None] | Decision | None]
+
+
+class Outcome(enum.StrEnum):
+    """What is known about a transaction when `execute` returns."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    COMMIT_PENDING = "commit_pending"
+    """Decided here, but the broker could not be told in time: the check will finish it."""
+    ROLLBACK_PENDING = "rollback_pending"
+    """As COMMIT_PENDING, for a rollback. Its messages are not visible meanwhile."""
+    UNKNOWN = "unknown"
+    """The local transaction left it to the check."""
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """`receipt` is that of the half transaction; `positions` say where the messages are once committed."""
+
+    transaction_id: str
+    outcome: Outcome
+    receipt: Receipt
+    positions: tuple[Position, ...] = ()
+
+
+class TransactionProducer:
+    """Publishes messages together with a local transaction. Needs a check handler before anything is sent.
+
+    `check(transaction)` is called by itself whenever the broker asks; it answers from durable state of the
+    application (keelmq.outbox has a ready one for SQL databases) and must not guess: UNKNOWN when it cannot tell.
+    All processes with the same `group` must be able to answer for each other. `send_timeout_ms` and `retries` bound
+    the half message, `decision_timeout_ms` the telling of the outcome. `compress` is as in `Producer`.
+
+    Use as `async with TransactionProducer(...) as producer`.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        *,
+        check: CheckHandler | PlainCheckHandler,
+        client_id: str | None = None,
+        send_timeout_ms: int = SEND_TIMEOUT_MS,
+        retries: int = RETRIES,
+        decision_timeout_ms: int = DECISION_TIMEOUT_MS,
+        check_concurrency: int = CHECK_CONCURRENCY,
+        check_handler_timeout_ms: int = CHECK_HANDLER_TIMEOUT_MS,
+        compress: bool = True,
+        connection: Connection | None = None,
+    ) -> None:
+        check_group(group)
+        check_function("check", check)
+        check_range("send_timeout_ms", send_timeout_ms, 1, 3_600_000)
+        check_range("retries", retries, 0, 100)
+        check_range("decision_timeout_ms", decision_timeout_ms, 1, 3_600_000)
+        check_range("check_concurrency", check_concurrency, 1, 256)
+        check_range("check_handler_timeout_ms", check_handler_timeout_ms, 1, 3_600_000)
+        self.group = group
+        self.client_id = client_id or default_client_id()
+        self._connection = connection or Connection(servers)
+        self._owns_connection = connection is None
+        self._send_timeout_ms = send_timeout_ms
+        self._decision_timeout_ms = decision_timeout_ms
+        self._compress = compress
+        self._queue_counts = QueueCounts(self._connection)
+        self._started = False
+        self._halves = HalfSender(self._connection, 1 + retries)
+        self._decisions = DecisionTeller(self._connection, group, self.client_id)
+        self._local_threads = WorkerThreads(LOCAL_THREADS_MAX)
+        self._check_threads = WorkerThreads(check_concurrency)
+        self._checks = CheckLoop(
+            self._connection,
+            group,
+            self.client_id,
+            self._check_threads.awaitable(check),
+            self._decisions,
+            concurrency=check_concurrency,
+            handler_timeout_ms=check_handler_timeout_ms,
+            answer_timeout_ms=decision_timeout_ms,
+        )
+
+    async def start(self) -> None:
+        """Begin to answer checks. `async with` does it."""
+        if not self._started:
+            self._started = True
+            self._checks.start()
+
+    async def close(self) -> None:
+        """Stop answering checks (handlers that run get 10 s), then close the connections."""
+        if not self._started:
+            return
+        self._started = False
+        await self._checks.stop(CLOSE_GRACE_MS)
+        self._check_threads.close()
+        self._local_threads.close()
+        if self._owns_connection:
+            self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def execute(
+        self,
+        messages: Message | Sequence[Message],
+        local_transaction: LocalTransaction,
+        *,
+        transaction_id: str | None = None,
+        check_after_ms: int | None = None,
+    ) -> TransactionResult:
+        """Run `local_transaction` between the half message and its decision.
+
+        It runs only after the half message is durable on a majority. Returning None or COMMIT commits, returning
+        ROLLBACK or raising RollbackTransaction rolls back, returning UNKNOWN leaves it to the check. Any other
+        exception leaves it to the check too and is raised again: whether the local transaction took effect is not
+        known. `check_after_ms` is the age at which the broker begins to ask.
+
+        A plain function runs in a worker thread, of which there are 16. It cannot be cancelled: when `execute` is, it
+        runs on, and the check tells its outcome.
+
+        A `transaction_id` that was used before: when it is committed already, `local_transaction` does not run again.
+        Raises what `Producer.send` raises when there is no half message (the local transaction did not run then), and
+        TransactionConflict when somebody else decided otherwise meanwhile.
+        """
+        if not self._started:
+            raise InvalidRequest("not_started", "start the producer first (async with): nobody would answer checks")
+        check_function("local_transaction", local_transaction)
+        if is_async(local_transaction):
+            local = self._local_threads.awaitable(local_transaction)
+            return await self._execute(messages, local, transaction_id, check_after_ms)
+        async with self._local_threads.place() as place:
+            return await self._execute(messages, place.awaitable(local_transaction), transaction_id, check_after_ms)
+
+    async def _execute(
+        self,
+        messages: Message | Sequence[Message],
+        local: AsyncCall[Transaction],
+        transaction_id: str | None,
+        check_after_ms: int | None,
+    ) -> TransactionResult:
+        half = await self._prepare(messages, transaction_id, check_after_ms)
+        transaction, prepared = half
+        if prepared.state == Outcome.COMMITTED:
+            return TransactionResult(transaction.id, Outcome.COMMITTED, prepared.receipt)
+        if prepared.state != "prepared":
+            raise TransactionConflict(
+                "transaction_conflict",
+                f"transaction {transaction.id} is {prepared.state} already; nothing was run",
+                extra={"state": prepared.state},
+            )
+        try:
+            decision = await local(transaction)
+        except RollbackTransaction:
+            decision = Decision.ROLLBACK
+        except Exception:
+            await self._tell_unknown(transaction.id)
+            raise
+        if decision is not None and not isinstance(decision, Decision):
+            log.error("transaction %s: the local transaction returned %r, not a Decision", transaction.id, decision)
+        if decision is None or decision is Decision.COMMIT:
+            return await self._end(transaction.id, Decision.COMMIT, prepared.receipt)
+        if decision is Decision.ROLLBACK:
+            return await self._end(transaction.id, Decision.ROLLBACK, prepared.receipt)
+        await self._tell_unknown(transaction.id)
+        return TransactionResult(transaction.id, Outcome.UNKNOWN, prepared.receipt)
+
+    async def _prepare(
+        self, messages: Message | Sequence[Message], transaction_id: str | None, check_after_ms: int | None
+    ) -> tuple[Transaction, wire.HalfResponse]:
+        given = [messages] if isinstance(messages, Message) else list(messages)
+        topic = given[0].topic if given and isinstance(given[0], Message) else None
+        span = start_send(topic or "", self.client_id, len(given))
+        try:
+            # A call with an id may be repeated elsewhere, byte for byte: no span of this process may be in it.
+            trace = traceparent_of(span) if transaction_id is None else None
+            told = transaction_with_cause(given, trace)
+            prepared = await self._send_half(told, transaction_id, check_after_ms)
+        except BaseException as exc:
+            end_send(span, exc)
+            raise
+        end_send(span, None)
+        return prepared
+
+    async def _send_half(
+        self, given: Sequence[Message], transaction_id: str | None, check_after_ms: int | None
+    ) -> tuple[Transaction, wire.HalfResponse]:
+        # Another process may repeat a call with an id, and has to make the same bytes: zstd's depend on its version.
+        compress = self._compress and transaction_id is None
+        if transaction_id is None:
+            transaction_id = secrets.token_hex(16)
+        check_transaction_id(transaction_id)
+        if check_after_ms is not None:
+            check_range("check_after_ms", check_after_ms, 0, CHECK_AFTER_MS_MAX)
+        deadline = Deadline(self._send_timeout_ms)
+        batches = await self._batches(transaction_id, given, deadline, compress)
+        body = wire.encode_msgpack(
+            wire.HalfRequest(transaction_id, self.group, batches, self.client_id, check_after_ms)
+        )
+        if len(body) > REQUEST_BYTES_MAX:
+            raise LimitExceeded("request_too_large", f"{len(body)} bytes, {REQUEST_BYTES_MAX} are allowed")
+        half = Half(
+            transaction_id,
+            body,
+            len(batches),
+            len(given),
+            sum(len(message.keys) for message in given),
+            sum(batch.uncompressed_bytes or len(batch.block) for batch in batches),
+        )
+        prepared = await self._halves.send(half, deadline)
+        return Transaction(id=transaction_id, producer_group=self.group, messages=given), prepared
+
+    async def _batches(
+        self, transaction_id: str, messages: Sequence[object], deadline: Deadline, compress: bool
+    ) -> list[wire.HalfBatch]:
+        """One batch per topic, queue and delay, in the order in which they first appear."""
+        if not messages:
+            raise InvalidRequest("invalid_request", "a transaction needs at least one message")
+        if len(messages) > REQUEST_MESSAGES_MAX:
+            detail = f"{len(messages)} messages in a transaction, {REQUEST_MESSAGES_MAX} are allowed"
+            raise LimitExceeded("batch_too_large", detail)
+        check_key_count(message.keys for message in messages if isinstance(message, Message))
+        by_place: dict[tuple[str, int | None, Delay], list[Message]] = {}
+        for message in messages:
+            if not isinstance(message, Message) or message.topic is None:
+                raise InvalidRequest("invalid_request", "each message of a transaction is a Message with a topic")
+            check_writable_topic(message.topic)
+            queue = message.queue
+            if queue is None and message.sharding_key is not None:
+                queue = queue_for_key(message.sharding_key, await self._queue_counts.get(message.topic, deadline))
+            delay = delay_of(message.delay_level, message.delay_ms, message.deliver_at_ms)
+            by_place.setdefault((message.topic, queue, delay), []).append(message)
+        if len(by_place) > REQUEST_BATCHES_MAX:
+            detail = f"the messages go to {len(by_place)} queues and times, {REQUEST_BATCHES_MAX} are allowed"
+            raise LimitExceeded("invalid_request", detail)
+        batches: list[wire.HalfBatch] = []
+        unpacked_bytes = 0
+        for ordinal, ((topic, queue, delay), part) in enumerate(by_place.items()):
+            block = encode_messages(part, compressed=compress)
+            unpacked_bytes += block.unpacked_bytes
+            batch_id = _batch_id(transaction_id, ordinal)
+            batches.append(
+                wire.HalfBatch(
+                    topic, batch_id, block.crc32c, block.data, queue, block.encoding, block.uncompressed_bytes, *delay
+                )
+            )
+        if unpacked_bytes > REQUEST_BYTES_MAX:
+            raise LimitExceeded(
+                "request_too_large", f"{unpacked_bytes} bytes of messages, {REQUEST_BYTES_MAX} are allowed"
+            )
+        return batches
+
+    async def _end(self, transaction_id: str, decision: Decision, receipt: Receipt) -> TransactionResult:
+        commit = decision is Decision.COMMIT
+        try:
+            positions = await self._tell(transaction_id, decision, self._decision_timeout_ms)
+        except (TransactionConflict, TransactionNotFound):
+            raise
+        except KeelMQError as exc:
+            if not exc.retryable and not isinstance(exc, BrokerFault | Corrupt):
+                raise
+            log.warning("transaction %s: %s not delivered, the check will finish it: %s", transaction_id, decision, exc)
+            pending = Outcome.COMMIT_PENDING if commit else Outcome.ROLLBACK_PENDING
+            return TransactionResult(transaction_id, pending, receipt)
+        outcome = Outcome.COMMITTED if commit else Outcome.ROLLED_BACK
+        return TransactionResult(transaction_id, outcome, receipt, positions)
+
+    async def _tell_unknown(self, transaction_id: str) -> None:
+        try:
+            await self._tell(transaction_id, Decision.UNKNOWN, UNKNOWN_TIMEOUT_MS)
+        except KeelMQError as exc:
+            log.debug("transaction %s: unknown not delivered: %s", transaction_id, exc)
+
+    async def _tell(self, transaction_id: str, decision: Decision, timeout_ms: int) -> tuple[Position, ...]:
+        return await self._decisions.tell(transaction_id, decision, source="producer", timeout_ms=timeout_ms)
+
+
+def _batch_id(transaction_id: str, ordinal: int) -> str:
+    """Derived from the transaction id, so that a repetition of the call is the same request."""
+    batch_id = f"{transaction_id}-{ordinal}"
+    if len(batch_id) <= TRANSACTION_ID_LENGTH_MAX:
+        return batch_id
+    return f"{hashlib.sha256(transaction_id.encode()).hexdigest()[:40]}-{ordinal}"

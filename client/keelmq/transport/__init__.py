@@ -1,0 +1,1 @@
+"""Connections to the nodes: requests, retries, which node is asked."""

@@ -1,0 +1,109 @@
+"""The state of one call to a cluster over its tries.
+
+What counts as a *try* is a request that a node may have acted on. Looking for the leader (a refused connection, a
+redirect, `no_leader`) is certain to have stored nothing; it costs time of the budget, not a try.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from keelmq.errors import KeelMQError, NoLeader, SendTimeout, UnknownOutcome
+from keelmq.transport.answer_time import AnswerTime
+from keelmq.transport.http1 import Origin
+from keelmq.transport.retry import Backoff, Deadline
+
+SEARCH_PAUSE_MS: Final = 20
+SEARCH_PAUSE_MAX_MS: Final = 250
+TRY_TIMEOUT_MIN_MS: Final = 250
+
+
+class Request(NamedTuple):
+    """What is asked, the same on every try. See Connection.call for the options."""
+
+    method: str
+    target: str
+    headers: str
+    body: bytes
+    anywhere: bool
+    leader_only: bool
+    follower_ok: bool
+    waits_ms: int
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+
+class Call:
+    """`asked` are the nodes of the round that is going on, which ends with a pause; `next_node` is where to go now."""
+
+    __slots__ = (
+        "answers",
+        "asked",
+        "backoff",
+        "deadline",
+        "last_error",
+        "next_node",
+        "redirects",
+        "request",
+        "stored_perhaps",
+        "tries_left",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        deadline: Deadline,
+        tries: int | None,
+        rng: Callable[[], float],
+        answers: AnswerTime | None = None,
+    ) -> None:
+        self.answers = answers
+        self.request = request
+        self.deadline = deadline
+        self.tries_left = tries
+        self.backoff = Backoff(SEARCH_PAUSE_MS, SEARCH_PAUSE_MAX_MS, rng)
+        self.asked: set[Origin] = set()
+        self.next_node: Origin | None = None
+        self.redirects = 0
+        self.stored_perhaps = False
+        self.last_error: KeelMQError | None = None
+
+    def try_timeout_s(self) -> float:
+        """An equal share of what is left, so that a node that hangs does not eat the whole budget; half of it where
+        tries are not counted, and what the request may wait at the broker on top. But as long as answers take, for a
+        try that is cut off before is stored all the same, and then repeated.
+        """
+        left_s = self.deadline.remaining_s()
+        expected_s = 0.0 if self.answers is None else self.answers.expected_s
+        if self.tries_left is None:
+            waits_s = min(self.request.waits_ms / 1000, left_s)
+            share_s = waits_s + max((left_s - waits_s) / 2, TRY_TIMEOUT_MIN_MS / 1000)
+        else:
+            share_s = self.share_s(self.tries_left)
+        return min(left_s, max(share_s, expected_s))
+
+    def share_s(self, parts: int) -> float:
+        """One of `parts` equal parts of the time that is left, but 250 ms if there is so much."""
+        left = self.deadline.remaining_s()
+        return min(left, max(left / max(parts, 1), TRY_TIMEOUT_MIN_MS / 1000))
+
+    def used_a_try(self) -> None:
+        if self.tries_left is not None:
+            self.tries_left -= 1
+
+    def over(self) -> bool:
+        return self.tries_left == 0 or self.deadline.remaining_s() <= 0
+
+    def final_error(self) -> KeelMQError:
+        last = self.last_error
+        timed_out = self.deadline.remaining_s() <= 0
+        end = f"no success within {self.deadline.budget_ms:.0f} ms" if timed_out else "all tries used up"
+        why = f": {last.detail}" if last is not None else ""
+        if self.stored_perhaps:
+            cls, code = (SendTimeout, "send_timeout") if timed_out else (UnknownOutcome, "unknown_outcome")
+            return cls(code, f"{end}, it may or may not have taken effect; repeat with the same id{why}")
+        if last is None:
+            return NoLeader("no_leader", f"{end}, nothing was sent")
+        certain = ", nothing was stored" if self.request.writes else ""
+        return type(last)(last.code, f"{end}{certain}{why}", status=last.status, extra=last.extra)

@@ -1,0 +1,229 @@
+"""Calls that travel together: those that wait in the same turn of the loop become one request, as sends do (lane.py).
+
+A call that is alone is sent as such, at once. While `in_flight_max` requests are under way, what comes collects into
+the next one; who has less time left than answers take is not sent (answer_time.py).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from keelmq.errors import (
+    BrokerFault,
+    Closed,
+    Corrupt,
+    KeelMQError,
+    SendTimeout,
+    Unavailable,
+    error_from_problem,
+)
+from keelmq.transport.answer_time import AnswerTime
+from keelmq.transport.connection import Connection, Unfinished
+from keelmq.transport.http1 import HttpResponse
+from keelmq.transport.retry import Deadline
+from keelmq.wire import MSGPACK, PartResult
+
+IN_FLIGHT_MAX: Final = 2
+EXPIRY_GRACE_S: Final = 0.1
+"""A call whose time is over waits so much longer for its request, which knows better why."""
+
+Item = TypeVar("Item")
+Asked = TypeVar("Asked", contravariant=True)
+Result = TypeVar("Result", bound=PartResult)
+
+
+class CallLike(Protocol[Asked, Result]):
+    """How calls of one kind are sent."""
+
+    async def send_one(self, item: Asked, deadline: Deadline, answers: AnswerTime) -> Result:
+        """The call by itself. Raises what Connection.call raises, and tells `answers` what that tells it."""
+        ...
+
+    def encode_all(self, items: Sequence[Asked]) -> bytes:
+        """The body of the request for all of them."""
+        ...
+
+    def decode_all(self, response: HttpResponse) -> Sequence[Result]:
+        """Their results in the same order; Corrupt when the answer cannot be read."""
+        ...
+
+    def is_about(self, result: Result, item: Asked) -> bool: ...
+
+
+class Waiting(Generic[Item, Result]):
+    """A call and who waits for it. `size` is its share of what one request may hold."""
+
+    __slots__ = ("deadline", "future", "item", "sent", "size")
+
+    def __init__(self, item: Item, size: int, deadline: Deadline) -> None:
+        self.item = item
+        self.size = size
+        self.deadline = deadline
+        self.future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.sent = False
+
+    def resolve(self, result: Result) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def expire(self) -> None:
+        if self.sent:
+            end = f"no success within {self.deadline.budget_ms:.0f} ms"
+            detail = f"{end}, it may or may not have taken effect; repeat with the same id"
+            self.fail(SendTimeout("send_timeout", detail))
+        else:
+            end = f"too little is left of the {self.deadline.budget_ms:.0f} ms"
+            self.fail(Unavailable("not_sent", f"{end}, nothing was sent: earlier calls wait for their answers"))
+
+
+class CallLane(Generic[Item, Result]):
+    """Loop-only. One request holds at most `count_max` calls and, unless it is one alone, `size_max` of their sizes."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: str,
+        kind: CallLike[Item, Result],
+        *,
+        tries: int | None,
+        count_max: int,
+        size_max: int,
+    ) -> None:
+        """`target` takes the requests of several; for `tries` see Connection.call."""
+        self._connection = connection
+        self._target = target
+        self._kind = kind
+        self._tries = tries
+        self._count_max = count_max
+        self._size_max = size_max
+        self._answers = AnswerTime()
+        self._waiting: deque[Waiting[Item, Result]] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    async def call(self, item: Item, size: int, deadline: Deadline) -> Result:
+        """Its result. Raises what the call raises when it is sent alone; Unavailable (`not_sent`) when its time was
+        over before it could be sent. Cancelling it takes it back only while it waits to be sent.
+        """
+        waiting: Waiting[Item, Result] = Waiting(item, size, deadline)
+        self._waiting.append(waiting)
+        if len(self._workers) < IN_FLIGHT_MAX:
+            self._workers.add(asyncio.create_task(self._work()))
+        remaining_s = deadline.remaining_s() + EXPIRY_GRACE_S
+        expiry = asyncio.get_running_loop().call_later(remaining_s, waiting.expire)
+        try:
+            return await waiting.future
+        finally:
+            expiry.cancel()
+
+    async def _work(self) -> None:
+        # Starts one turn of the loop after the first call was added: all that are made in that turn go together.
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while group := self._take_group():
+                await self._send(group)
+        finally:
+            # At once, not in a done callback: a call added in between would find every worker taken and stay.
+            self._workers.discard(task)
+
+    def _take_group(self) -> list[Waiting[Item, Result]]:
+        """Those who were not given up meanwhile, as many as fit into a request, at least one if there is any."""
+        group: list[Waiting[Item, Result]] = []
+        size = 0
+        while self._waiting and len(group) < self._count_max:
+            waiting = self._waiting[0]
+            if waiting.deadline.remaining_s() < self._answers.needed_s(waiting.deadline.budget_ms / 1000):
+                waiting.expire()
+            if not waiting.future.done():
+                if group and size + waiting.size > self._size_max:
+                    break
+                size += waiting.size
+                waiting.sent = True
+                group.append(waiting)
+            self._waiting.popleft()
+        return group
+
+    async def _send(self, group: Sequence[Waiting[Item, Result]]) -> None:
+        try:
+            if len(group) == 1:
+                await self._send_one(group[0])
+            else:
+                await self._send_all(group)
+        except asyncio.CancelledError:
+            _fail(group, Closed("closed", "the client was closed; the call may or may not have taken effect"))
+            raise
+        except Exception as exc:  # whatever it is, nobody may be left waiting
+            _fail(group, exc)
+
+    async def _send_one(self, waiting: Waiting[Item, Result]) -> None:
+        try:
+            waiting.resolve(await self._kind.send_one(waiting.item, waiting.deadline, self._answers))
+        except KeelMQError as exc:
+            waiting.fail(exc)
+
+    async def _send_all(self, group: Sequence[Waiting[Item, Result]]) -> None:
+        answers = _Answers(self._kind, group)
+        try:
+            await self._connection.call(
+                "POST",
+                self._target,
+                body=answers.body(),
+                content_type=MSGPACK,
+                accept=MSGPACK,
+                # The budget of who has most time left: the others end earlier, by their own.
+                deadline=max((waiting.deadline for waiting in group), key=lambda deadline: deadline.at_s),
+                tries=self._tries,
+                unfinished=answers.take,
+                answers=self._answers,
+            )
+        except KeelMQError as exc:
+            if exc.retryable or exc.outcome_unknown or isinstance(exc, BrokerFault | Corrupt | Closed):
+                raise
+            # Refused as a whole, so nothing was done: each by itself finds out whose fault it is.
+            await asyncio.gather(*map(self._send_one, answers.open))
+
+
+class _Answers(Generic[Item, Result]):
+    """What was answered to each of a group; `open` are those that are to be asked for (again)."""
+
+    def __init__(self, kind: CallLike[Item, Result], group: Sequence[Waiting[Item, Result]]) -> None:
+        self._kind = kind
+        self.open = list(group)
+
+    def body(self) -> bytes:
+        return self._kind.encode_all([waiting.item for waiting in self.open])
+
+    def take(self, response: HttpResponse, stored_perhaps: bool) -> Unfinished | None:
+        """Tell everybody whose call is over; what is left to ask for, and why."""
+        results = self._kind.decode_all(response)
+        pairs = list(zip(self.open, results, strict=False))
+        if len(results) != len(self.open) or not all(self._kind.is_about(result, each.item) for each, result in pairs):
+            raise Corrupt("invalid_response", "the broker's answer is not about what it was asked for")
+        self.open = []
+        errors: list[KeelMQError] = []
+        for waiting, result in pairs:
+            if result.problem is None:
+                waiting.resolve(result)
+                continue
+            status = result.problem.get("status")
+            error = error_from_problem(status if isinstance(status, int) else 0, result.problem)
+            if error.retryable:
+                errors.append(error)
+                self.open.append(waiting)
+            else:
+                error.outcome_unknown = error.outcome_unknown or stored_perhaps
+                waiting.fail(error)
+        if not self.open:
+            return None
+        worst = next((error for error in errors if error.outcome_unknown), errors[0])
+        return Unfinished(worst, self.body())
+
+
+def _fail(group: Sequence[Waiting[Item, Result]], error: Exception) -> None:
+    for waiting in group:
+        waiting.fail(error)

@@ -1,0 +1,146 @@
+"""What a node does for its clients, put together over one core: the HTTP application, checks, consumer groups.
+
+Knows no sockets and no files: the broker serves the application on the network, the simulation on its own.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from cluster.background.retention_service import RetentionService
+from cluster.background.timer_service import TimerService
+from cluster.core.core import Core
+from cluster.groups.api import GroupCoordinator
+from cluster.groups.pop_api import PopApi
+from cluster.groups.retry_api import RetryApi
+from cluster.health.address_guard import AddressGuard
+from cluster.health.alarms import Alarms
+from cluster.health.background_alarm import BackgroundAlarm
+from cluster.health.block_alarm import BlockAlarm
+from cluster.health.clock_guard import ClockGuard
+from cluster.health.index_rebuild import IndexRebuild
+from cluster.health.leadership_guard import LeadershipGuard
+from cluster.health.peer_alarms import PeerAlarms
+from cluster.health.readiness import Readiness
+from cluster.http.app import KEEPALIVE_TIMEOUT_S, READ_BUFFER_BYTES, make_application
+from cluster.http.openapi import OpenApi
+from cluster.http.routes import Route
+from cluster.messages.message_api import MessageApi
+from cluster.messages.produce import ProduceApi, QueueChooser
+from cluster.messages.pull import PullApi
+from cluster.messages.scheduled_api import ScheduledApi
+from cluster.messages.topic_api import TopicApi
+from cluster.operations.cluster_api import ClusterApi
+from cluster.operations.feature_api import FeatureApi
+from cluster.operations.log_api import LogApi
+from cluster.operations.member_api import MemberApi
+from cluster.operations.replica_api import ReplicaApi
+from cluster.operations.settings_api import SettingsApi
+from cluster.transactions.api import TransactionApi
+from cluster.transactions.batch_api import TransactionBatchApi
+from cluster.transactions.check_api import CheckApi
+from cluster.transactions.check_service import CheckService
+from cluster.transactions.webhooks import Webhooks
+
+HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
+"""How long requests under way may take once the node has handed over."""
+
+
+class Services:
+    """`start` once the Raft node runs; `leave` stops both."""
+
+    def __init__(self, core: Core, webhooks: Webhooks, rebuild: Callable[[bool], None]) -> None:
+        """`rebuild(joins)` throws this node's copy away (cluster/process/rebuild.py)."""
+        self.core = core
+        self._replica = ReplicaApi(core, rebuild)
+        core.raft.on_applied(core.waiters.wake)
+        core.raft.on_applied(lambda: core.waiters.entries.reached(core.raft.applied_index))
+        self.alarms = Alarms(core)
+        self._checks = CheckApi(core, webhooks)
+        self.groups = GroupCoordinator(core)
+        self._timers = TimerService(core)
+        self._retention = RetentionService(core)
+        self.alarms.add(self._retention.log_front.conditions)
+        self._leadership_guard = LeadershipGuard(core)
+        self._index_rebuild = IndexRebuild(core)
+        self._readiness = Readiness(core, self._index_rebuild)
+        for source in (
+            BackgroundAlarm(core),
+            ClockGuard(core),
+            PeerAlarms(core),
+            AddressGuard(core),
+            self._readiness,
+            self._replica,
+            BlockAlarm(core),
+        ):
+            self.alarms.add(source.conditions)
+        self.application = make_application(core, self._routes())
+
+    @property
+    def check_service(self) -> CheckService:
+        return self._checks.service
+
+    @property
+    def checks_at_webhooks(self) -> int:
+        return self._checks.checks_at_webhooks
+
+    def _routes(self) -> list[Route]:
+        """Every route of the API, the one of its own description included."""
+        chooser = QueueChooser()
+        routes = [
+            # The router tries routes with the same beginning in this order: the busiest first.
+            *ProduceApi(self.core, chooser).routes(),
+            *PullApi(self.core).routes(),
+            *TopicApi(self.core).routes(),
+            *MessageApi(self.core).routes(),
+            *ScheduledApi(self.core).routes(),
+            *TransactionApi(self.core, chooser).routes(),
+            *TransactionBatchApi(self.core, chooser).routes(),
+            *self._checks.routes(),
+            *self.groups.routes(),
+            *RetryApi(self.core).routes(),
+            *PopApi(self.core).routes(),
+            *ClusterApi(
+                self.core, self.alarms, self._retention.log_front, self._readiness, self._index_rebuild
+            ).routes(),
+            *MemberApi(self.core).routes(),
+            *self._replica.routes(),
+            *FeatureApi(self.core, self.alarms).routes(),
+            *LogApi(self.core).routes(),
+            *SettingsApi(self.core).routes(),
+        ]
+        return OpenApi(routes).routes()
+
+    def make_runner(self) -> web.AppRunner:
+        """What serves the application; the caller sets it up, gives it connections, and cleans it up."""
+        return web.AppRunner(
+            self.application,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+            lingering_time=0.0,  # early_answer.py does that
+            read_bufsize=READ_BUFFER_BYTES,
+            shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S,
+        )
+
+    def start(self) -> None:
+        self._checks.start()
+        self.groups.start()
+        self._timers.start()
+        self._retention.start()
+        self._leadership_guard.start()
+        self._index_rebuild.start()
+        self.alarms.start()
+
+    async def leave(self) -> None:
+        """Hand leadership over, then answer everybody who waits."""
+        await self.alarms.stop()
+        await self._leadership_guard.stop()
+        await self._index_rebuild.stop()
+        await self._retention.stop()
+        await self._timers.stop()
+        await self.groups.stop()
+        await self.core.raft.stop()
+        await self._checks.stop()
+        self.core.waiters.close()

@@ -1,0 +1,1 @@
+"""Work that no request asks for, in rounds: timers, retention, reading old segments."""

@@ -1,0 +1,218 @@
+"""Retention: the leader proposes what is to expire, and every node removes segments of its log that nobody needs.
+
+What expires, and from where on the log is needed, is decided by apply, the same on every replica; while the clocks do
+not agree on the time nothing does. What an expiry makes needless goes in the next round: segments go first, also on a
+full disk. Nothing is kept here that a failover could lose. Expiry goes in portions, with a pause after each that is as
+long as it took: producers and consumers get their share of the loop meanwhile.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cluster.core.core import Core
+from cluster.health.log_front import LogFront
+from raft.proposals import Applied
+from store.commands.command import ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.retention_results import Expired, Released
+from store.log.errors import DiskFull, LogError
+
+logger = logging.getLogger(__name__)
+
+ROWS_PER_COMMAND: Final = 256
+"""Removing so many takes two milliseconds, in which the loop does nothing else."""
+
+PER_COMMAND: Final = 256
+"""Queues, or topics, that one command is about: more of them have at least one row each too many for it."""
+
+SWEPT_KEYS_PER_COMMAND: Final = 200
+"""Looking at so many takes one to four milliseconds."""
+
+SWEEP_INTERVAL_S: Final = 3_600.0
+"""What is kept for those who search is walked through so often, if anything expired since."""
+
+SWEEP_TURN_S: Final = 1.0
+"""A walk may take hours. After so long, and a pause of as long, it is looked again at what has expired meanwhile."""
+
+OUTCOMES_BEHIND_MAX: Final = 10_000
+"""Also when no message expires: what entries did is forgotten when the log has got so far ahead of it."""
+
+PAUSE_S_MAX: Final = 0.5
+PROGRESS_INTERVAL_S: Final = 10.0
+BEHIND_ENTRIES_MIN: Final = 10_000
+"""A node that has to apply more than this says how far it is."""
+
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class _Removed:
+    rows: int = 0
+    messages: int = 0
+    transactions: int = 0
+
+
+class RetentionService:
+    """Loop-only. `start` once the Raft node runs."""
+
+    def __init__(self, core: Core) -> None:
+        self.log_front = LogFront(core)
+        self._core = core
+        self._interval_s = core.config.retention_check_ms / 1000
+        self._task = core.background.task(
+            "retention", "remove what is older than its retention", self._round, self._interval_s
+        )
+        self._expired_since_sweep = False
+        self._sweep_due_s = -math.inf
+        self._progress_due_s = -math.inf
+
+    def start(self) -> None:
+        self._task.start(self._pause_s())
+
+    async def stop(self) -> None:
+        await self._task.stop()
+
+    async def _round(self) -> float:
+        self._report_progress()
+        await self.log_front.look()
+        self._drop_segments()  # first: it makes the room in the log that what comes next may lack
+        await self._expire_all()
+        await self._release_all()
+        await self._sweep_some()
+        return self._pause_s()
+
+    def _pause_s(self) -> float:
+        under_way = self._core.is_leader() and self._core.state.sweep_is_under_way
+        return min(self._interval_s, SWEEP_TURN_S) if under_way else self._interval_s
+
+    # --- the leader: what expires ------------------------------------------------------------------------------
+
+    async def _expire_all(self) -> None:
+        """A walk through the queues, which lets the loop go on after each step, and stays with what has expired until
+        that is gone."""
+        removed = _Removed()
+        async for queues in self._portions(lambda now_ms: self._core.state.expired_queues(now_ms)):
+            await self._expire(queues, removed)
+        await self._expire([], removed)
+        if removed.rows or removed.transactions:
+            self._expired_since_sweep = True
+            logger.info(
+                "removed %d messages and %d transactions whose retention is over",
+                removed.messages,
+                removed.transactions,
+            )
+
+    async def _portions(self, walk: Callable[[int], Iterator[Found | None]]) -> AsyncIterator[list[Found]]:
+        """What a walk finds while this node leads and is sure of the time, PER_COMMAND at a time."""
+        core = self._core
+        portion: list[Found] = []
+        for found in walk(core.now_ms()):
+            if not core.is_leader() or not core.clock_is_sure():
+                return
+            if found is None:
+                await asyncio.sleep(0)
+                continue
+            portion.append(found)
+            if len(portion) == PER_COMMAND:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
+
+    async def _expire(self, queues: list[tuple[str, int]], removed: "_Removed") -> None:
+        """Until nothing of these queues has expired; without any, until nothing else has."""
+        core, state = self._core, self._core.state
+        while core.is_leader() and core.clock_is_sure():
+            behind = state.log_needed - state.first_outcome
+            if not queues and not state.has_expired_others(core.now_ms()) and behind < OUTCOMES_BEHIND_MAX:
+                return
+            begun_ms = core.steady_ms()
+            applied = await core.propose(ExpireMessages(tuple(queues), ROWS_PER_COMMAND))
+            expired: Expired = applied.result
+            removed.rows += expired.rows
+            removed.messages += self._note(applied)
+            removed.transactions += expired.transactions
+            if not expired.rows and not expired.transactions:
+                return  # by the clock of the entry nothing was due yet
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            if queues:
+                queues = state.still_expired(queues, core.now_ms())
+                if not queues:
+                    return
+
+    async def _release_all(self) -> None:
+        """Like `_expire_all`, of what nobody needs."""
+        async for topics in self._portions(lambda now_ms: self._core.state.releasable(now_ms)):
+            await self._release(topics)
+        await self._release([])
+
+    async def _release(self, topics: list[str]) -> None:
+        core, state = self._core, self._core.state
+        while core.is_leader() and core.clock_is_sure() and (topics or state.has_dropped_timers):
+            begun_ms = core.steady_ms()
+            released: Released = (await core.propose(ReleaseMessages(tuple(topics), ROWS_PER_COMMAND))).result
+            if not released.queues and not released.dropped and not state.has_dropped_timers:
+                return  # by the clock of the entry nothing was due yet
+            self._expired_since_sweep = True
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+            topics = state.still_releasable(topics, core.now_ms())
+
+    def _note(self, applied: Applied) -> int:
+        expired: Expired = applied.result
+        messages = sum(each.messages for each in expired.queues)
+        self._core.metrics.expired_messages.inc(messages)
+        return messages
+
+    async def _sweep_some(self) -> None:
+        """A turn of the walk through what is kept for those who search, which is begun once in a while."""
+        core = self._core
+        now_s = core.steady_ms() / 1000
+        if not core.is_leader() or not core.clock_is_sure():
+            return
+        if not core.state.sweep_is_under_way:
+            if not self._expired_since_sweep or now_s < self._sweep_due_s:
+                return
+            self._expired_since_sweep = False
+        self._sweep_due_s = now_s + SWEEP_INTERVAL_S
+        while core.is_leader() and core.clock_is_sure():
+            begun_ms = core.steady_ms()
+            await core.propose(SweepIndex(SWEPT_KEYS_PER_COMMAND))
+            if not core.state.sweep_is_under_way or core.steady_ms() / 1000 - now_s >= SWEEP_TURN_S:
+                return
+            await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
+
+    # --- every node: the log -----------------------------------------------------------------------------------
+
+    def _drop_segments(self) -> None:
+        """Remove what neither the state nor any node needs, as far as this node's index is on disk without it."""
+        core = self._core
+        # of a log that is behind the state, what is there
+        needed = min(core.state.log_floor, core.state.applied_index + 1, core.log.synced_index + 1)
+        if not core.log.can_drop_before(needed):
+            return  # in most cases: what the others need takes a walk through the log's positions to know
+        needed = min(needed, core.raft.needed_from())
+        if not core.log.can_drop_before(needed):
+            return
+        before = core.log.base.index
+        try:
+            base = core.log.drop_before(min(needed, core.state.flush() + 1))
+        except DiskFull as error:
+            logger.warning("the log cannot be shortened yet: %s", error)
+            return
+        except LogError as error:
+            core.fatal(str(error))
+        if base.index > before:
+            logger.info("removed entries %d to %d of the log: nothing needs them any more", before + 1, base.index)
+
+    def _report_progress(self) -> None:
+        """Of a node that applies what others applied long ago: its index is made anew, or it was away."""
+        core = self._core
+        applied, last = core.state.applied_index, core.log.last_index
+        now_s = core.steady_ms() / 1000
+        if last - applied >= BEHIND_ENTRIES_MIN and now_s >= self._progress_due_s:
+            self._progress_due_s = now_s + PROGRESS_INTERVAL_S
+            logger.info("applied entry %d of %d", applied, last)

@@ -1,0 +1,67 @@
+"""What there may be of everything that stays: topics, groups, members, undecided transactions, timers.
+
+Checked where a command is proposed, from counts that the state keeps anyway; apply takes what the log has. What is on
+its way at the same time may exceed a limit by as much. Two kinds of answers: what goes away by itself (429, send it
+again later), and what somebody has to delete first (409).
+"""
+
+from collections.abc import Collection
+
+from cluster.problems import Problem
+from cluster.process.config import NodeConfig
+from store.commands.command import (
+    CloneOffsets,
+    Command,
+    CommitOffsets,
+    GiveBack,
+    JoinGroup,
+    Pop,
+    Prepare,
+    Produce,
+    PutGroup,
+    PutTopic,
+)
+from store.state.machine import StateMachine
+
+_CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGroup)
+
+
+def require_capacity(config: NodeConfig, state: StateMachine, command: Command) -> None:
+    """Problem when the command would add something of which there is as much as there may be. What is there already,
+    a repeated request included, passes."""
+    if isinstance(command, Produce):
+        _require_timers(config, state, command)
+    elif isinstance(command, Prepare):
+        count = state.transactions_undecided
+        if count >= config.max_undecided_transactions and state.transaction(command.transaction_id) is None:
+            detail = f"{count} transactions are undecided: have some decided, and send it again"
+            raise _full("too_many_transactions", detail, config.max_undecided_transactions)
+    elif isinstance(command, PutTopic):
+        count = state.topics_of_clients
+        if count >= config.max_topics and state.topic(command.topic) is None:
+            raise _full("too_many_topics", f"there are {count} topics: delete some", config.max_topics)
+    elif isinstance(command, _CREATE_GROUPS):
+        members = state.member_ids(command.group)
+        if members is None and state.groups_count >= config.max_groups:
+            raise _full("too_many_groups", f"there are {state.groups_count} groups: delete some", config.max_groups)
+        if isinstance(command, JoinGroup) and members is not None:
+            _require_members(config, members, command)
+
+
+def _require_members(config: NodeConfig, members: Collection[str], command: JoinGroup) -> None:
+    if len(members) >= config.max_group_members and command.member_id not in members:
+        detail = f"group {command.group} has {len(members)} members: stop some"
+        raise _full("too_many_members", detail, config.max_group_members)
+
+
+def _require_timers(config: NodeConfig, state: StateMachine, command: Produce) -> None:
+    if state.timers_pending < config.max_timers:
+        return
+    delayed = [each for each in command.batches if each.delay_ms is not None or each.deliver_at_ms is not None]
+    if not all(state.knows_batch(each.topic, each.batch_id) for each in delayed):
+        detail = f"{state.timers_pending} batches wait for their time: send it again when some were delivered"
+        raise _full("too_many_timers", detail, config.max_timers)
+
+
+def _full(code: str, detail: str, limit: int) -> Problem:
+    return Problem(code, f"{detail}; the limit is {limit}", {"limit": limit})

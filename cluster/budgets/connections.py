@@ -1,0 +1,260 @@
+"""The HTTP connections of a node: how many there are, whose they are, and which of them is closed when they run out.
+
+A connection is *idle* while no request of it is being handled: it is new, sends a head, or waits for its next request.
+When there is no room for a new connection (client_budget.py), idle ones are closed for it, those that have waited
+longest first, of the address that holds most; an address never takes room from one that holds less, and then has to do
+with its own. Without an idle one to close, the new connection is taken into the *reserve*: there it may ask for health,
+metrics and administration, and is told `overloaded` for everything else. When the reserve is full, the oldest
+connection in it is closed, of the address that has most there. So whoever comes is answered, whatever the others hold.
+Only an address that has no room and opens further connections all the same, CROWDED_PER_S_MAX of them a second, has the
+others closed unanswered: taking a connection costs more than many requests do.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable
+from typing import Final, cast
+
+from aiohttp import web
+
+from cluster.budgets.client_budget import ClientBudget, address_of
+
+logger = logging.getLogger(__name__)
+
+FILES_RESERVED: Final = 128
+"""File descriptors that clients leave to the log, the index and the peers."""
+RESERVED_CONNECTIONS: Final = 64
+"""Beyond the limit, for health, metrics and administration, and to say `overloaded` to the others."""
+CLOSED_FOR_ONE_MAX: Final = 4
+"""Idle connections that are closed for a new one: the share grows by less than one with each that another closes."""
+CROWDED_PER_S_MAX: Final = 100
+"""Connections that an address without room may open in a second."""
+REPORT_INTERVAL_S: Final = 60.0
+"""What happened to connections for lack of room is logged once per interval, with its count."""
+
+
+def connections_max(configured: int) -> int:
+    """HTTP connections beside the reserve: as many as the limit of open files leaves, at least one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return configured
+    return max(1, min(configured, soft - FILES_RESERVED - RESERVED_CONNECTIONS))
+
+
+class Connections:
+    """Counts connections, and closes some when they run out. Loop-only."""
+
+    def __init__(
+        self,
+        limit: int,
+        share_percent: int,
+        write_timeout_s: float,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A client that takes nothing of its answers for `write_timeout_s` is disconnected."""
+        self.write_timeout_s = write_timeout_s
+        self.limit = limit
+        self._main = _Pool(ClientBudget(limit, share_percent))
+        self._reserve = _Pool(ClientBudget(RESERVED_CONNECTIONS, 100))
+        self._of_protocol: dict[asyncio.Protocol, Connection] = {}
+        self._steady_s = steady_s
+        self._reported_s = -REPORT_INTERVAL_S
+        self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0}
+        self.closed = dict.fromkeys(self._unreported, 0)
+        """Connections closed by this node since its start: idle ones for others, reserved ones for others, those whose
+        client took nothing of its answers, and new ones beyond CROWDED_PER_S_MAX.
+        """
+        self._crowded: dict[str, int] = {}
+        """Connections without room in the second that runs, by address."""
+        self._crowded_s = -1.0
+        self.reserved = 0
+        """Connections that found no room but in the reserve, since the start."""
+
+    @property
+    def open(self) -> int:
+        return self._main.budget.held + self._reserve.budget.held
+
+    def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        """The protocol of a new connection around that of the HTTP server."""
+        return Connection(self, make_protocol)
+
+    def address_of(self, request: web.Request) -> str:
+        """The client address that a request counts for."""
+        return connection_address(request, self._of_protocol.get(cast("asyncio.Protocol", request.protocol)))
+
+    def begin(self, protocol: object) -> "Connection | None":
+        """A request of the server's `protocol` is being handled from now on. None for a connection of another kind."""
+        connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
+        if connection is not None and not connection.in_reserve:
+            self._main.is_busy(connection)
+        return connection
+
+    def end(self, connection: "Connection | None") -> None:
+        """The request that `begin` began is answered."""
+        if connection is not None and not connection.in_reserve and connection.is_open:
+            self._main.is_idle(connection)
+
+    def is_crowded(self, address: str) -> bool:
+        """Whether a new connection of the address is to be closed at once."""
+        if self._main.budget.has_room(address, 1):
+            return False
+        now_s = self._steady_s()
+        if now_s - self._crowded_s >= 1:
+            self._crowded, self._crowded_s = {}, now_s
+        self._crowded[address] = self._crowded.get(address, 0) + 1
+        return self._crowded[address] > CROWDED_PER_S_MAX
+
+    def admit(self, connection: "Connection", inner: asyncio.Protocol) -> None:
+        self._of_protocol[inner] = connection
+        for _ in range(CLOSED_FOR_ONE_MAX):
+            if self._main.budget.has_room(connection.address, 1):
+                break
+            self._close_idle(self._main.idle_of_largest(connection.address), "idle")
+        if self._main.budget.has_room(connection.address, 1):
+            self._main.add(connection)
+            return
+        self.reserved += 1
+        if self._reserve.budget.held >= RESERVED_CONNECTIONS:
+            self._close_idle(self._reserve.idle_of_largest(), "reserved")
+        connection.in_reserve = True
+        self._reserve.add(connection)
+
+    def forget(self, connection: "Connection", inner: asyncio.Protocol) -> None:
+        """The connection is closed; a second call does nothing."""
+        if self._of_protocol.pop(inner, None) is not None:
+            (self._reserve if connection.in_reserve else self._main).remove(connection)
+
+    def note_closed(self, reason: str) -> None:
+        self.closed[reason] += 1
+        self._unreported[reason] += 1
+        now_s = self._steady_s()
+        if now_s - self._reported_s < REPORT_INTERVAL_S:
+            return
+        self._reported_s = now_s
+        logger.warning(
+            "%d HTTP connections are open, %d of them of %s; closed since the last such line: %d idle ones and %d in "
+            "the reserve to make room, %d that took nothing of their answers for %.0f s, %d that an address "
+            "without room opened faster than %d a second",
+            self.open,
+            self._main.budget.held_by(self._main.budget.largest_holder()),
+            self._main.budget.largest_holder() or "nobody",
+            self._unreported["idle"],
+            self._unreported["reserved"],
+            self._unreported["unread"],
+            self.write_timeout_s,
+            self._unreported["crowded"],
+            CROWDED_PER_S_MAX,
+        )
+        self._unreported = dict.fromkeys(self._unreported, 0)
+
+    def _close_idle(self, chosen: "Connection | None", reason: str) -> None:
+        if chosen is not None:
+            chosen.give_up(reason)
+
+
+class _Pool:
+    def __init__(self, budget: ClientBudget) -> None:
+        self.budget = budget
+        self._idle: dict[str, dict[Connection, None]] = {}
+        """By address, the one that is idle longest first."""
+
+    def add(self, connection: "Connection") -> None:
+        self.budget.take(connection.address, 1)
+        self.is_idle(connection)
+
+    def remove(self, connection: "Connection") -> None:
+        self.budget.give_back(connection.address, 1)
+        self.is_busy(connection)
+
+    def is_idle(self, connection: "Connection") -> None:
+        self._idle.setdefault(connection.address, {})[connection] = None
+
+    def is_busy(self, connection: "Connection") -> None:
+        of_address = self._idle.get(connection.address)
+        if of_address is not None:
+            of_address.pop(connection, None)
+            if not of_address:
+                del self._idle[connection.address]
+
+    def idle_of_largest(self, unless_smaller_than: str = "") -> "Connection | None":
+        """The connection that is idle longest, of the address that holds most, or of the one given if none that has
+        an idle one holds more.
+        """
+        address = self.budget.largest_holder(self._idle)
+        if self.budget.held_by(address) <= self.budget.held_by(unless_smaller_than):
+            address = unless_smaller_than
+        return next(iter(self._idle.get(address, ())), None)
+
+
+class Connection(asyncio.Protocol):
+    """Passes everything on to the HTTP server's protocol; says when the connection begins and ends."""
+
+    def __init__(self, connections: Connections, make_inner: Callable[[], asyncio.Protocol]) -> None:
+        self._connections = connections
+        self._make_inner = make_inner
+        self._inner: asyncio.Protocol | None = None
+        """None until the connection is admitted: most of the cost of a connection is in it."""
+        self._transport: asyncio.Transport | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self.address = ""
+        self.in_reserve = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses of it
+        self.address = address_of(transport.get_extra_info("peername"))
+        if self._connections.is_crowded(self.address):
+            self.give_up("crowded")
+            return
+        inner = self._inner = self._make_inner()
+        self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self._transport.set_protocol(self)  # it looks its callbacks up when it is given a protocol, not when it calls
+        self._connections.admit(self, inner)
+        inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ends()
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More of its answers wait than the connection buffers: its client has to take some of them in time."""
+        timeout_s = self._connections.write_timeout_s
+        self._unread_timer = asyncio.get_running_loop().call_later(timeout_s, self.give_up, "unread")
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_timer()
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def give_up(self, reason: str) -> None:
+        """Disconnect the client. What the connection counted for is free at once."""
+        transport = self._transport
+        self._ends()
+        if transport is not None:
+            self._connections.note_closed(reason)
+            transport.abort()
+
+    def _ends(self) -> None:
+        self._transport = None
+        self._stop_timer()
+        if self._inner is not None:
+            self._connections.forget(self, self._inner)
+
+    def _stop_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+
+def connection_address(request: web.Request, connection: Connection | None) -> str:
+    """The client address that a request counts for."""
+    return connection.address if connection is not None else request.remote or ""

@@ -1,0 +1,300 @@
+"""Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE
+from cluster.core.core import Core
+from cluster.groups.commit_rules import check_commit
+from cluster.groups.lists import GroupLists, no_group, queue_views
+from cluster.groups.session_expiry import SessionExpiry
+from cluster.groups.subscriptions import topic_filters
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import (
+    CloneRequest,
+    HeartbeatRequest,
+    JoinRequest,
+    OffsetsRequest,
+    ResetRequest,
+    check_group,
+    check_topic,
+)
+from cluster.http.responses import CommittedOffsetsView, MembershipView, ResetView, committed_offsets
+from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import ID_REGEX
+from cluster.problems import Problem
+from store.commands.command import CloneOffsets, CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
+from store.commands.results import AssignedQueue, Joined, Membership, OffsetsCommitted, OffsetsReset
+from store.errors import MEMBER_NOT_FOUND, Refused
+
+_join_decoder: Final = msgspec.json.Decoder(JoinRequest)
+_heartbeat_decoder: Final = msgspec.json.Decoder(HeartbeatRequest)
+_offsets_decoder: Final = msgspec.json.Decoder(OffsetsRequest)
+_clone_decoder: Final = msgspec.json.Decoder(CloneRequest)
+_reset_decoder: Final = msgspec.json.Decoder(ResetRequest)
+
+
+class GroupCoordinator:
+    """/v1/groups, and the expiry of members on the leader."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lists = GroupLists(core)
+        self._expiry = SessionExpiry(core)
+        self._sessions = self._expiry.sessions
+
+    def routes(self) -> list[Route]:
+        return [*self._member_routes(), *self._lists.routes(), *self._offset_routes()]
+
+    def _member_routes(self) -> list[Route]:
+        members = "/v1/groups/{group}/members"
+        member_errors = ("invalid_group", "group_not_found", "member_not_found")
+        return [
+            Route(
+                "POST",
+                members,
+                self.join,
+                "Join the group and get queues assigned",
+                {201: json_of(MembershipView)},
+                body={JSON: JoinRequest},
+                errors=(
+                    "invalid_group",
+                    "invalid_topic",
+                    "invalid_filter",
+                    "topic_not_found",
+                    "subscription_mismatch",
+                    "group_is_popped",
+                    "too_many_groups",
+                    "too_many_members",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                f"{members}/{{member_id}}/heartbeat",
+                self.heartbeat,
+                "Keep the session; a changed generation means: look at the assignment",
+                {200: json_of(MembershipView)},
+                body={JSON: HeartbeatRequest},
+                body_optional=True,
+                errors=(*member_errors, "no_leader", "request_timeout", "request_too_large"),
+                redirects=True,
+            ),
+            Route(
+                "DELETE",
+                f"{members}/{{member_id}}",
+                self.leave,
+                "Leave the group",
+                {204: {}},
+                errors=(*member_errors, *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    def _offset_routes(self) -> list[Route]:
+        group = "/v1/groups/{group}"
+        offset_errors = ("invalid_group", "invalid_topic", "topic_not_found", "queue_not_found", "offset_out_of_range")
+        return [
+            Route(
+                "PUT",
+                f"{group}/offsets",
+                self.commit_offsets,
+                "Commit offsets, fenced by member and generation",
+                {200: json_of(CommittedOffsetsView)},
+                body={JSON: OffsetsRequest},
+                errors=(
+                    *offset_errors,
+                    "group_not_found",
+                    "member_not_found",
+                    "stale_generation",
+                    "not_assigned",
+                    "offset_moves_back",
+                    "already_begun",
+                    "group_has_members",
+                    "group_is_popped",
+                    "too_many_groups",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                f"{group}/reset",
+                self.reset,
+                "Set offsets by position or time, backwards too; running members refetch",
+                {200: json_of(ResetView)},
+                body={JSON: ResetRequest},
+                errors=(*offset_errors, "group_not_found", *WRITE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                f"{group}/clone-offsets",
+                self.clone_offsets,
+                "Set the offsets of a group without members to those of another",
+                {200: json_of(ResetView)},
+                body={JSON: CloneRequest},
+                errors=(
+                    "invalid_group",
+                    "invalid_topic",
+                    "topic_not_found",
+                    "group_not_found",
+                    "group_has_members",
+                    "group_is_popped",
+                    "too_many_groups",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+        ]
+
+    def start(self) -> None:
+        self._expiry.start()
+
+    async def stop(self) -> None:
+        await self._expiry.stop()
+
+    async def join(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, core, _join_decoder)
+        for topic in body.topics:
+            check_topic(topic)
+        filters = topic_filters(body)
+        member_id = core.new_id() if body.member_id is None else body.member_id
+        if member_id in (core.state.member_ids(group) or ()):
+            self._sessions.heard(group, member_id)  # it is here: its expiry must not follow its join
+        command = JoinGroup(group, member_id, body.client_id, body.topics, body.session_timeout_ms, filters)
+        async with self._rebalance(core.state.rebalance_size(group, body.topics)):
+            applied = await core.propose(command)
+        joined: Joined = applied.result
+        self._sessions.heard(group, member_id, joined=True)
+        view = _membership(member_id, joined.generation, joined.assignment, joined.session_timeout_ms)
+        return json_response(view, 201)
+
+    async def heartbeat(self, request: web.Request) -> web.Response:
+        core, loop = self._core, asyncio.get_running_loop()
+        core.require_leader()
+        group = check_group(request.match_info["group"])
+        member_id = _path_member(request)
+        body = await read_json(request, core, _heartbeat_decoder, optional=True)
+        member = self._member(group, member_id)
+        # When it arrived: a member that is gone must not live on in a request that waits.
+        heartbeat = self._sessions.heard(group, member_id)
+        ends_s = loop.time() + body.wait_ms / 1000
+        is_behind = member.generation != body.generation and core.waiters.rests(group)
+        try:
+            while (is_behind or member.generation == body.generation) and (left_s := ends_s - loop.time()) > 0:
+                if not await core.waiters.wait_group(group, left_s, is_behind=is_behind):
+                    break
+                is_behind = False
+                core.require_leader()
+                member = self._member(group, member_id)
+        except asyncio.CancelledError:  # the connection broke
+            self._sessions.broke(group, member_id, heartbeat)
+            raise
+        return json_response(_membership(member_id, member.generation, member.assignment, member.session_timeout_ms))
+
+    def _member(self, group: str, member_id: str) -> Membership:
+        try:
+            member = self._core.state.membership(group, member_id)
+        except Refused:
+            raise no_group(group) from None
+        if member is None:
+            detail = f"member {member_id} is not in group {group}: join again"
+            raise Refused(MEMBER_NOT_FOUND, detail, {"generation": self._core.state.generation(group)})
+        return member
+
+    async def leave(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        member_id = _path_member(request)
+        async with self._rebalance(self._core.state.rebalance_size(group)):
+            await self._core.propose(LeaveGroup(group, member_id))
+        self._sessions.forget(group, member_id)
+        return web.Response(status=204)
+
+    @asynccontextmanager
+    async def _rebalance(self, size: int) -> AsyncIterator[None]:
+        """Of a group with so many members and queues."""
+        core = self._core
+        charged = core.costly() if size > REBALANCED_AT_ONCE else nullcontext()
+        async with charged, core.turn(core.rebalance_turns, ALL_GROUPS, size):
+            yield
+
+    async def commit_offsets(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _offsets_decoder)
+        if (body.member_id is None) != (body.generation is None):
+            raise Problem("invalid_request", "member_id and generation: both or neither")
+        offsets = tuple(QueueOffset(check_topic(each.topic), each.queue, each.offset) for each in body.offsets)
+        commit = CommitOffsets(group, body.member_id, body.generation, offsets, body.begins)
+        check_commit(commit, self._core.state)
+        applied = await self._core.propose(commit)
+        committed: OffsetsCommitted = applied.result
+        return json_response(CommittedOffsetsView(offsets=committed_offsets(committed.offsets)))
+
+    async def reset(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _reset_decoder)
+        if self._core.state.group_head(group) is None:
+            raise no_group(group)
+        applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
+        reset: OffsetsReset = applied.result
+        return json_response(ResetView(offsets=committed_offsets(reset.offsets), generation=reset.generation))
+
+    async def clone_offsets(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _clone_decoder)
+        topic = None if body.topic is None else check_topic(body.topic)
+        applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
+        cloned: OffsetsReset = applied.result
+        return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))
+
+    def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
+        """At most QUEUES_MAX: a reset is about one topic."""
+        topic, state = check_topic(body.topic), self._core.state
+        if sum(target is not None for target in (body.to, body.offset, body.timestamp_ms)) != 1:
+            raise Problem("invalid_request", "exactly one of to, offset and timestamp_ms")
+        ranges = state.queue_ranges(topic)
+        if body.queue is not None:
+            state.max_offset(topic, body.queue)  # Refused unless the queue exists
+            ranges = [ranges[body.queue]]
+        targets = []
+        for queue_range in ranges:
+            if body.offset is not None:
+                offset = body.offset
+            elif body.timestamp_ms is not None:
+                offset, _ = state.offset_at(topic, queue_range.queue, body.timestamp_ms)
+            else:
+                offset = queue_range.min_offset if body.to == "earliest" else queue_range.max_offset
+            targets.append(QueueOffset(topic, queue_range.queue, offset))
+        return tuple(targets)
+
+
+def _membership(
+    member_id: str, generation: int, assignment: tuple[AssignedQueue, ...], session_timeout_ms: int
+) -> MembershipView:
+    return MembershipView(
+        member_id=member_id,
+        generation=generation,
+        assignment=queue_views(assignment),
+        session_timeout_ms=session_timeout_ms,
+    )
+
+
+def _path_member(request: web.Request) -> str:
+    member_id = request.match_info["member_id"]
+    if not ID_REGEX.fullmatch(member_id):
+        raise Problem("invalid_request", "member id: 1 to 64 characters of A-Z a-z 0-9 _ -")
+    return member_id

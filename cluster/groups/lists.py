@@ -1,0 +1,253 @@
+"""GET /v1/groups: groups, members and offsets, page by page.
+
+No page costs more than LIST_MAX entries and some LIST_ROWS_MAX rows, however many there are. Only the offsets of a
+group are given as a whole to whoever does not ask for a page: to a consumer, one that is missing is one that nobody
+committed. They are read in steps, and the loop goes on after each.
+"""
+
+import asyncio
+from typing import Annotated, Final
+
+from aiohttp import web
+from msgspec import Meta
+
+from cluster.budgets.pace import Pace
+from cluster.core.core import Core
+from cluster.http.app import json_response
+from cluster.http.requests import Request, check_group, check_topic, parse_query
+from cluster.http.responses import AssignedQueueView, Response, as_view
+from cluster.http.routes import Route, json_of
+from cluster.limits import LIST_MAX, LIST_ROWS_MAX
+from cluster.problems import Problem
+from store.commands.results import AssignedQueue, GroupView, MemberView
+from store.errors import GROUP_NOT_FOUND, Refused
+
+OFFSETS_PER_STEP: Final = 512
+
+Limit = Annotated[int, Meta(ge=1, le=LIST_MAX)]
+
+
+class GroupsQuery(Request, kw_only=True, frozen=True):
+    limit: Limit = LIST_MAX
+    after: str | None = None
+
+
+class GroupOffsetsQuery(Request, kw_only=True, frozen=True):
+    """Without `limit` all of them."""
+
+    topic: str | None = None
+    limit: Limit | None = None
+    after: str | None = None
+
+
+class GroupMemberView(Response, kw_only=True, frozen=True):
+    member_id: str
+    client_id: str
+    session_timeout_ms: int
+    joined_at_ms: int
+    assignment: tuple[AssignedQueueView, ...]
+
+
+class GroupOffsetView(Response, kw_only=True, frozen=True):
+    topic: str
+    queue: int
+    offset: int
+    max_offset: int
+    lag: int
+    held: int
+
+
+class GroupDetail(Response, kw_only=True, frozen=True):
+    group: str
+    generation: int
+    topics: tuple[str, ...]
+    tags: dict[str, str]
+    filters: dict[str, str]
+    members: list[GroupMemberView]
+    members_next: str | None
+    """Where GET …/members goes on; null when all are here. Likewise `offsets_next`."""
+    offsets: list[GroupOffsetView]
+    offsets_next: str | None
+    retry_max_attempts: int
+    retry_delays_ms: tuple[int, ...]
+
+
+class GroupsView(Response, kw_only=True, frozen=True):
+    groups: list[GroupDetail]
+    next: str | None
+
+
+class GroupMembersView(Response, kw_only=True, frozen=True):
+    members: list[GroupMemberView]
+    next: str | None
+
+
+class GroupOffsetsView(Response, kw_only=True, frozen=True):
+    offsets: list[GroupOffsetView]
+    next: str | None
+
+
+class GroupLists:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        group = "/v1/groups/{group}"
+        return [
+            Route(
+                "GET",
+                "/v1/groups",
+                self.list_all,
+                "The groups by name, page by page",
+                {200: json_of(GroupsView)},
+                query=GroupsQuery,
+            ),
+            Route(
+                "GET",
+                group,
+                self.show,
+                "Generation, settings, and the first members and offsets of a group",
+                {200: json_of(GroupDetail)},
+                errors=("invalid_group", "group_not_found", "no_leader"),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                f"{group}/members",
+                self.members,
+                "The members of a group by their ids, page by page",
+                {200: json_of(GroupMembersView)},
+                query=GroupsQuery,
+                errors=("invalid_group", "group_not_found", "no_leader"),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                f"{group}/offsets",
+                self.offsets,
+                "Committed offsets and lag",
+                {200: json_of(GroupOffsetsView)},
+                query=GroupOffsetsQuery,
+                errors=("invalid_group", "invalid_topic", "group_not_found", "no_leader"),
+                redirects=True,
+            ),
+        ]
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        query = parse_query(GroupsQuery, request.query)
+        names = self._core.state.group_names(query.after, query.limit + 1)
+        groups: list[GroupDetail] = []
+        rows, pace, last = 0, Pace(), None
+        for name in names[: query.limit]:
+            last = name
+            await pace.step()
+            if self._core.state.group_head(name) is None:  # deleted meanwhile
+                continue
+            detail = self._detail(name)
+            groups.append(detail)
+            rows += 1 + len(detail.offsets) + sum(1 + len(member.assignment) for member in detail.members)
+            if rows >= LIST_ROWS_MAX:
+                break
+        return json_response(GroupsView(groups=groups, next=None if names[-1:] in ([], [last]) else last))
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Only the leader answers, like `offsets`."""
+        self._core.require_leader()
+        return json_response(self._detail(check_group(request.match_info["group"])))
+
+    async def members(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        query = parse_query(GroupsQuery, request.query)
+        if self._core.state.group_head(group) is None:
+            raise no_group(group)
+        members, following = self._members(group, query.after, query.limit)
+        return json_response(GroupMembersView(members=members, next=following))
+
+    async def offsets(self, request: web.Request) -> web.Response:
+        """Only the leader answers: to a consumer, an offset that a replica lacks yet is one that nobody committed, and
+        it would begin at the end of the queue."""
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        query = parse_query(GroupOffsetsQuery, request.query)
+        topic = None if query.topic is None else check_topic(query.topic)
+        views: list[GroupOffsetView] = []
+        left, following = query.limit, query.after
+        while True:
+            limit = OFFSETS_PER_STEP if left is None else min(left, OFFSETS_PER_STEP)
+            page, following = self._offsets(group, topic, following, limit)
+            views += page
+            left = None if left is None else left - len(page)
+            if following is None or left == 0:
+                return json_response(GroupOffsetsView(offsets=views, next=following))
+            await asyncio.sleep(0)
+            self._core.require_leader()
+
+    def _detail(self, group: str) -> GroupDetail:
+        view: GroupView | None = self._core.state.group_head(group)
+        if view is None:
+            raise no_group(group)
+        members, members_next = self._members(group, None, LIST_MAX)
+        offsets, offsets_next = self._offsets(group, None, None, LIST_MAX)
+        return GroupDetail(
+            group=view.group,
+            generation=view.generation,
+            topics=view.topics,
+            tags={each.topic: each.expression for each in view.filters if each.type == "tags"},
+            filters={each.topic: each.expression for each in view.filters if each.type == "sql"},
+            members=members,
+            members_next=members_next,
+            offsets=offsets,
+            offsets_next=offsets_next,
+            retry_max_attempts=view.retry_max_attempts,
+            retry_delays_ms=view.retry_delays_ms,
+        )
+
+    def _members(self, group: str, after: str | None, limit: int) -> tuple[list[GroupMemberView], str | None]:
+        """A page of members, and the cursor of the next one."""
+        found = self._core.state.members_after(group, after, limit + 1, LIST_ROWS_MAX)
+        shown = found[:limit]
+        last = shown[-1].member_id if shown else None
+        more = last is not None and bool(self._core.state.members_after(group, last, 1, 1))
+        return [_member_view(member) for member in shown], last if more else None
+
+    def _offsets(
+        self, group: str, topic: str | None, after: str | None, limit: int
+    ) -> tuple[list[GroupOffsetView], str | None]:
+        """A page of offsets, and the cursor of the next one."""
+        found = self._core.state.offsets_after(group, topic, _place(after), limit + 1)
+        if found is None:
+            raise no_group(group)
+        following = None
+        if len(found) > limit:
+            found.pop()
+            following = f"{found[-1].topic}/{found[-1].queue}"
+        return [as_view(GroupOffsetView, each) for each in found], following
+
+
+def queue_views(assignment: tuple[AssignedQueue, ...]) -> tuple[AssignedQueueView, ...]:
+    return tuple(AssignedQueueView(topic=each.topic, queue=each.queue) for each in assignment)
+
+
+def no_group(group: str) -> Refused:
+    return Refused(GROUP_NOT_FOUND, f"group {group} does not exist: a member's first join or commit creates it")
+
+
+def _member_view(member: MemberView) -> GroupMemberView:
+    return GroupMemberView(
+        member_id=member.member_id,
+        client_id=member.client_id,
+        session_timeout_ms=member.session_timeout_ms,
+        joined_at_ms=member.joined_at_ms,
+        assignment=queue_views(member.assignment),
+    )
+
+
+def _place(cursor: str | None) -> tuple[str, int] | None:
+    """Of the last offset that the cursor has seen."""
+    if cursor is None:
+        return None
+    topic, slash, queue = cursor.rpartition("/")
+    if not slash or not queue.isascii() or not queue.isdigit() or len(queue) > 5:
+        raise Problem("invalid_request", "after: not the `next` of an earlier page")
+    return topic, int(queue)

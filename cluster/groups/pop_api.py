@@ -1,0 +1,309 @@
+"""Pop consumers over HTTP: messages one by one to whoever asks, acknowledged or held on to by their receipt handles.
+
+The state machine chooses what is handed out, so any number of pops may be under way. With tags or a filter the leader
+looks into the messages first, one pop per group and topic at a time, and proposes what it found.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+from aiohttp import web
+
+from cluster.budgets.pace import Pace
+from cluster.core.core import Core
+from cluster.filters.selection import Selects
+from cluster.groups.pop_views import (
+    DeleteGroupQuery,
+    PopAckedView,
+    PopAckRequest,
+    PopAckView,
+    PopInvisibleRequest,
+    PopInvisibleView,
+    PoppedMessageView,
+    PopRequest,
+    PopView,
+)
+from cluster.groups.subscriptions import pop_filter
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import PullQuery, check_group, check_topic, parse_query
+from cluster.http.responses import or_unset
+from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import POP_HANDLE_REGEX
+from cluster.messages.block_reader import BlockReader, message_view
+from cluster.messages.pull import ROWS_PER_READ, selection_of
+from cluster.messages.pull_pages import SCAN_BYTES_MAX, selected
+from cluster.problems import Problem
+from store.commands.command import AckPopped, ChangeInvisible, DeleteGroup, Pop, PopHandle, PopPick
+from store.commands.pop_results import GroupDeleted, InvisibleChanged, Popped, PoppedMessages, PopsAcked
+from store.commands.results import Row
+from store.messages.topics import RETRY_PREFIX
+
+logger = logging.getLogger(__name__)
+
+_pop_decoder: Final = msgspec.json.Decoder(PopRequest)
+_ack_decoder: Final = msgspec.json.Decoder(PopAckRequest)
+_invisible_decoder: Final = msgspec.json.Decoder(PopInvisibleRequest)
+
+GroupTopic = tuple[str, str]
+
+
+class PopApi:
+    """/v1/groups/{group}/pop, and DELETE /v1/groups/{group}"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._asked: Counter[GroupTopic] = Counter()
+        """What pops under way have asked for: nobody else asks for the same messages meanwhile."""
+        self._filtering: WeakValueDictionary[GroupTopic, asyncio.Lock] = WeakValueDictionary()
+
+    def routes(self) -> list[Route]:
+        pop = "/v1/groups/{group}/pop"
+        return [
+            Route(
+                "POST",
+                pop,
+                self.pop,
+                "Take messages, each for invisible_ms; waits up to wait_ms for the first",
+                {200: json_of(PopView)},
+                body={JSON: PopRequest},
+                errors=(
+                    "invalid_group",
+                    "invalid_topic",
+                    "invalid_filter",
+                    "topic_not_found",
+                    "group_has_members",
+                    "subscription_mismatch",
+                    "too_many_groups",
+                    "too_many_held",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                f"{pop}/ack",
+                self.ack,
+                "Acknowledge popped messages, each for itself",
+                {200: json_of(PopAckView)},
+                body={JSON: PopAckRequest},
+                errors=("invalid_group", "group_not_found", *WRITE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                f"{pop}/invisible",
+                self.invisible,
+                "Hold on to a popped message, or give it back",
+                {200: json_of(PopInvisibleView)},
+                body={JSON: PopInvisibleRequest},
+                errors=("invalid_group", "group_not_found", "handle_expired", *WRITE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "DELETE",
+                "/v1/groups/{group}",
+                self.delete_group,
+                "Delete a group that nobody uses, with its offsets, settings and retries",
+                {204: {}},
+                query=DeleteGroupQuery,
+                errors=("invalid_group", "group_not_found", "group_has_members", "group_is_popped", *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def pop(self, request: web.Request) -> web.Response:
+        core, loop = self._core, asyncio.get_running_loop()
+        core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, core, _pop_decoder)
+        topic = check_topic(body.topic)
+        selects = selection_of(PullQuery(offset=0, tags=body.tags, filter=body.filter))
+        command = Pop(
+            group,
+            topic,
+            body.client_id,
+            body.max_messages,
+            body.invisible_ms,
+            body.start == "latest",
+            pop_filter(topic, body.tags, body.filter) if selects is not None else None,
+        )
+        ends_s = loop.time() + body.wait_ms / 1000
+        while True:
+            popped = await self._try(command, selects)
+            if popped is not None and popped.messages:
+                return json_response(await self._view(popped))
+            left_s = ends_s - loop.time()
+            if left_s <= 0 or core.waiters.closed:
+                return json_response(PopView(messages=[]))
+            if popped is None or not self._may_take(command):
+                await core.waiters.wait_topics((topic, RETRY_PREFIX + group), left_s)
+            core.require_leader()
+
+    async def ack(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _ack_decoder)
+        applied = await self._core.propose(AckPopped(group, tuple(map(parse_handle, body.receipt_handles))))
+        acked: PopsAcked = applied.result
+        self._core.metrics.pop_acks["acked"].inc(acked.outcomes.count("acked"))
+        self._core.metrics.pop_acks["handle_expired"].inc(acked.outcomes.count("handle_expired"))
+        results = [
+            PopAckedView(receipt_handle=handle, outcome=outcome)
+            for handle, outcome in zip(body.receipt_handles, acked.outcomes, strict=True)
+        ]
+        return json_response(PopAckView(results=results))
+
+    async def invisible(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _invisible_decoder)
+        handle = parse_handle(body.receipt_handle)
+        applied = await self._core.propose(ChangeInvisible(group, handle, body.invisible_ms, body.reason))
+        changed: InvisibleChanged = applied.result
+        if changed.outcome in ("scheduled", "dead_lettered"):
+            self._core.metrics.given_back[changed.outcome].inc()
+        return json_response(
+            PopInvisibleView(
+                receipt_handle=body.receipt_handle, outcome=changed.outcome, due_at_ms=or_unset(changed.due_ms)
+            )
+        )
+
+    async def delete_group(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        query = parse_query(DeleteGroupQuery, request.query)
+        applied = await self._core.propose(DeleteGroup(group, query.with_dead_letters, query.operator, query.reason))
+        deleted: GroupDeleted = applied.result
+        logger.info(
+            "group %s was deleted by %r, reason %r, with %s", group, query.operator, query.reason, deleted.topics
+        )
+        return web.Response(status=204)
+
+    def _may_take(self, command: Pop) -> bool:
+        """Whether there is something that no other pop under way has asked for, or something to be noted or refused."""
+        waiting = self._core.state.poppable(command.group, command.topic)
+        return waiting is None or waiting > self._asked[command.group, command.topic]
+
+    async def _try(self, command: Pop, selects: Selects | None) -> Popped | None:
+        """What was handed out; None when it is in vain to try."""
+        if not self._may_take(command):
+            return None
+        self._core.response_budget.require_room()
+        place = (command.group, command.topic)
+        if selects is None:
+            return await self._propose(command)
+        lock = self._filtering.setdefault(place, asyncio.Lock())
+        async with lock:
+            self._core.require_leader()
+            if self._core.state.poppable(*place) is None:  # it has no offsets yet to look from
+                popped = await self._propose(command)
+                if popped.messages:
+                    return popped
+            picks = await self._scan(command, selects)
+            return await self._propose(msgspec.structs.replace(command, picks=picks))
+
+    async def _propose(self, command: Pop) -> Popped:
+        place = (command.group, command.topic)
+        self._asked[place] += command.max_messages
+        try:
+            applied = await self._core.propose(command)
+        finally:
+            self._asked[place] -= command.max_messages
+            if not self._asked[place]:
+                del self._asked[place]
+            if self._may_take(command):
+                self._core.waiters.wake_topic(command.topic)
+        popped: Popped = applied.result
+        return popped
+
+    async def _scan(self, command: Pop, selects: Selects) -> tuple[PopPick, ...]:
+        """What matches, queue by queue from the group's offsets on, until there is enough or it took long."""
+        state, picks, left = self._core.state, [], command.max_messages
+        offsets = {each.queue: each.offset for each in state.offsets(command.group, command.topic) or ()}
+        if state.topic(command.topic) is None:
+            return ()
+        reader, pace, scanned_bytes = BlockReader(self._core), Pace(), 0
+        for queue, begin in sorted(offsets.items()):
+            end, wanted = begin, []
+            while left and scanned_bytes < SCAN_BYTES_MAX and not pace.is_over and not reader.is_spent:
+                rows = state.rows(command.topic, queue, end, ROWS_PER_READ, SCAN_BYTES_MAX)
+                if not rows:
+                    end = max(end, state.max_offset(command.topic, queue))
+                    break
+                row = rows[0]
+                scanned_bytes += row.unpacked_bytes
+                await reader.load(rows)
+                pace.exclude(reader.take_waited_s())
+                await reader.unpack(row, pace)
+                messages = reader.messages(row)
+                for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
+                    if offset < end:
+                        continue
+                    end = offset + 1
+                    if await selected(selects, messages[ordinal], pace):
+                        wanted.append(offset)
+                        left -= 1
+                        if not left:
+                            break
+                if pace.is_tired:
+                    await pace.rest()
+            if end > begin:
+                picks.append(PopPick(queue, begin, end, tuple(wanted)))
+        return tuple(picks)
+
+    async def _view(self, popped: Popped) -> PopView:
+        """The messages themselves, which are in the log. They are handed out already: one that cannot be read holds up
+        none of the others, and comes again.
+        """
+        reader, pace = BlockReader(self._core, patient=True), Pace()
+        views: list[PoppedMessageView] = []
+        for messages in popped.messages:
+            row: Row | None = None
+            for offset in messages.offsets:
+                if row is None or offset >= row.next_offset:
+                    rows = self._core.state.rows(messages.topic, messages.queue, offset, 1, 1)
+                    row = rows[0] if rows else None
+                if row is not None and row.base_offset <= offset:
+                    try:
+                        await reader.load([row])
+                    except Problem as problem:
+                        logger.warning("offset %d of %s cannot be popped: %s", offset, messages.topic, problem)
+                        continue
+                    await reader.unpack(row, pace)
+                    views.append(self._message(messages, offset, row, reader))
+                if pace.is_tired:
+                    await pace.rest()
+        self._core.metrics.popped_messages.inc(len(views))
+        return PopView(messages=views, invisible_until_ms=popped.due_ms)
+
+    def _message(self, messages: PoppedMessages, offset: int, row: Row, reader: BlockReader) -> PoppedMessageView:
+        ordinal = row.ordinals()[offset - row.base_offset]
+        found = reader.messages(row)[ordinal]
+        shown = message_view(
+            found,
+            found.message_id or f"{row.batch_id}-{ordinal}",
+            messages.topic,
+            messages.queue,
+            row.stored_at_ms,
+            offset,
+            row.redelivery,
+            transaction_id=row.transaction_id,
+        )
+        fields = {**msgspec.structs.asdict(shown), "attempt": row.redelivery.attempt if row.redelivery else 0}
+        return PoppedMessageView(**fields, receipt_handle=handle_text(messages.handle(offset)))
+
+
+def handle_text(handle: PopHandle) -> str:
+    return f"{handle.raft_index:x}-{handle.number:x}-{handle.offset:x}"
+
+
+def parse_handle(text: str) -> PopHandle:
+    """Of one that the schema let through."""
+    if not POP_HANDLE_REGEX.fullmatch(text):
+        raise Problem("invalid_request", "receipt handle: give it back as it was received")
+    raft_index, number, offset = (int(part, 16) for part in text.split("-"))
+    return PopHandle(raft_index, number, offset)

@@ -1,0 +1,45 @@
+"""What the members of a group say they read of each topic, checked before it is proposed."""
+
+from cluster.filters.errors import InvalidFilter
+from cluster.filters.selection import by_expression, tag_set
+from cluster.http.requests import JoinRequest
+from cluster.problems import Problem
+from store.commands.command import TopicFilter
+
+
+def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:
+    """One filter for each topic that is not read as a whole. Tags are sorted, so that their order means nothing."""
+    for name in ("tags", "filters"):
+        foreign = getattr(request, name).keys() - set(request.topics)
+        if foreign:
+            raise Problem("invalid_request", f"{name}: {min(foreign)!r} is not among the topics")
+    both = request.tags.keys() & request.filters.keys()
+    if both:
+        raise Problem("invalid_request", f"tags and filters: topic {min(both)} is in both")
+    found = [TopicFilter(topic, "sql", _checked(topic, text)) for topic, text in request.filters.items()]
+    for topic, text in request.tags.items():
+        try:
+            tags = tag_set(text)
+        except ValueError as error:
+            raise Problem("invalid_request", f"tags of topic {topic}: {error}") from None
+        if tags is not None:
+            found.append(TopicFilter(topic, "tags", " || ".join(sorted(tags))))
+    return tuple(sorted(found, key=lambda each: each.topic))
+
+
+def pop_filter(topic: str, tags: str | None, expression: str | None) -> TopicFilter:
+    """The selection of a pop, one of the two, in the form in which those of others are compared with it."""
+    if expression is not None:
+        return TopicFilter(topic, "sql", _checked(topic, expression))
+    return TopicFilter(topic, "tags", " || ".join(sorted(tag_set(tags or "") or ())))
+
+
+def _checked(topic: str, expression: str) -> str:
+    """The expression without blanks around it, as it is compared with that of other members."""
+    try:
+        by_expression(expression)
+    except InvalidFilter as error:
+        raise Problem(
+            "invalid_filter", f"topic {topic}, {error.detail}", {"topic": topic, "position": error.position}
+        ) from None
+    return expression.strip()

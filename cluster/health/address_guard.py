@@ -1,0 +1,86 @@
+"""Where the nodes are: writes overridden addresses into the log, and tells of a node that is not where the log says."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+from cluster.process.config import Address, is_unspecified
+from raft.config import AddressOverride
+from raft.errors import MembershipRefused, RaftError
+from raft.membership import Configuration
+from store.log.errors import DiskFull
+from store.log.record import Entry
+
+logger = logging.getLogger(__name__)
+
+IN_PROGRESS: Final = "change_in_progress"
+
+
+class AddressGuard:
+    """Loop-only; it acts when something was applied: then a new leader has become one, and a change is done."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._refusal = ""
+        core.raft.on_applied(self._on_applied)
+
+    def _on_applied(self) -> None:
+        raft = self._core.raft
+        if raft.membership.is_overridden and raft.is_leader:
+            asyncio.get_running_loop().call_soon(self._write_override)
+
+    def _write_override(self) -> None:
+        """One record of its own, like any other change of the members."""
+        raft, override = self._core.raft, self._core.raft.config.override
+        if override is None or not raft.membership.is_overridden or not raft.is_leader:
+            return
+        try:
+            written = raft.propose_configuration(partial(_overridden, override))
+        except DiskFull:  # there is an alarm for that; the next try comes with what is applied once there is room
+            return
+        except RaftError as error:  # what is in the way is applied, or another leads, before the next try
+            refusal = "" if isinstance(error, MembershipRefused) and error.code == IN_PROGRESS else str(error)
+            if refusal and refusal != self._refusal:
+                logger.error("the given addresses cannot be written into the log: %s", refusal)
+            self._refusal = refusal
+            return
+        written.add_done_callback(_look_at)
+        logger.warning("writing the given addresses into the log, as override %d", override.number)
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        core, raft = self._core, self._core.raft
+        if self._refusal:
+            yield Condition(
+                "address_override_refused",
+                "warning",
+                f"the given addresses cannot be written into the log: {self._refusal}. Correct --peer of all nodes, "
+                "and start them again with the same --override-addresses",
+            )
+        member = raft.membership.find(raft.node_id)
+        own = raft.config.advertised
+        if member is None or own is None or not raft.configuration_index or is_unspecified(own.host):
+            return
+        if member.address != own:
+            node_id, url = raft.node_id, core.config.advertised_url()
+            yield Condition(
+                "address_differs",
+                "warning",
+                f"this node was started at {Address(own.host, own.port)}, and the log has it at "
+                f"{Address(member.host, member.port)}: if it has moved, keelmq cluster set-address {node_id} --peer "
+                f"{Address(own.host, own.port)} --url {url}; else start it with the right --peer or --peer-listen",
+            )
+
+
+def _overridden(override: AddressOverride, configuration: Configuration) -> Configuration:
+    return configuration.overridden(override)
+
+
+def _look_at(future: "asyncio.Future[Entry]") -> None:
+    """An outcome that is unknown is known when it is applied: the next leader does it again, if it has to be."""
+    if not future.cancelled():
+        future.exception()

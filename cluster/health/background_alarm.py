@@ -1,0 +1,22 @@
+"""The alarm for background work that fails again and again (cluster/core/background.py)."""
+
+from collections.abc import Iterator
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+
+
+class BackgroundAlarm:
+    def __init__(self, core: Core) -> None:
+        self._background = core.background
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        for task in self._background.failing():
+            yield Condition(
+                "background_task_failing",
+                "critical",
+                f"this node cannot {task.work}: {task.failing_rounds} rounds in a row ended with {task.last_error}. "
+                "This is a bug of the broker, its log has the trace: restart the node, and report it",
+                task.name,
+            )

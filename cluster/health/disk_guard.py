@@ -1,0 +1,107 @@
+"""Looks at the free space where the log is, and says whose disk has no room or is slow.
+
+What comes of it is decided elsewhere: who leads (cluster/health/leadership_guard.py), and whether a write can be taken
+(raft/leadership.py).
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+from raft.errors import NoRoom
+from store.log.disk import Disk
+from store.log.errors import DiskError
+from store.log.segment_files import DISK_RESERVE_BYTES
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+HYSTERESIS: Final = 16
+"""A disk that was low has room again once this part of `min_free_bytes` is free beyond it."""
+MAKE_ROOM: Final = "delete topics, shorten their retention_ms, or enlarge the file system"
+
+
+class DiskGuard:
+    """Looks every second, and at once when the log could not grow."""
+
+    def __init__(self, core: Core, disk: Disk, path: str) -> None:
+        self._core = core
+        self._disk = disk
+        self._path = path
+        self._log_is_full = False
+        self._task = core.background.task("disk-guard", "look at the free space", self._round)
+        core.raft.disks.on_log_full = self._on_log_full
+
+    def start(self) -> None:
+        self.look()
+        self._task.start(INTERVAL_S)
+
+    async def stop(self) -> None:
+        await self._task.stop()
+
+    def look(self) -> None:
+        """Compare the free space with what is needed now."""
+        try:
+            free_bytes = self._disk.free_bytes(self._path)
+        except DiskError as error:
+            logger.warning("free space unknown: %s", error)
+            return
+        core = self._core
+        was_low, is_low = core.disk_is_low, self._is_low(free_bytes)
+        core.raft.disks.note_space(free_bytes, is_low=is_low)
+        if is_low != was_low:
+            message = "this node takes writes only while no other can" if is_low else "there is room again"
+            logger.warning("%d bytes are free in %s: %s", free_bytes, self._path, message)
+
+        reason = core.why_no_room()
+        if reason is not None and core.raft.role == "leader":
+            core.raft.refuse_waiting(NoRoom(reason))  # behind entries that no majority has room for
+
+    def _is_low(self, free_bytes: int) -> bool:
+        config = self._core.config
+        if free_bytes >= config.segment_bytes + DISK_RESERVE_BYTES:
+            self._log_is_full = False
+        margin_bytes = config.min_free_bytes // HYSTERESIS if self._core.disk_is_low else 0
+        return self._log_is_full or free_bytes < config.min_free_bytes + margin_bytes
+
+    def _on_log_full(self) -> None:
+        if not self._log_is_full:
+            self._log_is_full = True
+            self.look()
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        disks, own = self._core.raft.disks, self._core.raft.node_id
+        slow = disks.slow()
+        for node_id, disk in sorted(disks.known().items()):
+            whose, subject = ("this node", "") if node_id == own else (f"node {node_id}", str(node_id))
+            if disk.is_low and not subject:
+                yield Condition(
+                    "disk_low",
+                    "critical",
+                    f"{disk.free_bytes} bytes are free in {self._path}, less than min_free_bytes "
+                    f"({self._core.config.min_free_bytes}) or than the log needs to grow: another node leads if one "
+                    f"has room, otherwise writes are refused. Make room: {MAKE_ROOM}",
+                )
+            elif disk.is_low:
+                yield Condition(
+                    "disk_low",
+                    "warning",
+                    f"the disk of node {node_id} has no room ({disk.free_bytes} bytes are free): with one more like it "
+                    f"writes may stop. Make room there: {MAKE_ROOM}",
+                    subject,
+                )
+            if node_id in slow:
+                yield Condition(
+                    "disk_slow",
+                    "warning",
+                    f"a sync on the disk of {whose} takes {disk.sync_ms} ms, many times what a majority needs: it lets "
+                    "others lead. Look at the drive, and at what else uses it",
+                    subject,
+                )
+
+    async def _round(self) -> float:
+        self.look()
+        return INTERVAL_S

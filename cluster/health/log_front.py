@@ -1,0 +1,136 @@
+"""What holds the front of this node's log, as operators are told: the holders, since when, how many bytes, an alarm.
+
+Looked at every `--retention-check-ms` and remembered: requests and scrapes cost nothing. docs/retention.md has the
+table of holders.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+from cluster.http.responses import LogHolderKind, LogHolderView
+from store.messages.log_references import LOG_RANGE_BYTES, Holder
+from store.state.log_holders import LogHolder
+
+_OF_STATE: Final[dict[Holder, LogHolderKind]] = {
+    Holder.MESSAGE: "message",
+    Holder.RETRY: "retry",
+    Holder.DEAD_LETTER: "dead_letter",
+    Holder.SCHEDULED: "scheduled",
+    Holder.TRANSACTION: "transaction",
+}
+
+PEER_BYTES_MIN: Final = LOG_RANGE_BYTES
+"""A node that is behind by less is told nothing of: every node is, a little, all the time."""
+
+REMEDIES: Final[dict[LogHolderKind, str]] = {
+    "message": "it goes when its retention is over: a topic can keep messages for less time, or be deleted",
+    "retry": "the group has not processed what it was given again: start its consumers, or delete the group",
+    "dead_letter": "dead letters are kept for 72 hours, or until 15 minutes after their replay: replay them, or delete "
+    "the group with its dead letters",
+    "scheduled": "a message waits for its time: take it back, or delete its topic",
+    "transaction": "it is prepared, or was discarded: commit it or roll it back",
+    "peer": "the node lags, and is sent a snapshot once it is behind by more than --retain-behind-bytes",
+}
+
+
+class LogFront:
+    """Loop-only. `holders` has the one first that holds most of the log."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.holders: tuple[LogHolderView, ...] = ()
+        core.metrics.add_gauges(self._gauges)
+
+    async def look(self) -> None:
+        """Find out what holds the log now: a walk through the queues, which lets the loop go on after each step."""
+        walk = self._core.state.find_log_holders()
+        while True:
+            try:
+                next(walk)
+            except StopIteration as end:
+                of_state: list[LogHolder] = end.value
+                break
+            await asyncio.sleep(0)
+        found = [*self._of_state(of_state), *self._of_peers()]
+        self.holders = tuple(sorted(found, key=lambda each: each.raft_index))
+
+    def _of_state(self, holders: list[LogHolder]) -> Iterator[LogHolderView]:
+        for each in holders:
+            kind = _OF_STATE[each.holder]
+            yield LogHolderView(
+                kind=kind,
+                subject=each.subject,
+                raft_index=each.raft_index,
+                since_ms=each.since_ms,
+                bytes=self._bytes_from(each.raft_index),
+            )
+
+    def _of_peers(self) -> Iterator[LogHolderView]:
+        """Of a leader: the node that is furthest behind, if the log is kept for it."""
+        raft, log = self._core.raft, self._core.log
+        needed = raft.needed_from()
+        peers = {node_id: peer.match_index for node_id, peer in raft.peers.items()}
+        if needed > log.synced_index or not peers:
+            return
+        last = min(peers, key=lambda node_id: peers[node_id])
+        held_bytes = self._bytes_from(needed)
+        if held_bytes < PEER_BYTES_MIN:
+            return
+        yield LogHolderView(kind="peer", subject=str(last), raft_index=needed, since_ms=None, bytes=held_bytes)
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node: what is no message within its retention holds more than it may, alone."""
+        first = self.holders[0] if self.holders else None
+        of_messages = next((each.bytes for each in self.holders if each.kind == "message"), 0)
+        alone = first.bytes - of_messages if first is not None else 0
+        if first is not None and alone > self._core.config.log_held_alarm_bytes:
+            yield Condition(
+                "log_held",
+                "warning",
+                f"{_name(first)} holds {alone} bytes of the log that nothing else needs: {REMEDIES[first.kind]}",
+            )
+
+    def _bytes_from(self, raft_index: int) -> int:
+        log = self._core.log
+        first = max(raft_index, log.first_index)
+        return log.end_position - log.position_of(first) if first <= log.last_index else 0
+
+    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+        held = GaugeMetricFamily(
+            "keelmq_log_held_bytes",
+            "Bytes of log from the first entry on that a kind of holder needs",
+            labels=["holder"],
+        )
+        age = GaugeMetricFamily(
+            "keelmq_log_held_seconds", "How long ago that entry was applied; 0 without one", labels=["holder"]
+        )
+        by_kind = {each.kind: each for each in self.holders}
+        for kind in REMEDIES:
+            found = by_kind.get(kind)
+            held.add_metric([kind], found.bytes if found is not None else 0)
+            since_ms = found.since_ms if found is not None else None
+            age.add_metric([kind], max(self._core.now_ms() - since_ms, 0) / 1000 if since_ms is not None else 0)
+        yield held
+        yield age
+
+
+def _name(holder: LogHolderView) -> str:
+    names: dict[LogHolderKind, str] = {
+        "message": "topic",
+        "retry": "what was given back to group",
+        "dead_letter": "a dead letter of group",
+        "scheduled": "a scheduled message of topic",
+        "transaction": "transaction",
+        "peer": "node",
+    }
+    subject = holder.subject if holder.subject is not None else "(not found)"
+    if holder.since_ms is None:
+        return f"{names[holder.kind]} {subject}"
+    since = datetime.fromtimestamp(holder.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{names[holder.kind]} {subject}, of {since},"

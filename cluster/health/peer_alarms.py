@@ -1,0 +1,81 @@
+"""Says which other nodes are not there, or far behind, and whom an election waits for."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+from cluster.health.readiness import STUCK_S
+from raft.vital_signs import BACKLOG_ENTRIES
+
+GRACE_TIMEOUTS: Final = 4
+"""After a start, or the loss of a leader, nothing is said for this number of election timeouts."""
+
+
+class PeerAlarms:
+    """Loop-only."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._led_at_s = core.steady_ms() / 1000
+        self._awaited: dict[int, float] = {}  # who was never heard, and since when this node waits for that
+        self._matched: dict[int, tuple[int, float]] = {}
+
+    def conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        raft, now_s = self._core.raft, self._core.steady_ms() / 1000
+        grace_s = GRACE_TIMEOUTS * self._core.config.election_timeout_ms / 1000
+        if raft.leader_id is not None:
+            self._led_at_s = now_s
+        waits_for = raft.leadership.waits_for()
+        if waits_for is not None and now_s - self._led_at_s >= grace_s:
+            yield Condition(
+                "no_leader",
+                "critical",
+                f"{waits_for}. Nothing is written until then: start the nodes that are down, and see that this one "
+                "reaches them",
+            )
+        yield from self._unreachable(now_s, grace_s)
+        yield from self._behind(now_s)
+
+    def _unreachable(self, now_s: float, grace_s: float) -> Iterator[Condition]:
+        raft = self._core.raft
+        peers = raft.peers
+        silent = {peer: raft.presence.silent_s(peer) for peer, status in peers.items() if not status.connected}
+        self._awaited = {peer: self._awaited.get(peer, now_s) for peer, since_s in silent.items() if since_s is None}
+        for peer, silent_s in silent.items():
+            if silent_s is not None or now_s - self._awaited[peer] >= grace_s:
+                since = "since this node has known it" if silent_s is None else f"for {silent_s:.0f} s"
+                why = raft.why_unconnected(peer)
+                yield Condition(
+                    "node_unreachable",
+                    "warning",
+                    f"nothing was heard of node {peer} {since}{f' ({why})' if why else ''}: start it, see whether its "
+                    "machine hangs and the network carries, or remove it for good with "
+                    f"`keelmq cluster remove-node {peer}`",
+                    str(peer),
+                )
+
+    def _behind(self, now_s: float) -> Iterator[Condition]:
+        """By the word of the leader, who alone knows it."""
+        raft = self._core.raft
+        if raft.role != "leader":
+            self._matched.clear()
+            return
+        for peer, status in raft.peers.items():
+            match_index, missing = status.match_index, raft.commit_index - status.match_index
+            before = self._matched.get(peer)
+            if before is None or before[0] != match_index or missing <= 0:
+                self._matched[peer] = match_index, now_s
+            stuck_s = now_s - self._matched[peer][1]
+            if status.connected and (missing > BACKLOG_ENTRIES or stuck_s >= STUCK_S):
+                sent = (
+                    "" if status.snapshot_percent is None else f", and is sent a snapshot: {status.snapshot_percent} %"
+                )
+                yield Condition(
+                    "node_behind",
+                    "warning",
+                    f"node {peer} lacks {missing} committed entries{sent}. See whether its disk has room and is fast "
+                    "enough, and its log",
+                    str(peer),
+                )

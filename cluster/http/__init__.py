@@ -1,0 +1,1 @@
+"""From bytes to handlers and back: connections, requests, responses, routes, the OpenAPI document."""

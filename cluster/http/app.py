@@ -1,0 +1,229 @@
+"""The HTTP side of the node: one middleware, and the application.
+
+Everything a handler raises becomes a problem document, a redirect to the leader, or, for a bug, a 500 with a trace in
+the log. A client that is slow to send its body is told 408 and disconnected; nobody else waits for it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from cluster.budgets import request_deadline, time_shares
+from cluster.budgets.connections import connection_address
+from cluster.core.core import Core
+from cluster.http.early_answer import answer_early
+from cluster.http.json_bodies import parse_json
+from cluster.http.request_body import hold_of
+from cluster.http.request_body import read_body as read_body
+from cluster.http.request_guard import RequestGuard, require_media_type
+from cluster.http.responses import Response, json_body, msgpack_body
+from cluster.http.routes import CLUSTER_PATH, JSON, MSGPACK, Route
+from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
+from cluster.limits import JSON_BYTES_MAX
+from cluster.problems import Problem, problem_of
+from raft.errors import NoLeader, NotLeader
+from store.log.errors import DiskFull
+
+logger = logging.getLogger(__name__)
+
+APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
+"""Of the answer to a `GET`: the entry that this node had applied, at least, before it began to answer."""
+KEEPALIVE_TIMEOUT_S: Final = 75.0
+"""An idle connection, or one that does not finish its request line and headers, is closed after this."""
+
+CLIENT_GONE: Final = 499
+"""Status of an answer that reaches nobody."""
+
+READ_BUFFER_BYTES: Final = 64 * 1024
+"""Of a body that nobody reads yet a connection buffers about twice as much, and what comes in one piece."""
+
+NOSNIFF: Final = "X-Content-Type-Options"
+
+ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Also on a connection that found room in the reserve only, and so is what is below CLUSTER_PATH."""
+
+UNKNOWN_HERE: Final = frozenset(
+    {
+        "topic_not_found",
+        "queue_not_found",
+        "group_not_found",
+        "transaction_not_found",
+        "message_not_found",
+        "offset_out_of_range",
+    }
+)
+"""Answers to reads that only a leader that is up to date can give: a replica that lags, or begins anew at what its
+index had flushed, cannot tell what is not there."""
+
+_JSON_HEADERS: Final = {"Content-Type": JSON}
+_MSGPACK_HEADERS: Final = {"Content-Type": MSGPACK}
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+Inner = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_response(response: Response, status: int = 200) -> web.Response:
+    return web.Response(body=json_body(response), status=status, headers=_JSON_HEADERS)
+
+
+def msgpack_response(response: Response, status: int = 200) -> web.Response:
+    return web.Response(body=msgpack_body(response), status=status, headers=_MSGPACK_HEADERS)
+
+
+def media_type(request: web.Request, allowed: tuple[str, ...]) -> str:
+    """The body's media type; Problem unsupported_media_type when it is none of `allowed`."""
+    given = request.headers.get("Content-Type")
+    return given if given in allowed else require_media_type(given, allowed)
+
+
+def wants_msgpack(request: web.Request) -> bool:
+    return MSGPACK in request.headers.get("Accept", "")
+
+
+async def read_json(
+    request: web.Request, core: Core, decoder: "msgspec.json.Decoder[_Struct]", *, optional: bool = False
+) -> _Struct:
+    """The JSON body; where it is `optional`, no body stands for an empty object."""
+    if optional and not request.can_read_body:
+        return decoder.decode(b"{}")
+    media_type(request, (JSON,))
+    return parse_json(decoder, await read_body(request, core, JSON_BYTES_MAX))
+
+
+def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
+    """The application that serves `routes`, every error mapped by the one table."""
+
+    guard = RequestGuard(core)
+    connections = core.connections
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Inner) -> web.StreamResponse:
+        connection = connections.begin(request.protocol)
+        address = connection_address(request, connection)
+        client = time_shares.begin(core.time_shares, address)
+        try:
+            if connection is not None and connection.in_reserve:
+                _require_reserve_for(request)
+            request_deadline.begin(request)
+            guard.check(request)
+            with hold_of(request, core, address):
+                response = await time_shares.charged(client, _handled(core, request, handler, address))
+        except Exception as error:
+            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                return web.Response(status=CLIENT_GONE)  # reaches nobody; raised, it would be logged as a bug
+            response = _answer_error(core, request, error)
+        finally:
+            connections.end(connection)
+        if not response.prepared:
+            response.headers[NOSNIFF] = "nosniff"
+            if connection is not None and connection.in_reserve:
+                response.force_close()
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        core.metrics.count_request(request.method, route, response.status)
+        if not response.prepared and not request.content.is_eof():
+            await time_shares.charged(client, answer_early(request, response, client))
+        return response
+
+    application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)
+    for route in routes:
+        # Not add_get: HEAD would run long polls whose answer nobody reads.
+        application.router.add_route(route.method, route.path, route.handler)
+    return application
+
+
+async def _handled(core: Core, request: web.Request, handler: Inner, address: str) -> web.StreamResponse:
+    if request.method == "GET" and core.raft.is_catching_up and _needs_the_log(request.path):
+        core.require_bodies()
+    if core.raft.replicas.is_suspect and _needs_the_log(request.path):
+        core.require_replica()
+    applied_index = core.raft.applied_index  # before the handler reads: what it answers is at least as new
+    response = await handler(request)
+    if request.method == "GET" and not response.prepared:
+        response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
+    if isinstance(response, web.Response) and not response.prepared:
+        return await _deliver(core, request, response, address)
+    return response
+
+
+def _require_reserve_for(request: web.Request) -> None:
+    """Problem overloaded unless the request is one of those that the reserve of connections is for."""
+    if request.path not in ALWAYS_SERVED and not request.path.startswith(CLUSTER_PATH):
+        raise Problem("overloaded", "too many connections, in all or of your address; send again on another one")
+
+
+def _needs_the_log(path: str) -> bool:
+    return path.startswith("/v1/") and not path.startswith(CLUSTER_PATH)
+
+
+def response_timeout_s(core: Core) -> float:
+    """A client has as long to take its response as to send its request."""
+    return core.config.request_timeout_ms / 1000
+
+
+async def _deliver(core: Core, request: web.Request, response: web.Response, address: str) -> web.StreamResponse:
+    """A small response is left to the server; a large one is written here, within the budget and the time."""
+    body = response.body
+    if not isinstance(body, bytes) or len(body) <= SMALL_RESPONSE_BYTES:
+        return response
+    if request.method == "GET":  # a write is done: its outcome is told whatever the budget
+        core.response_budget.require_room(address, len(body))
+    response.headers[NOSNIFF] = "nosniff"
+    with core.response_budget.holding(address, len(body)):
+        return await write_large(request, response, body, response_timeout_s(core))
+
+
+def _answer_error(core: Core, request: web.Request, error: Exception) -> web.StreamResponse:
+    if isinstance(error, NotLeader):
+        if core.url_of(error.leader_id) is not None:
+            return _redirect(core, request, error.leader_id)
+        error = NoLeader(f"node {error.leader_id} leads, at an address that is not known here yet")
+    problem = problem_of(error)
+    if problem is not None and problem.code in UNKNOWN_HERE and request.method == "GET" and not core.is_leader():
+        leader_id = core.raft.leader_id
+        if leader_id not in (None, core.raft.node_id) and core.url_of(leader_id) is not None:
+            return _redirect(core, request, leader_id)
+        problem = Problem("no_leader", f"{problem.detail}, as far as this node knows; no leader is ready to confirm it")
+    if problem is None:
+        problem = _foreign_problem(error)
+    if problem is None:
+        problem = _bug(error, request)
+    response = problem.response()
+    if problem.code in ("request_too_large", "request_timeout") or not request.content.is_eof():
+        # What is still on its way is not a request: this connection cannot go on.
+        response.force_close()
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+    return response
+
+
+def problem_of_part(error: Exception, request: web.Request) -> Problem:
+    """The problem of one of the things that a request asks for, while the others go on."""
+    if isinstance(error, NotLeader):
+        return Problem("no_leader", "this node does not lead any more; send again, to the leader")
+    return problem_of(error) or _foreign_problem(error) or _bug(error, request)
+
+
+def _bug(error: Exception, request: web.Request) -> Problem:
+    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    return Problem("internal", "a bug of the broker; its log has the trace")
+
+
+def _foreign_problem(error: Exception) -> Problem | None:
+    """Problems of errors that know nothing of HTTP codes of ours."""
+    if isinstance(error, DiskFull):
+        return Problem("disk_full", f"{error}; make room on the leader's disk")
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return Problem("method_not_allowed", f"this path takes {', '.join(sorted(error.allowed_methods))}")
+    if isinstance(error, web.HTTPNotFound):
+        return Problem("not_found", "no such path; /openapi.json lists them")
+    if isinstance(error, web.RequestPayloadError):
+        return Problem("invalid_request", "the body ended early or is not encoded as its headers say")
+    return None
+
+
+def _redirect(core: Core, request: web.Request, leader_id: int) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": f"{core.url_of(leader_id)}{request.raw_path}"})

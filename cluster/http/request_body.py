@@ -1,0 +1,139 @@
+"""Bodies of requests: read within the limit, within the time, and within what clients may hold of them in all.
+
+What has arrived is counted as it arrives, for the address that sends it, until its request is answered. Large bodies of
+one address are worked on by turns (cluster/budgets/turns.py), so that the next client does not wait behind all of them.
+"""
+
+import asyncio
+from typing import Final, Self
+
+from aiohttp import web
+
+from cluster.budgets import time_shares
+from cluster.budgets.time_shares import Client
+from cluster.core.core import Core
+from cluster.http.routes import CLUSTER_PATH
+from cluster.limits import REQUEST_BYTES_MAX
+from cluster.problems import Problem
+
+ADMINISTRATION_BODY_BYTES_MAX: Final = 64 * 1024
+"""A larger body is none that administers a cluster."""
+WITHOUT_TURN_BYTES_MAX: Final = 64 * 1024
+"""Up to here a body waits for nobody."""
+UNCHARGED_BYTES_MAX: Final = 256 * 1024
+"""The time until a larger body is answered is charged to its address (cluster/budgets/time_shares.py)."""
+CHEAP_BYTES_MAX: Final = 16 * 1024
+"""A larger body waits until its address has come to its share of the time."""
+SMALL_BODY_BYTES_MAX: Final = 4 * 1024
+"""A body up to this size is never refused for want of room."""
+
+
+class RequestHold:
+    """Bytes of one request's body that are in memory; a context manager that gives them back."""
+
+    def __init__(self, core: Core, address: str, path: str) -> None:
+        self._core = core
+        self._budget = core.request_budget
+        self._turn_bytes = 0
+        self._address = address
+        self._held_bytes = 0
+        self._costly: Client | None = None
+        self.administers = path.startswith(CLUSTER_PATH)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held_bytes:
+            self._budget.give_back(self._address, self._held_bytes)
+            self._held_bytes = 0
+        if self._turn_bytes:
+            self._core.body_turns.give_back(self._address, self._turn_bytes)
+            self._turn_bytes = 0
+        if self._costly is not None:
+            self._costly.end()
+            self._costly = None
+
+    async def take_turn(self) -> None:
+        """Until it is this body's turn to be worked on, if it is large. Overloaded when that takes too long."""
+        if self._held_bytes > WITHOUT_TURN_BYTES_MAX and not self.administers:
+            await self._core.take_turn(self._core.body_turns, self._address, self._held_bytes)
+            self._turn_bytes = self._held_bytes
+            if self._held_bytes > UNCHARGED_BYTES_MAX:
+                self._costly = await self._core.begin_costly()
+        client = time_shares.current()
+        if self._held_bytes > CHEAP_BYTES_MAX and client is not None and self._costly is None:
+            await client.come_to_share()
+
+    def require_room(self, size_bytes: int) -> None:
+        """Problem overloaded when the address may not hold `size_bytes` more. What is small always fits, so that
+        heartbeats and commits do not suffer from large bodies of their own address; the number of connections bounds
+        it.
+        """
+        if self._held_bytes + size_bytes <= SMALL_BODY_BYTES_MAX:
+            return
+        self._budget.require_room(self._address, size_bytes, administers=self.administers)
+
+    def grow(self, size_bytes: int) -> None:
+        """`size_bytes` more have arrived. Problem overloaded when the address may not hold them."""
+        self.require_room(size_bytes)
+        self._budget.take(self._address, size_bytes)
+        self._held_bytes += size_bytes
+
+
+_HOLD: Final = web.RequestKey("keelmq.request_hold", RequestHold)
+
+
+def hold_of(request: web.Request, core: Core, address: str) -> RequestHold:
+    """What the request's body is counted in from now on."""
+    hold = request[_HOLD] = RequestHold(core, address, request.path)
+    return hold
+
+
+async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_BYTES_MAX) -> bytes:
+    """The whole body, of `bytes_max` bytes at most.
+
+    Problem request_too_large or overloaded before or while reading, request_timeout when it comes too slowly.
+    """
+    hold = request[_HOLD]
+    limit = min(core.config.max_request_bytes, bytes_max)
+    if hold.administers:
+        limit = min(limit, ADMINISTRATION_BODY_BYTES_MAX)
+    announced = request.content_length or 0
+    if announced > limit:
+        raise Problem("request_too_large", f"{announced} bytes, the limit is {limit}")
+    try:
+        if request.content.is_eof():  # it came with its head
+            body = await request.read()
+            _require_fits(len(body), limit)
+            hold.grow(len(body))
+        else:
+            hold.require_room(announced)
+            async with asyncio.timeout(core.config.request_timeout_ms / 1000):
+                body = await _read_on(request, hold, limit)
+    except TimeoutError:
+        raise Problem(
+            "request_timeout", f"the body did not arrive within {core.config.request_timeout_ms} ms"
+        ) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise Problem("request_too_large", f"more than {limit} bytes") from None
+    except (web.RequestPayloadError, ConnectionError):
+        raise
+    except web.HTTPException as error:
+        raise Problem("invalid_request", error.reason) from None
+    await hold.take_turn()
+    return body
+
+
+async def _read_on(request: web.Request, hold: RequestHold, limit: int) -> bytes:
+    body = bytearray()
+    while part := await request.content.readany():
+        _require_fits(len(body) + len(part), limit)
+        hold.grow(len(part))
+        body += part
+    return bytes(body)
+
+
+def _require_fits(size_bytes: int, limit: int) -> None:
+    if size_bytes > limit:
+        raise Problem("request_too_large", f"more than {limit} bytes")

@@ -1,0 +1,1 @@
+"""Topics, and sending, pulling and finding their messages."""

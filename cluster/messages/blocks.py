@@ -1,0 +1,267 @@
+"""Message blocks: decoded once to be believed, built from JSON, taken apart for JSON consumers.
+
+A block is opaque to the log; what is checked here before it is proposed is never checked again. The layout is in
+docs/http-api.md. Structs decode at C speed; only messages that carry more than a body are looked at one by one.
+"""
+
+import base64
+import binascii
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cluster.http.requests import BlockBatch, JsonMessage
+from cluster.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_MESSAGES_MAX,
+    BODY_BYTES_MAX,
+    INT64_MAX,
+    KEY_BYTES_MAX,
+    KEYS_MAX,
+    MESSAGE_ID_PATTERN,
+    PROPERTIES_BYTES_MAX,
+    PROPERTIES_MAX,
+    SHARDING_KEY_BYTES_MAX,
+    TAG_BYTES_MAX,
+)
+from cluster.messages.compression import unpack
+from cluster.problems import Problem
+
+
+class BlockMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One message of a block, valid by construction up to the limits that count bytes of text."""
+
+    body: Annotated[bytes, Meta(min_length=1, max_length=BODY_BYTES_MAX)]
+    tag: Annotated[str, Meta(max_length=TAG_BYTES_MAX)] | None = None
+    keys: Annotated[tuple[Annotated[str, Meta(max_length=KEY_BYTES_MAX)], ...], Meta(max_length=KEYS_MAX)] = ()
+    properties: Annotated[dict[str, str], Meta(max_length=PROPERTIES_MAX)] = {}
+    sharding_key: Annotated[str, Meta(max_length=SHARDING_KEY_BYTES_MAX)] | None = None
+    message_id: Annotated[str, Meta(pattern=MESSAGE_ID_PATTERN)] | None = None
+    born_at_ms: Annotated[int, Meta(ge=0, le=INT64_MAX)] = 0
+
+
+class _LooseMessage(msgspec.Struct, array_like=True, gc=False):
+    """A message whose limits are not checked: to tell which one a refused block breaks."""
+
+    body: bytes
+    tag: msgspec.Raw = msgspec.Raw()
+    keys: msgspec.Raw = msgspec.Raw()
+    properties: msgspec.Raw = msgspec.Raw()
+
+
+class _StoredMessage(BlockMessage, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A message that may have been stored before the number of properties was limited."""
+
+    properties: dict[str, str] = {}
+
+
+_FIXARRAY: Final = 0x90
+_FIXMAP: Final = 0x80
+"""First bytes, without their lower half, of short msgpack arrays and maps: the lower half is the length."""
+_ARRAYS: Final = (0xDC, 0xDD)
+_LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+"""By the first byte of a longer array or map."""
+_ARRAY_HEAD: Final = struct.Struct(">BI")
+PIECE_BYTES: Final = 64 * 1024
+PIECE_MESSAGES: Final = 1_000
+"""Blocks are decoded in pieces of about this size, so that others have their turn in between."""
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[BlockMessage])
+_stored_decoder: Final = msgspec.msgpack.Decoder(list[_StoredMessage])
+_splitter: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_loose_decoder: Final = msgspec.msgpack.Decoder(list[_LooseMessage])
+# Longer than this only if a text is not plain ASCII, and then its bytes are counted.
+_TEXT_LIMITS: Final = (("tag", TAG_BYTES_MAX), ("sharding_key", SHARDING_KEY_BYTES_MAX))
+
+
+def unpacked_block(batch: BlockBatch, where: str) -> bytes:
+    """The block of a client's batch as decode_block takes it. Problem when it is not what the batch declares."""
+    if batch.uncompressed_bytes is None:
+        return batch.block
+    if batch.uncompressed_bytes > BLOCK_BYTES_MAX:
+        raise _too_large(batch.uncompressed_bytes, where)
+    try:
+        return unpack(batch.block, batch.uncompressed_bytes)
+    except ValueError as error:
+        raise Problem("invalid_compression", f"{where}: {error}") from None
+
+
+def decode_block(block: bytes, where: str) -> list[BlockMessage]:
+    """The messages of a client's block, every limit checked. Problem names the message that breaks one."""
+    return list(itertools.chain.from_iterable(decode_pieces(block, where)))
+
+
+def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
+    """As decode_block, some messages at a time: whoever takes them lets the loop do everything else in between."""
+    if len(block) > BLOCK_BYTES_MAX:
+        raise _too_large(len(block), where)
+    if announced_messages(block) > BLOCK_MESSAGES_MAX:
+        raise _too_many(announced_messages(block), where)
+    first = 0
+    for piece in _pieces(block, where):
+        try:
+            messages = _decoder.decode(piece)
+        except (ValueError, RecursionError) as error:
+            raise _why_refused(piece, where, first, error) from None
+        for ordinal, message in enumerate(messages, first):
+            if message.properties or message.tag is not None or message.keys or message.sharding_key is not None:
+                _check_texts(message, f"{where}[{ordinal}]")
+        first += len(messages)
+        yield messages
+    if not first:
+        raise Problem("invalid_request", f"{where}: a block holds at least one message")
+
+
+def _pieces(block: bytes, where: str = "block") -> Iterator[bytes]:
+    """The block as several of about PIECE_BYTES or PIECE_MESSAGES each, none of which is decoded."""
+    if len(block) <= PIECE_BYTES and announced_messages(block) <= PIECE_MESSAGES:
+        yield block
+        return
+    try:
+        packed = _splitter.decode(block)
+    except (ValueError, RecursionError) as error:
+        raise Problem("invalid_request", f"{where}: {error}") from None
+    piece: list[msgspec.Raw] = []
+    size_bytes = 0
+    for message in packed:
+        if piece and (size_bytes + len(message) > PIECE_BYTES or len(piece) == PIECE_MESSAGES):
+            yield _array_of(piece)
+            piece, size_bytes = [], 0
+        piece.append(message)
+        size_bytes += len(message)
+    yield _array_of(piece)
+
+
+def _array_of(packed: Sequence[msgspec.Raw]) -> bytes:
+    return _ARRAY_HEAD.pack(0xDD, len(packed)) + b"".join(packed)
+
+
+def announced_messages(block: bytes) -> int:
+    """How many messages the block says it has, without decoding any; 0 when it does not begin like one."""
+    return announced_length(block) if block and (block[0] & 0xF0 == _FIXARRAY or block[0] in _ARRAYS) else 0
+
+
+def announced_length(packed: bytes | msgspec.Raw) -> int:
+    """The length that a msgpack array or map says it has; 0 of anything else."""
+    head = bytes(memoryview(packed)[:5])
+    if not head:
+        return 0
+    if head[0] & 0xF0 in (_FIXARRAY, _FIXMAP):
+        return head[0] & 0x0F
+    return int.from_bytes(head[1 : 1 + _LENGTH_BYTES.get(head[0], 0)])
+
+
+def read_block(block: bytes, uncompressed_bytes: int | None = None) -> Sequence[BlockMessage]:
+    """The messages of a block that was checked before it was stored; compressed if `uncompressed_bytes` is given."""
+    return _stored_decoder.decode(block if uncompressed_bytes is None else unpack(block, uncompressed_bytes))
+
+
+def read_pieces(block: bytes, uncompressed_bytes: int | None = None) -> Iterator[Sequence[BlockMessage]]:
+    """As read_block, some messages at a time."""
+    return map(
+        _stored_decoder.decode, _pieces(block if uncompressed_bytes is None else unpack(block, uncompressed_bytes))
+    )
+
+
+def explicit_ids(messages: Sequence[BlockMessage]) -> tuple[str | None, ...] | None:
+    """Message ids by ordinal as a batch header carries them: None when every id is implicit."""
+    ids = [message.message_id for message in messages]
+    return tuple(ids) if any(ids) else None
+
+
+def build_message(message: JsonMessage, where: str) -> BlockMessage:
+    """A block's message of a JSON one, every limit checked."""
+    if message.encoding == "base64":
+        try:
+            body = base64.b64decode(message.body, validate=True)
+        except (binascii.Error, ValueError):
+            raise Problem("invalid_request", f"{where}.body: not base64") from None
+    else:
+        body = message.body.encode()
+    if not body:
+        raise Problem("empty_body", f"{where}.body: empty; a message has at least one byte")
+    if len(body) > BODY_BYTES_MAX:
+        raise Problem("message_too_large", f"{where}.body: {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
+    built = BlockMessage(
+        body,
+        message.tag,
+        message.keys,
+        message.properties,
+        message.sharding_key,
+        message.message_id,
+        message.born_at_ms,
+    )
+    _check_texts(built, where)
+    return built
+
+
+def encode_block(messages: Sequence[BlockMessage], where: str) -> bytes:
+    """The block of messages that were checked one by one; Problem when they are too many or too large together."""
+    if len(messages) > BLOCK_MESSAGES_MAX:
+        raise _too_many(len(messages), where)
+    block = _encoder.encode(messages)
+    if len(block) > BLOCK_BYTES_MAX:
+        raise _too_large(len(block), where)
+    return block
+
+
+def body_text(body: bytes) -> tuple[str, Literal["utf8", "base64"]]:
+    """The body as JSON shows it, and the encoding: utf8 when it is text."""
+    try:
+        return body.decode(), "utf8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"
+
+
+def _too_many(count: int, where: str) -> Problem:
+    return Problem("batch_too_large", f"{where}: {count} messages, the limit is {BLOCK_MESSAGES_MAX}")
+
+
+def _too_large(size_bytes: int, where: str) -> Problem:
+    return Problem("batch_too_large", f"{where}: {size_bytes} bytes, the limit is {BLOCK_BYTES_MAX}")
+
+
+def _byte_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _check_texts(message: BlockMessage, where: str) -> None:
+    """The limits that count bytes, for which msgspec only counts characters."""
+    for name, limit in _TEXT_LIMITS:
+        text = getattr(message, name)
+        if text is not None and _byte_length(text) > limit:
+            raise Problem("invalid_request", f"{where}.{name}: more than {limit} bytes")
+    for key in message.keys:
+        if _byte_length(key) > KEY_BYTES_MAX:
+            raise Problem("invalid_request", f"{where}.keys: a key of more than {KEY_BYTES_MAX} bytes")
+    size = _byte_length("".join(message.properties)) + _byte_length("".join(message.properties.values()))
+    if len(message.properties) > PROPERTIES_MAX:
+        count = len(message.properties)
+        raise Problem("too_many_properties", f"{where}.properties: {count} of them, the limit is {PROPERTIES_MAX}")
+    if size > PROPERTIES_BYTES_MAX:
+        raise Problem("too_many_properties", f"{where}.properties: {size} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+
+
+def _why_refused(piece: bytes, where: str, first: int, error: Exception) -> Problem:
+    """Which documented limit a refused block breaks; invalid_request when it is not a block at all. `first` is the
+    ordinal of the piece's first message."""
+    try:
+        messages = _loose_decoder.decode(piece)
+    except (ValueError, RecursionError):
+        messages = []
+    for ordinal, message in enumerate(messages, first):
+        if not message.body:
+            return Problem("empty_body", f"{where}[{ordinal}]: empty body; a message has at least one byte")
+        if len(message.body) > BODY_BYTES_MAX:
+            size = len(message.body)
+            return Problem("message_too_large", f"{where}[{ordinal}]: {size} bytes, the limit is {BODY_BYTES_MAX}")
+        count = announced_length(message.properties)
+        if count > PROPERTIES_MAX:
+            detail = f"{where}[{ordinal}].properties: {count} of them, the limit is {PROPERTIES_MAX}"
+            return Problem("too_many_properties", detail)
+    return Problem("invalid_request", f"{where}: {error}" + (f" (counted from message {first} on)" if first else ""))

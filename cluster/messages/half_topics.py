@@ -1,0 +1,35 @@
+"""How JSON shows the rows of the half topic and of the topic of discarded halves: with RocketMQ's properties."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from store.commands.results import Row
+from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC
+from store.state.machine import StateMachine
+
+HALF_TOPICS: Final = frozenset({HALF_TOPIC, DISCARDED_TOPIC})
+
+AddedProperties = Callable[[Row], Mapping[str, str]]
+
+
+def added_properties(state: StateMachine, topic: str) -> AddedProperties | None:
+    """What is added to the properties of a row's messages; None for topics whose messages are shown as they are."""
+    if topic not in HALF_TOPICS:
+        return None
+
+    def of(row: Row) -> Mapping[str, str]:
+        transaction = None if row.transaction_id is None else state.transaction(row.transaction_id)
+        place = (row.position, row.block_offset)
+        batches = transaction.batches if transaction is not None else ()
+        batch = next((each for each in batches if (each.position, each.block_offset) == place), None)
+        if transaction is None or batch is None:  # forgotten, while its row waits for its turn to go
+            return {"TRAN_MSG": "true"}
+        return {
+            "REAL_TOPIC": batch.topic,
+            "REAL_QID": str(batch.queue),
+            "PGROUP": transaction.producer_group,
+            "TRAN_MSG": "true",
+            "TRANSACTION_CHECK_TIMES": str(transaction.check_times),
+        }
+
+    return of

@@ -1,0 +1,213 @@
+"""Finding messages and telling what happened to them: by id, by key, by time, and the trace of one."""
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from cluster.core.core import Core
+from cluster.http.app import json_response
+from cluster.http.requests import MessageIdQuery, MessagesQuery, check_topic, parse_query
+from cluster.http.responses import MessageView, or_unset
+from cluster.http.routes import Route, json_of
+from cluster.limits import INT64_MAX, MESSAGE_ID_REGEX, MESSAGES_OF_ID_MAX, PULL_BYTES_MAX, QUEUES_MAX
+from cluster.messages.block_reader import message_view
+from cluster.messages.blocks import BlockMessage
+from cluster.messages.half_topics import added_properties
+from cluster.messages.message_finder import MessageFinder, Stored
+from cluster.messages.message_views import (
+    FoundMessagesView,
+    FoundMessageView,
+    MessageListView,
+    TraceEventView,
+    TracesView,
+    TraceView,
+)
+from cluster.problems import Problem
+from store.commands.command import Produce, decode_entry
+from store.log.errors import LogTruncated
+from store.messages.message_index import KeyedMessage
+from store.state.message_search import MessagePlace, TraceEvent
+
+_CURSOR: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,5})-([0-9]{1,18})")
+
+
+class MessageApi:
+    """GET /v1/messages/{message_id} and its trace, GET /v1/topics/{topic}/messages"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/messages",
+                self.list_some,
+                "Messages with a key, or stored in a span of time, over all queues and in time order",
+                {200: json_of(MessageListView)},
+                query=MessagesQuery,
+                errors=("invalid_topic", "topic_not_found", "overloaded"),
+            ),
+            Route(
+                "GET",
+                "/v1/messages/{message_id}",
+                self.show,
+                "The messages with this id, visible or not",
+                {200: json_of(FoundMessagesView)},
+                query=MessageIdQuery,
+                errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
+            ),
+            Route(
+                "GET",
+                "/v1/messages/{message_id}/trace",
+                self.trace,
+                "What happened to the messages with this id, in order",
+                {200: json_of(TracesView)},
+                query=MessageIdQuery,
+                errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
+            ),
+        ]
+
+    async def list_some(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        query = parse_query(MessagesQuery, request.query)
+        begin = KeyedMessage(query.from_ms, 0, 0)
+        if query.after is not None:
+            begin = max(begin, _parse_cursor(query.after))
+        end_ms = INT64_MAX if query.to_ms is None else query.to_ms
+        self._core.response_budget.require_room()
+        finder = MessageFinder(self._core)
+        added = added_properties(self._core.state, topic)
+        messages: list[MessageView] = []
+        after = None
+        if query.key is None:
+            found = finder.by_time(topic, begin, end_ms)
+        else:
+            found = finder.by_key(topic, query.key, begin, end_ms)
+        async with contextlib.aclosing(found):
+            async for stored in found:
+                if messages and (len(messages) == query.limit or finder.is_spent):
+                    after = "-".join(map(str, stored.place))
+                    break
+                messages.append(_message_view(topic, stored, None if added is None else added(stored.row)))
+        return json_response(MessageListView(messages=messages, next=after))
+
+    async def show(self, request: web.Request) -> web.Response:
+        found: list[FoundMessageView] = []
+        size = 0
+        async for place, message in self._find(request):
+            if message is None:
+                continue
+            size += len(message.body)
+            if found and size > PULL_BYTES_MAX:
+                break
+            found.append(_found_view(request.match_info["message_id"], place, message))
+        if not found:
+            raise _not_found(request)
+        return json_response(FoundMessagesView(messages=found))
+
+    async def trace(self, request: web.Request) -> web.Response:
+        traces = [await self._trace(place) async for place, _ in self._find(request)]
+        if not traces:
+            raise _not_found(request)
+        return json_response(TracesView(message_id=request.match_info["message_id"], traces=traces))
+
+    async def _find(self, request: web.Request) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
+        """At most MESSAGES_OF_ID_MAX."""
+        message_id = request.match_info["message_id"]
+        if not MESSAGE_ID_REGEX.fullmatch(message_id):
+            raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        query = parse_query(MessageIdQuery, request.query)
+        topic = None if query.topic is None else check_topic(query.topic)
+        self._core.response_budget.require_room()
+        left = MESSAGES_OF_ID_MAX
+        found = MessageFinder(self._core).by_id(topic, message_id)
+        async with contextlib.aclosing(found):
+            async for each in found:
+                yield each
+                left -= 1
+                if not left:
+                    return
+
+    async def _trace(self, place: MessagePlace) -> TraceView:
+        events = self._core.state.message_trace(place)
+        views = [self._event_view(event) for event in events]  # now: their entries may be removed while this waits
+        if place.block is not None and events and events[0].event in ("produced", "scheduled"):
+            client_id = await self._sender(place.block.position, place.batch_id)
+            if client_id is not None:
+                views[0] = msgspec.structs.replace(views[0], client_id=client_id)
+        return TraceView(
+            topic=place.topic,
+            queue=place.queue,
+            offset=or_unset(place.offset),
+            batch_id=place.batch_id,
+            state=place.state,
+            events=views,
+        )
+
+    async def _sender(self, position: int, batch_id: str) -> str | None:
+        """Who sent a batch, by the log record that holds it; None if it did not say."""
+        try:
+            payload = await self._core.reads.payload(position)
+        except LogTruncated:  # removed just now
+            return None
+        for command in decode_entry(payload).commands:
+            if isinstance(command, Produce) and any(batch.batch_id == batch_id for batch in command.batches):
+                return command.client_id or None
+        return None
+
+    def _event_view(self, event: TraceEvent) -> TraceEventView:
+        fields = msgspec.structs.asdict(event).items()
+        given = {name: value for name, value in fields if value is not None and value is not False}
+        return TraceEventView(**given, term=self._core.reads.term_at(event.raft_index))
+
+
+def _message_view(topic: str, stored: Stored, added: Mapping[str, str] | None) -> MessageView:
+    row, queue, found = stored
+    return message_view(
+        found.message,
+        found.message_id,
+        topic,
+        queue,
+        row.stored_at_ms,
+        found.offset,
+        row.redelivery,
+        transaction_id=row.transaction_id,
+        added_properties=added,
+    )
+
+
+def _found_view(message_id: str, place: MessagePlace, message: BlockMessage) -> FoundMessageView:
+    view = message_view(
+        message,
+        message_id,
+        place.topic,
+        place.queue,
+        place.at_ms,
+        place.offset,
+        transaction_id=place.transaction_id,
+    )
+    return FoundMessageView(
+        **msgspec.structs.asdict(view),
+        state=place.state,
+        batch_id=place.batch_id,
+        raft_index=place.raft_index,
+        deliver_at_ms=or_unset(place.deliver_at_ms),
+    )
+
+
+def _not_found(request: web.Request) -> Problem:
+    message_id = request.match_info["message_id"]
+    detail = f"no message has the id {message_id}, or none any more: it is forgotten with the message's retention"
+    return Problem("message_not_found", detail, {"message_id": message_id})
+
+
+def _parse_cursor(cursor: str) -> KeyedMessage:
+    parts = _CURSOR.fullmatch(cursor)
+    if parts is None or int(parts[2]) >= QUEUES_MAX:
+        raise Problem("invalid_request", f"after: {cursor[:40]!r} is not the `next` of a listing")
+    return KeyedMessage(*map(int, parts.groups()))

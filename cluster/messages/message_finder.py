@@ -1,0 +1,127 @@
+"""Finding messages: by id in one topic or in all, and by key or time in one topic.
+
+The index says where a message may be; the block says whether it is. Whoever searches looks at one message after the
+other and lets the loop do everything else that waits in between.
+"""
+
+import heapq
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, NamedTuple
+
+from cluster.budgets.pace import Pace
+from cluster.core.core import Core
+from cluster.messages.block_reader import BlockReader, FoundMessage, delivered
+from cluster.messages.blocks import BlockMessage
+from cluster.messages.pull_pages import SCAN_BYTES_MAX
+from store.commands.results import Row
+from store.messages.message_index import KeyedMessage
+from store.state.message_search import MessagePlace
+
+ID_PLACES_MAX: Final = 64
+"""Places of one id in a topic that are looked at."""
+KEYED_PER_READ: Final = 256
+
+
+class Stored(NamedTuple):
+    """A visible message, and the row that holds it."""
+
+    row: Row
+    queue: int
+    found: FoundMessage
+
+    @property
+    def place(self) -> KeyedMessage:
+        return KeyedMessage(self.row.stored_at_ms, self.queue, self.found.offset)
+
+
+class MessageFinder:
+    """For one request."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reader = BlockReader(core)
+        self._pace = Pace()
+        self._scanned_bytes = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether as much was read, or unpacked, for the request as may be."""
+        return self._scanned_bytes > SCAN_BYTES_MAX or self._reader.is_spent
+
+    async def by_id(
+        self, topic: str | None, message_id: str
+    ) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
+        """All messages with this id; one of which nothing is left but its trace comes without the message."""
+        state = self._core.state
+        for name in [each.topic for each in state.topics()] if topic is None else [topic]:
+            if topic is None and state.topic(name) is None:  # deleted since
+                continue
+            for place in state.message_places(name, message_id, ID_PLACES_MAX):
+                message = None
+                if place.block is not None:
+                    await self._reader.load([place.block])
+                    await self._reader.unpack(place.block, self._pace)
+                    message = self._reader.messages(place.block)[place.ordinal]
+                if message is None or (message.message_id or f"{place.batch_id}-{place.ordinal}") == message_id:
+                    yield place, message
+            await self._rest()
+
+    async def by_key(self, topic: str, key: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
+        """The messages with this key from `begin` on, in time order."""
+        state = self._core.state
+        while keyed := state.keyed_messages(topic, key, begin=begin, end_ms=end_ms, limit=KEYED_PER_READ):
+            for _, queue, offset in keyed:
+                row = state.row_of(topic, queue, offset)
+                if row is not None:
+                    found = await self._message(row, offset)
+                    if key in found.message.keys:
+                        yield Stored(row, queue, found)
+                await self._rest()
+            begin = _behind(keyed[-1])
+
+    async def by_time(self, topic: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
+        """The messages of all queues from `begin` on, in time order."""
+        state = self._core.state
+        waiting: list[tuple[int, int, int]] = []
+        for queue_range in state.queue_ranges(topic):
+            queue = queue_range.queue
+            offset, stored_at_ms = state.offset_at(topic, queue, begin.stored_at_ms)
+            if stored_at_ms is not None:
+                waiting.append((stored_at_ms, queue, offset))
+            await self._rest()
+        heapq.heapify(waiting)
+        while waiting and waiting[0][0] < end_ms:
+            _, queue, offset = heapq.heappop(waiting)
+            row = state.row_of(topic, queue, offset)
+            if row is None:
+                continue
+            following = state.row_of(topic, queue, row.next_offset)
+            if following is not None:
+                heapq.heappush(waiting, (following.stored_at_ms, queue, following.base_offset))
+            if KeyedMessage(row.stored_at_ms, queue, row.next_offset) <= begin:
+                continue
+            for found in delivered(row, await self._messages(row)):
+                stored = Stored(row, queue, found)
+                if stored.place >= begin:
+                    yield stored
+                await self._rest()
+
+    async def _message(self, row: Row, offset: int) -> FoundMessage:
+        ordinal = row.ordinals()[offset - row.base_offset]
+        message = (await self._messages(row))[ordinal]
+        return FoundMessage(offset, message.message_id or f"{row.batch_id}-{ordinal}", message)
+
+    async def _messages(self, row: Row) -> Sequence[BlockMessage]:
+        await self._reader.load([row])
+        if self._reader.reads_anew(row):
+            self._scanned_bytes += row.block_bytes
+            await self._reader.unpack(row, self._pace)
+        return self._reader.messages(row)
+
+    async def _rest(self) -> None:
+        if self._pace.is_tired:
+            await self._pace.rest()
+
+
+def _behind(place: KeyedMessage) -> KeyedMessage:
+    return place._replace(offset=place.offset + 1)

@@ -1,0 +1,218 @@
+"""Pull: rows of a queue, their blocks from the log, and a long poll that waits for more.
+
+Whole batches go to the SDK as they were stored (msgpack), JSON consumers get messages; both with tags or a filter.
+"""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from cluster.budgets.pace import Pace
+from cluster.core.core import Core
+from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
+from cluster.http.app import json_response, msgpack_response, wants_msgpack
+from cluster.http.requests import OffsetQuery, PullQuery, check_queue, check_topic, parse_query
+from cluster.http.responses import BlockPullView, OffsetView, PullView
+from cluster.http.routes import JSON, MSGPACK, Route, json_of
+from cluster.messages.block_reader import BlockReader
+from cluster.messages.half_topics import added_properties
+from cluster.messages.pull_pages import SCAN_BYTES_MAX, BlockPage, MessagePage, Page, WholeBlockPage
+from cluster.problems import Problem
+
+ROWS_PER_READ: Final = 256
+DISK_BYTES_HEADER: Final = "KeelMQ-Disk-Bytes"
+"""What was read of the disk for a pull; an answer that came from memory alone does not have it."""
+MOVED_WAIT_S: Final = 1.0
+"""A pull that has moved on past messages without finding one waits no longer than this: its client has to know of it
+to commit it, and one answer per second is no burden."""
+
+QUEUE_ERRORS: Final = ("invalid_topic", "topic_not_found", "queue_not_found")
+
+
+def selection_of(query: PullQuery) -> Selects | None:
+    """Which messages the query asks for; None when it is all of them."""
+    if query.filter is not None:
+        if query.tags is not None:
+            raise Problem("invalid_request", "tags or filter, not both; a filter may ask for TAGS IN ('A', 'B')")
+        return by_expression(query.filter)
+    tags = None if query.tags is None else parse_tags(query.tags)
+    return None if tags is None else by_tags(tags)
+
+
+def parse_tags(text: str) -> frozenset[str] | None:
+    """`A || B` as a set; None stands for every message."""
+    try:
+        return tag_set(text)
+    except ValueError as error:
+        raise Problem("invalid_request", f"tags: {error}") from None
+
+
+class PullApi:
+    """GET .../queues/{queue}/messages and .../offsets"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/queues/{queue}/messages",
+                self.pull,
+                "Read messages from an offset on; waits up to wait_ms for the first",
+                {200: {JSON: PullView, MSGPACK: BlockPullView}},
+                query=PullQuery,
+                errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/queues/{queue}/offsets",
+                self.offset,
+                "The offset of a point in time: earliest, latest, or the first message stored at or after a time",
+                {200: json_of(OffsetView)},
+                query=OffsetQuery,
+                errors=QUEUE_ERRORS,
+            ),
+        ]
+
+    async def pull(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        queue = check_queue(request.match_info["queue"])
+        query = parse_query(PullQuery, request.query)
+        selects = selection_of(query)
+        query = self._from_start(topic, queue, query)
+        min_offset = self._core.state.min_offset(topic, queue)
+        if not wants_msgpack(request):
+            messages = MessagePage(topic, queue, query, selects, added_properties(self._core.state, topic))
+            max_offset = await self._fill(request, messages, topic, queue, query)
+            view = PullView(
+                messages=messages.messages,
+                next_offset=messages.next_offset,
+                max_offset=max_offset,
+                min_offset=min_offset,
+            )
+            return _with_disk_bytes(json_response(view), messages)
+        if selects is None:
+            return await self._pull_blocks(request, topic, queue, query)
+        blocks = BlockPage(query, selects)
+        max_offset = await self._fill(request, blocks, topic, queue, query)
+        pulled = BlockPullView(
+            batches=blocks.batches, next_offset=blocks.next_offset, max_offset=max_offset, min_offset=min_offset
+        )
+        return _with_disk_bytes(msgpack_response(pulled), blocks)
+
+    async def offset(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        queue = check_queue(request.match_info["queue"])
+        query = parse_query(OffsetQuery, request.query)
+        state = self._core.state
+        if query.at == "earliest":
+            return json_response(OffsetView(offset=state.min_offset(topic, queue)))
+        if query.at == "latest":
+            return json_response(OffsetView(offset=state.max_offset(topic, queue)))
+        offset, stored_at_ms = state.offset_at(topic, queue, query.at)
+        return json_response(OffsetView(offset=offset, timestamp_ms=UNSET if stored_at_ms is None else stored_at_ms))
+
+    async def _pull_blocks(self, request: web.Request, topic: str, queue: int, query: PullQuery) -> web.Response:
+        await self._wait_beyond(topic, queue, query.offset, query.wait_ms / 1000)
+        self._core.response_budget.require_room()
+        page = WholeBlockPage(query)
+        async with self._turn(request, query):
+            await self._scan(page, topic, queue, query, 0)
+        self._count(page.found, page.size_bytes)
+        max_offset = self._core.state.max_offset(topic, queue)
+        pulled = BlockPullView(
+            batches=page.batches,
+            next_offset=page.next_offset,
+            max_offset=max_offset,
+            min_offset=self._core.state.min_offset(topic, queue),
+        )
+        return _with_disk_bytes(msgpack_response(pulled), page)
+
+    def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
+        """What was before the start of the queue is gone: who asks for it goes on at the start, and is told at once
+        where that is (`min_offset`)."""
+        start = self._core.state.min_offset(topic, queue)
+        return msgspec.structs.replace(query, offset=start, wait_ms=0) if query.offset < start else query
+
+    async def _fill(self, request: web.Request, page: Page, topic: str, queue: int, query: PullQuery) -> int:
+        """Look for what the page wants, and wait for more while there is nothing; the end of the queue then."""
+        deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
+        scanned_bytes, moved = 0, False
+        while True:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            await self._wait_beyond(topic, queue, page.next_offset, left_s)
+            self._core.response_budget.require_room()
+            async with self._turn(request, query):
+                scanned_bytes, at_end = await self._scan(page, topic, queue, query, scanned_bytes)
+            if page.next_offset > query.offset and not moved:
+                moved = True
+                deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
+            if page.found or not at_end or self._core.waiters.closed or left_s <= 0:
+                break
+        self._count(page.found, page.size_bytes)
+        return self._core.state.max_offset(topic, queue)
+
+    def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
+        """While a page is put together: it takes memory before it counts as unread."""
+        core = self._core
+        return core.turn(core.queue_page_turns, core.connections.address_of(request), query.max_bytes)
+
+    async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
+        """How much was read until now, and whether the queue was read to its end."""
+        reader = BlockReader(self._core)
+        try:
+            return await self._scan_rows(page, topic, queue, query, scanned_bytes, reader)
+        finally:
+            page.disk_bytes += reader.read_bytes
+
+    async def _scan_rows(
+        self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int, reader: BlockReader
+    ) -> tuple[int, bool]:
+        pace = Pace()
+        while rows := self._core.state.rows(topic, queue, page.next_offset, ROWS_PER_READ, query.max_bytes):
+            rests = pace.rests
+            for at, row in enumerate(rows):
+                if not page.wants(row, reader):
+                    return scanned_bytes, False
+                try:
+                    await reader.load(rows, at)
+                except Problem:
+                    if page.next_offset == query.offset:
+                        raise
+                    return scanned_bytes, False  # what was found is answered; the next request hears of it
+                pace.exclude(reader.take_waited_s())
+                scanned_bytes += row.unpacked_bytes
+                is_taken = await page.take(row, reader, pace)
+                if not is_taken or scanned_bytes >= SCAN_BYTES_MAX or pace.is_over or reader.is_spent:
+                    return scanned_bytes, False
+                if pace.is_tired:
+                    await pace.rest()
+                if pace.rests > rests:
+                    break  # the rows may be old by now
+        return scanned_bytes, True
+
+    async def _wait_beyond(self, topic: str, queue: int, offset: int, timeout_s: float) -> None:
+        """Until the queue has a message at `offset`, or the time is over."""
+        end = self._core.state.max_offset(topic, queue)
+        if offset > end:
+            detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"
+            raise Problem("offset_out_of_range", detail, {"topic": topic, "queue": queue, "max_offset": end})
+        if offset == end and timeout_s > 0:
+            await self._core.waiters.wait_queue(topic, queue, timeout_s)
+
+    def _count(self, messages: int, size: int) -> None:
+        if messages:
+            self._core.metrics.pulled_messages.inc(messages)
+            self._core.metrics.pulled_bytes.inc(size)
+
+
+def _with_disk_bytes(response: web.Response, page: Page) -> web.Response:
+    if page.disk_bytes:
+        response.headers[DISK_BYTES_HEADER] = str(page.disk_bytes)
+    return response

@@ -1,0 +1,215 @@
+"""What one pull answers, filled row by row: messages for JSON, whole batches for the SDK.
+
+What is not selected is left out: messages for JSON; for msgpack batches without any message that is, and of the other
+batches it is said which messages to skip.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from crc32c import crc32c
+from msgspec import UNSET
+
+from cluster.budgets.pace import Pace
+from cluster.filters.selection import Expression, Selects
+from cluster.http.requests import PullQuery
+from cluster.http.responses import MessageView, PulledBatch, origin_view
+from cluster.messages.block_reader import BlockReader, FoundMessage, delivered, message_view
+from cluster.messages.blocks import BlockMessage, encode_block
+from cluster.messages.half_topics import AddedProperties
+from store.commands.results import Row
+
+SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A pull that looks into blocks answers after reading this much, selected or not."""
+
+
+async def selected(selects: Selects, message: BlockMessage, pace: Pace) -> bool:
+    """Whether the message is; step by step where that takes long."""
+    if isinstance(selects, Expression) and selects.is_costly(message):
+        return await pace.through(selects.steps(message)) is True
+    return selects(message)
+
+
+class Page(Protocol):
+    """What one answer will hold. `next_offset` is where to go on, whatever was found; `disk_bytes` were read for it."""
+
+    next_offset: int
+    found: int
+    size_bytes: int
+    disk_bytes: int
+
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        """Whether there is room for the row; its block is not in memory yet."""
+        ...
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        """Look through a row, whose block `reader` has in memory; False when the page was full before its end."""
+        ...
+
+
+class MessagePage:
+    """Messages for JSON: those that are wanted, one by one."""
+
+    def __init__(
+        self,
+        topic: str,
+        queue: int,
+        query: PullQuery,
+        selects: Selects | None,
+        added_properties: AddedProperties | None = None,
+    ) -> None:
+        self._added_properties = added_properties
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.disk_bytes = 0
+        self.messages: list[MessageView] = []
+        self._topic = topic
+        self._queue = queue
+        self._query = query
+        self._selects = selects
+
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        return True
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        added = None if self._added_properties is None else self._added_properties(row)
+        await reader.unpack(row, pace)
+        for found in delivered(row, reader.messages(row)):
+            if found.offset < self.next_offset:
+                continue
+            if self._selects is None or await selected(self._selects, found.message, pace):
+                size = self.size_bytes + len(found.message.body)
+                if self.messages and size > self._query.max_bytes:
+                    return False
+                self._add(found, row, added)
+                if self.found == self._query.max_messages:
+                    return False
+            self.next_offset = found.offset + 1
+            if pace.is_tired:
+                await pace.rest()
+        self.next_offset = max(self.next_offset, row.next_offset)
+        return True
+
+    def _add(self, found: FoundMessage, row: Row, added_properties: Mapping[str, str] | None) -> None:
+        self.messages.append(
+            message_view(
+                found.message,
+                found.message_id,
+                self._topic,
+                self._queue,
+                row.stored_at_ms,
+                found.offset,
+                row.redelivery,
+                transaction_id=row.transaction_id,
+                added_properties=added_properties,
+            )
+        )
+        self.found += 1
+        self.size_bytes += len(found.message.body)
+        self.next_offset = found.offset + 1
+
+
+class BlockPage:
+    """Batches for the SDK: those with a message that is wanted, and which of their messages are not."""
+
+    def __init__(self, query: PullQuery, selects: Selects) -> None:
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.disk_bytes = 0
+        self.batches: list[PulledBatch] = []
+        self._query = query
+        self._selects = selects
+
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        too_much = self.size_bytes + row.unpacked_bytes > self._query.max_bytes
+        return not self.batches or not (too_much or self.found >= self._query.max_messages)
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        await reader.unpack(row, pace)
+        messages = reader.messages(row)
+        filtered: list[int] = []
+        wanted = 0
+        for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
+            if not await selected(self._selects, messages[ordinal], pace):
+                filtered.append(ordinal)
+            elif offset >= self.next_offset:
+                wanted += 1
+            if pace.is_tired:
+                await pace.rest()
+        if wanted:
+            self.batches.append(pulled_batch(row, reader, tuple(filtered)))
+            self.found += wanted
+            self.size_bytes += max(row.unpacked_bytes, len(self.batches[-1].block))
+        self.next_offset = row.next_offset
+        return True
+
+
+class WholeBlockPage:
+    """Batches for the SDK, all of them."""
+
+    def __init__(self, query: PullQuery) -> None:
+        self.next_offset = query.offset
+        self.found = 0
+        self.size_bytes = 0
+        self.disk_bytes = 0
+        self.batches: list[PulledBatch] = []
+        self._query = query
+        self._row_bytes = 0  # what the rows take in the memory of whoever reads them
+        self._unpacked_bytes = 0  # of blocks of which single messages are cut out
+
+    def wants(self, row: Row, reader: BlockReader) -> bool:
+        if not self.batches:
+            return True
+        # The block of a single message is unpacked for it, and how long that is nobody knows before.
+        unpacked_bytes = row.block_bytes if row.redelivery is not None and reader.reads_anew(row) else 0
+        if self._unpacked_bytes + unpacked_bytes > SCAN_BYTES_MAX:
+            return False
+        is_full = self.size_bytes >= self._query.max_bytes or self.found >= self._query.max_messages
+        return not is_full and self._row_bytes + row.unpacked_bytes <= self._query.max_bytes
+
+    async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
+        if row.redelivery is not None and reader.reads_anew(row):
+            self._unpacked_bytes += row.block_bytes
+            await reader.unpack(row, pace)
+        self.batches.append(pulled_batch(row, reader))
+        self.found += self.batches[-1].count
+        self.size_bytes += len(self.batches[-1].block)
+        self._row_bytes += row.unpacked_bytes
+        self.next_offset = row.next_offset
+        return True
+
+
+def pulled_batch(row: Row, reader: BlockReader, filtered: tuple[int, ...] = ()) -> PulledBatch:
+    """A row, whose block is in memory, as the SDK takes it; one of a single message goes out alone, however large the
+    batch was that it came in. The checksum of the whole block was verified before the message is cut out of it.
+    """
+    if row.redelivery is not None:
+        block = encode_block([reader.messages(row)[row.redelivery.only]], row.batch_id)
+        return PulledBatch(
+            base_offset=row.base_offset,
+            count=1,
+            batch_id=row.batch_id,
+            stored_at_ms=row.stored_at_ms,
+            crc32c=crc32c(block),
+            block=block,
+            transaction_id=row.transaction_id,
+            skip=(),
+            only=row.redelivery.only,
+            attempt=row.redelivery.attempt,
+            origin=origin_view(row.redelivery),
+        )
+    return PulledBatch(
+        base_offset=row.base_offset,
+        count=row.count,
+        batch_id=row.batch_id,
+        stored_at_ms=row.stored_at_ms,
+        crc32c=row.crc32c,
+        block=reader.block(row),
+        transaction_id=row.transaction_id,
+        skip=row.skip,
+        filtered=filtered or UNSET,
+        encoding=UNSET if row.encoding == "none" else row.encoding,
+        uncompressed_bytes=UNSET if row.uncompressed_bytes is None else row.uncompressed_bytes,
+    )

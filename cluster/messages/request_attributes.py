@@ -1,0 +1,44 @@
+"""Keys and properties of a request's messages: bounded over all of them, since each costs something by itself.
+
+Keys are carried by batch headers as hashes, by which the index finds the messages.
+"""
+
+from collections.abc import Sequence
+
+from cluster.budgets.pace import Pace
+from cluster.limits import REQUEST_KEYS_MAX, REQUEST_PROPERTIES_MAX
+from cluster.messages.blocks import BlockMessage
+from cluster.problems import Problem
+from store.messages.message_index import key_hash
+
+
+class RequestAttributes:
+    """Counts over all batches of one request, which is looked at with one `pace`."""
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.keys = 0
+        self.properties = 0
+
+    @property
+    def too_many(self) -> bool:
+        return self.keys > REQUEST_KEYS_MAX or self.properties > REQUEST_PROPERTIES_MAX
+
+    def count(self, messages: Sequence[BlockMessage]) -> None:
+        """Problem `batch_too_large` or `too_many_properties` with the first messages that are beyond the limits of a
+        request: each key is a write of its own on every replica, and whoever reads the messages pays for each property.
+        """
+        self.keys += sum([len(message.keys) for message in messages if message.keys])
+        self.properties += sum([len(message.properties) for message in messages if message.properties])
+        if self.keys > REQUEST_KEYS_MAX:
+            raise Problem("batch_too_large", f"keys: the messages of a request have at most {REQUEST_KEYS_MAX}")
+        if self.properties > REQUEST_PROPERTIES_MAX:
+            detail = f"properties: the messages of a request have at most {REQUEST_PROPERTIES_MAX}"
+            raise Problem("too_many_properties", f"{detail}; send them in parts")
+
+    @staticmethod
+    def hashes_of(messages: Sequence[BlockMessage]) -> tuple[bytes, ...] | None:
+        """The keys of messages that were counted, by ordinal; None when no message has a key."""
+        if not any(message.keys for message in messages):
+            return None
+        return tuple(b"".join(map(key_hash, dict.fromkeys(message.keys))) for message in messages)

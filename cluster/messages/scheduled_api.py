@@ -1,0 +1,69 @@
+"""Messages that wait for their time: list them, take one back."""
+
+from aiohttp import web
+from msgspec import UNSET
+
+from cluster.core.core import Core
+from cluster.http.app import json_response
+from cluster.http.requests import ScheduledQuery, check_topic, parse_query
+from cluster.http.responses import ScheduledMessageView, ScheduledView
+from cluster.http.routes import WRITE_ERRORS, Route, json_of
+from cluster.limits import MESSAGE_ID_REGEX
+from cluster.problems import Problem
+from store.commands.command import CancelScheduled
+from store.commands.results import ScheduledMessage
+
+
+class ScheduledApi:
+    """/v1/topics/{topic}/scheduled"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        scheduled = "/v1/topics/{topic}/scheduled"
+        return [
+            Route(
+                "GET",
+                scheduled,
+                self.list_all,
+                "Messages that wait for their time, the next one first",
+                {200: json_of(ScheduledView)},
+                query=ScheduledQuery,
+                errors=("invalid_topic", "topic_not_found"),
+            ),
+            Route(
+                "DELETE",
+                f"{scheduled}/{{message_id}}",
+                self.cancel,
+                "Take a message back that waits for its time",
+                {204: {}},
+                errors=("invalid_topic", "topic_not_found", "not_scheduled", *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        topic = check_topic(request.match_info["topic"])
+        query = parse_query(ScheduledQuery, request.query)
+        page = self._core.state.scheduled(topic, limit=query.limit, after=query.after)
+        return json_response(ScheduledView(messages=[_view(message) for message in page.messages], next=page.next))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        topic = check_topic(request.match_info["topic"])
+        message_id = request.match_info["message_id"]
+        if not MESSAGE_ID_REGEX.fullmatch(message_id):
+            raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+        await self._core.propose(CancelScheduled(topic, message_id))
+        return web.Response(status=204)
+
+
+def _view(message: ScheduledMessage) -> ScheduledMessageView:
+    return ScheduledMessageView(
+        message_id=message.message_id,
+        queue=message.queue,
+        deliver_at_ms=message.deliver_at_ms,
+        scheduled_at_ms=message.scheduled_at_ms,
+        transaction_id=UNSET if message.transaction_id is None else message.transaction_id,
+    )

@@ -1,0 +1,141 @@
+"""Topics: create, change, describe, delete."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from cluster.core.core import Core
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import TopicSettings, TopicsQuery, check_topic, parse_query
+from cluster.http.responses import QueueOffsetsView, TopicsView, TopicView
+from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import LIST_ROWS_MAX
+from store.commands.command import DeleteTopic, PutTopic
+from store.commands.results import TopicInfo, TopicPut
+from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
+
+_decoder: Final = msgspec.json.Decoder(TopicSettings)
+
+
+class TopicApi:
+    """/v1/topics"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        topic = "/v1/topics/{topic}"
+        return [
+            Route(
+                "PUT",
+                topic,
+                self.put,
+                "Create a topic, or change the given settings of an existing one; queues may only grow",
+                {201: json_of(TopicView), 200: json_of(TopicView)},
+                body={JSON: TopicSettings},
+                body_optional=True,
+                errors=(
+                    "invalid_topic",
+                    "system_topic",
+                    "topic_exists_with_more_queues",
+                    "too_many_topics",
+                    *WRITE_ERRORS,
+                ),
+                redirects=True,
+            ),
+            Route(
+                "GET",
+                "/v1/topics",
+                self.list_all,
+                "The topics by name, page by page",
+                {200: json_of(TopicsView)},
+                query=TopicsQuery,
+            ),
+            Route(
+                "GET",
+                topic,
+                self.show,
+                "One topic with the offsets of its queues",
+                {200: json_of(TopicView)},
+                errors=("invalid_topic", "topic_not_found"),
+            ),
+            Route(
+                "DELETE",
+                topic,
+                self.delete,
+                "Delete a topic with its messages",
+                {204: {}},
+                errors=("invalid_topic", "topic_not_found", "system_topic", *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def put(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        name = check_topic(request.match_info["topic"])
+        settings = await read_json(request, self._core, _decoder, optional=True)
+        self._refuse_system(name)
+        applied = await self._core.propose(PutTopic(name, settings.queues, settings.retention_ms, settings.type))
+        put: TopicPut = applied.result
+        return json_response(self._view(put.topic), 201 if put.created else 200)
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        query = parse_query(TopicsQuery, request.query)
+        found = self._core.state.topics_after(query.after, query.limit + 1, system=query.system)
+        topics: list[TopicView] = []
+        rows = 0
+        for topic in found[: query.limit]:
+            topics.append(self._view(topic))
+            rows += topic.queues
+            if rows >= LIST_ROWS_MAX:
+                break
+        return json_response(TopicsView(topics=topics, next=topics[-1].topic if len(topics) < len(found) else None))
+
+    async def show(self, request: web.Request) -> web.Response:
+        name = check_topic(request.match_info["topic"])
+        topic = self._core.state.topic(name)
+        if topic is None:
+            raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist", {"topic": name})
+        return json_response(self._view(topic, with_times=True))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        name = check_topic(request.match_info["topic"])
+        self._refuse_system(name)
+        await self._core.propose(DeleteTopic(name))
+        return web.Response(status=204)
+
+    def _refuse_system(self, name: str) -> None:
+        topic = self._core.state.topic(name)
+        if topic is not None and topic.system:
+            raise Refused(SYSTEM_TOPIC, f"{name} is a system topic: it cannot be changed", {"topic": name})
+
+    def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
+        """The times cost a look at the first and the last row of each queue that has messages."""
+        ranges = self._core.state.queue_ranges(topic.topic)
+        return TopicView(
+            topic=topic.topic,
+            queues=topic.queues,
+            type=topic.type,
+            retention_ms=topic.retention_ms,
+            system=topic.system,
+            created_at_ms=topic.created_at_ms,
+            queue_offsets=tuple(
+                QueueOffsetsView(
+                    queue=each.queue,
+                    min_offset=each.min_offset,
+                    max_offset=each.max_offset,
+                    first_stored_at_ms=self._stored_at_ms(topic, each.queue, each.min_offset) if with_times else UNSET,
+                    last_stored_at_ms=self._stored_at_ms(topic, each.queue, each.max_offset - 1)
+                    if with_times
+                    else UNSET,
+                )
+                for each in ranges
+            ),
+        )
+
+    def _stored_at_ms(self, topic: TopicInfo, queue: int, offset: int) -> int | UnsetType:
+        row = self._core.state.row_of(topic.topic, queue, offset) if offset >= 0 else None
+        return UNSET if row is None else row.stored_at_ms

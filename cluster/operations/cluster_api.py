@@ -1,0 +1,222 @@
+"""The node itself: state of the cluster, probes and metrics."""
+
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from aiohttp import web
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cluster import VERSION
+from cluster.core.core import Core
+from cluster.health.alarms import Alarms, AlarmView, Condition
+from cluster.health.index_rebuild import IndexRebuild, IndexRebuildView
+from cluster.health.log_front import LogFront
+from cluster.health.readiness import Readiness
+from cluster.http.app import json_response
+from cluster.http.requests import ReadyQuery, parse_query
+from cluster.http.responses import HealthView, LogHolderView, Response, Role
+from cluster.http.routes import TEXT, Route, json_of
+from cluster.metrics import CONTENT_TYPE, gauge
+from cluster.operations.edge_metrics import edge_metrics
+from cluster.operations.feature_api import build_view
+from cluster.operations.replica_api import ReplicaView, replica_view
+from cluster.operations.snapshot_metrics import snapshot_metrics
+from cluster.operations.state_gauges import state_gauges
+from cluster.problems import Problem
+from cluster.process.config import Address
+
+
+class NodeView(Response, kw_only=True, frozen=True):
+    """A node of the cluster; a `learner` is replicated to and does not vote. `connected`: it has said something within
+    two election timeouts. The fields of its disk are by its own word, and null while that is not known.
+    """
+
+    node_id: int
+    url: str
+    connected: bool
+    match_index: int
+    snapshot_percent: int | None
+    peer_address: str
+    membership: Literal["voter", "learner"]
+    disk_free_bytes: int | None
+    disk_is_low: bool | None
+    sync_ms: int | None
+    version: str | None
+    """What runs there; null while it is not connected, as are the feature levels that it knows."""
+    feature_level_min: int | None
+    feature_level_max: int | None
+
+
+class ClusterView(Response, kw_only=True, frozen=True):
+    """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
+    `known_committed_index`: the last entry that a leader called committed, also where this node does not have it yet.
+    `removed`: others say that this node is not in the cluster any more. `log_holders` are what this node's log is kept
+    for, the one that holds most first. `waits_for`: whom an election needs and has not heard, and by which rule, while
+    that is so. `index_rebuild` is there while the index is being made from the log.
+    """
+
+    cluster_id: str
+    node_id: int
+    role: Role
+    term: int
+    leader_id: int | None
+    leader_url: str | None
+    commit_index: int
+    applied_index: int
+    durable_index: int
+    known_committed_index: int
+    state_hash: str
+    hash_index: int
+    configuration_index: int
+    removed: bool
+    waits_for: str | None
+    index_rebuild: IndexRebuildView | None
+    replica: ReplicaView
+    nodes: list[NodeView]
+    log_holders: tuple[LogHolderView, ...]
+    alarms: list[AlarmView]
+    version: str
+    feature_level: int
+    """In force."""
+
+
+class ClusterApi:
+    """/v1/cluster, /healthz, /readyz, /metrics"""
+
+    def __init__(
+        self, core: Core, alarms: Alarms, log_front: LogFront, readiness: Readiness, index_rebuild: IndexRebuild
+    ) -> None:
+        self._core = core
+        self._alarms = alarms
+        self._log_front = log_front
+        self._readiness = readiness
+        self._index_rebuild = index_rebuild
+        core.metrics.add_gauges(self._gauges)
+        alarms.add(self._conditions)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/v1/cluster", self.cluster, "The cluster as this node sees it", {200: json_of(ClusterView)}),
+            Route("GET", "/healthz", self.healthz, "Whether the process serves", {200: json_of(HealthView)}),
+            Route(
+                "GET",
+                "/readyz",
+                self.readyz,
+                "Whether this node should be sent requests; with `for=writes`, whether it would take a write now",
+                {200: json_of(HealthView)},
+                query=ReadyQuery,
+                errors=("not_ready",),
+            ),
+            Route("GET", "/metrics", self.metrics, "Metrics for Prometheus", {200: {TEXT: None}}),
+        ]
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        core, raft = self._core, self._core.raft
+        peers, disks = raft.peers, raft.disks.known()
+        nodes = []
+        addresses = raft.membership.addresses
+        for member in raft.configuration.members:
+            node_id = member.node_id
+            at = addresses[node_id]
+            mine, disk = node_id == raft.node_id, disks.get(node_id)
+            build = build_view(core, node_id)
+            nodes.append(
+                NodeView(
+                    node_id=node_id,
+                    url=core.url_of(node_id) or "",
+                    peer_address=str(Address(at.host, at.port)),
+                    membership="voter" if member.voter else "learner",
+                    connected=mine or peers[node_id].connected,
+                    match_index=raft.durable_index if mine else peers[node_id].match_index,
+                    snapshot_percent=raft.receiving_percent if mine else peers[node_id].snapshot_percent,
+                    disk_free_bytes=None if disk is None else disk.free_bytes,
+                    disk_is_low=None if disk is None else disk.is_low,
+                    sync_ms=None if disk is None else disk.sync_ms,
+                    version=build.version,
+                    feature_level_min=build.feature_level_min,
+                    feature_level_max=build.feature_level_max,
+                )
+            )
+        return json_response(
+            ClusterView(
+                cluster_id=core.config.cluster_id,
+                node_id=raft.node_id,
+                role=cast(Role, raft.role),
+                term=raft.term,
+                leader_id=raft.leader_id,
+                leader_url=core.leader_url(),
+                commit_index=raft.commit_index,
+                applied_index=raft.applied_index,
+                durable_index=raft.durable_index,
+                known_committed_index=raft.known_committed_index,
+                state_hash=core.state.state_hash,
+                hash_index=core.state.applied_index,
+                configuration_index=raft.configuration_index,
+                removed=raft.removed_by is not None,
+                waits_for=raft.leadership.waits_for(),
+                index_rebuild=self._index_rebuild.view,
+                replica=replica_view(core),
+                nodes=nodes,
+                log_holders=self._log_front.holders,
+                alarms=self._alarms.active,
+                version=VERSION,
+                feature_level=raft.feature_levels.in_force,
+            )
+        )
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return json_response(HealthView(status="ok"))
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        query = parse_query(ReadyQuery, request.query)
+        readiness = self._readiness
+        reason = readiness.reason_for_writes() if query.purpose == "writes" else readiness.reason()
+        if reason is not None:
+            raise Problem("not_ready", reason)
+        return json_response(HealthView(status="ok"))
+
+    def _conditions(self) -> Iterator[Condition]:
+        """For the alarms of the node."""
+        raft = self._core.raft
+        if raft.lacks_vote and not raft.replicas.differs:
+            yield Condition(
+                "disk_is_new",
+                "critical",
+                "this node's disk is new to the cluster, or was put back to an earlier state: it neither votes nor "
+                "counts until a leader has filled it. If no leader is known, start the other nodes",
+            )
+        if raft.waits_for is not None:
+            term, index = raft.waits_for
+            yield Condition(
+                "committed_entry_missing",
+                "critical",
+                f"entry {index} of term {term} is committed, and no node that answers has it: there is no leader until "
+                "one returns that does. Start the nodes that are down, with their own disks. If those are lost for "
+                "good, docs/reliability.md says how to go on without the entries",
+            )
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=await self._core.metrics.scrape(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _gauges(self) -> Iterator[Metric | None]:
+        core, raft = self._core, self._core.raft
+        yield gauge("keelmq_raft_term", "Current term", raft.term)
+        yield gauge("keelmq_raft_is_leader", "1 while this node leads", raft.role == "leader")
+        yield gauge("keelmq_raft_has_leader", "1 while a leader is known", raft.leader_id is not None)
+        yield gauge("keelmq_raft_commit_index", "Highest index known committed", raft.commit_index)
+        yield gauge("keelmq_raft_applied_index", "Highest index applied", raft.applied_index)
+        yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
+        yield gauge("keelmq_in_flight_bytes", "Bytes of writes waiting for their commit", raft.in_flight_bytes)
+        yield gauge("keelmq_waiting_pulls", "Long polls that wait for messages", len(core.waiters))
+        yield gauge(
+            "keelmq_disk_free_bytes", "Free space where the log is, up to a second ago", raft.disks.report().free_bytes
+        )
+        yield gauge("keelmq_disk_is_low", "1 while there is no room on this node's disk", core.disk_is_low)
+        connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is heard", labels=["node_id"])
+        for node_id, peer in raft.peers.items():
+            connected.add_metric([str(node_id)], peer.connected)
+        yield connected
+        yield from snapshot_metrics(raft)
+        yield from edge_metrics(core)
+        yield from state_gauges(core)

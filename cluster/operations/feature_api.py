@@ -1,0 +1,137 @@
+"""The feature level of the cluster: who knows which, and raising it (docs/upgrading.md)."""
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cluster.core.core import Core
+from cluster.health.alarms import Alarms, Condition
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import Request
+from cluster.http.responses import Response
+from cluster.http.routes import JSON, Route, json_of
+from cluster.metrics import gauge
+from raft.errors import MembershipRefused
+from raft.membership import Configuration
+from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX
+
+
+class FeatureLevelRequest(Request, kw_only=True, frozen=True):
+    """Without a level: the highest that every node knows."""
+
+    level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] | None = None
+
+
+class BuildView(Response, kw_only=True, frozen=True):
+    """What runs on a node, and which feature levels it knows; nulls while this node is not connected to it."""
+
+    node_id: int
+    version: str | None
+    feature_level_min: int | None
+    feature_level_max: int | None
+
+
+class FeatureLevelView(Response, kw_only=True, frozen=True):
+    """`feature_level` is the one in force; `raised` says whether this call did it."""
+
+    feature_level: int
+    raised: bool
+    nodes: list[BuildView]
+
+
+_decoder: Final = msgspec.json.Decoder(FeatureLevelRequest)
+
+
+class FeatureApi:
+    """/v1/cluster/feature-level"""
+
+    def __init__(self, core: Core, alarms: Alarms) -> None:
+        self._core = core
+        core.metrics.add_gauges(self._gauges)
+        alarms.add(self._conditions)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "POST",
+                "/v1/cluster/feature-level",
+                self.raise_level,
+                "Raise the feature level once every node knows it; it never goes down",
+                {200: json_of(FeatureLevelView)},
+                body={JSON: FeatureLevelRequest},
+                body_optional=True,
+                errors=(
+                    "no_leader",
+                    "unknown_outcome",
+                    "disk_full",
+                    "change_in_progress",
+                    "feature_level_not_known",
+                    "feature_level_in_force",
+                ),
+                redirects=True,
+            )
+        ]
+
+    async def raise_level(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        level = (await read_json(request, core, _decoder)).level if request.can_read_body else None
+        levels = core.raft.feature_levels
+        following = levels.raised(core.raft.configuration, level)
+        if following == core.raft.configuration:
+            if core.raft.configuration_index > core.raft.commit_index:
+                raise MembershipRefused("change_in_progress", "the last change of the cluster is not committed yet")
+            return self._answer(raised=False)
+        before = levels.in_force
+
+        def change(configuration: Configuration) -> Configuration:
+            return levels.raised(configuration, level)
+
+        await core.change_members(change)
+        return self._answer(raised=levels.in_force > before)
+
+    def _answer(self, *, raised: bool) -> web.Response:
+        raft = self._core.raft
+        nodes = [build_view(self._core, member.node_id) for member in raft.configuration.members]
+        return json_response(FeatureLevelView(feature_level=raft.feature_levels.in_force, raised=raised, nodes=nodes))
+
+    def _conditions(self) -> Iterator[Condition]:
+        """For the alarms of the leader: nobody else would remind those who upgraded."""
+        raft = self._core.raft
+        if not raft.is_leader:
+            return
+        known, in_force = raft.feature_levels.highest_known(), raft.feature_levels.in_force
+        if known is not None and known > in_force:
+            yield Condition(
+                "feature_level_behind",
+                "warning",
+                f"every node knows feature level {known}, {in_force} is in force: what came with KeelMQ "
+                f"{FEATURES.version_of(known)} is off. Once the version shall stay, 'keelmq cluster upgrade' raises "
+                "the level; there is no way back to the version before from then on",
+            )
+
+    def _gauges(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "keelmq_build_info",
+            "1; the labels say what runs",
+            labels=["version", "feature_level_min", "feature_level_max"],
+        )
+        info.add_metric([FEATURES.version, str(FEATURES.minimum), str(FEATURES.maximum)], 1)
+        yield info
+        yield gauge("keelmq_feature_level", "Feature level in force", self._core.raft.feature_levels.in_force)
+
+
+def build_view(core: Core, node_id: int) -> BuildView:
+    """What runs on a node, as far as this one knows."""
+    build = core.raft.feature_levels.build_of(node_id)
+    return BuildView(
+        node_id=node_id,
+        version=build.version if build is not None else None,
+        feature_level_min=build.level_min if build is not None else None,
+        feature_level_max=build.level_max if build is not None else None,
+    )

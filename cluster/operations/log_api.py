@@ -1,0 +1,108 @@
+"""The committed log for readers such as Spark: its records as they are on disk, and what they did to messages."""
+
+from typing import Final
+
+from aiohttp import web
+
+from cluster.core.core import Core
+from cluster.http.requests import LogEventsQuery, LogQuery, parse_query
+from cluster.http.routes import OCTET_STREAM, Route
+from cluster.operations.log_events import EventsPage
+from cluster.problems import Problem
+from store.log.errors import LogTruncated
+
+NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
+NEXT_EVENT_HEADER: Final = "KeelMQ-Next-Event"
+FIRST_INDEX_HEADER: Final = "KeelMQ-First-Index"
+COMMIT_INDEX_HEADER: Final = "KeelMQ-Commit-Index"
+
+
+class LogApi:
+    """/v1/log, /v1/log/events: of any node, as far as it has applied the log."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/v1/log",
+                self.log,
+                "Committed log records as they are on disk; waits up to wait_ms for the first",
+                {200: {OCTET_STREAM: None}},
+                query=LogQuery,
+                errors=("log_range_removed", "overloaded"),
+            ),
+            Route(
+                "GET",
+                "/v1/log/events",
+                self.events,
+                "What committed entries did, in frames, with message blocks as they are stored if wanted; waits up to "
+                "wait_ms for the first entry",
+                {200: {OCTET_STREAM: None}},
+                query=LogEventsQuery,
+                errors=("log_range_removed", "overloaded"),
+            ),
+        ]
+
+    async def log(self, request: web.Request) -> web.Response:
+        query = parse_query(LogQuery, request.query)
+        core = self._core
+        await self._wait(query.from_index, query.wait_ms)
+        core.response_budget.require_room()
+        committed = core.raft.applied_index
+        records, next_index = b"", query.from_index
+        if query.from_index < core.log.first_index:
+            raise self._removed(query.from_index)
+        if query.from_index <= committed:
+            try:
+                async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+                    records, next_index = await core.reads.records(query.from_index, committed, query.max_bytes)
+            except LogTruncated:  # while it was read
+                raise self._removed(query.from_index) from None
+        headers = {
+            "Content-Type": OCTET_STREAM,
+            NEXT_INDEX_HEADER: str(next_index),
+            COMMIT_INDEX_HEADER: str(committed),
+        }
+        return web.Response(body=records, headers=headers)
+
+    async def events(self, request: web.Request) -> web.Response:
+        query = parse_query(LogEventsQuery, request.query)
+        core = self._core
+        await self._wait(query.from_index, query.wait_ms)
+        core.response_budget.require_room()
+        first_index = max(core.log.first_index, core.state.first_outcome)
+        if query.from_index < first_index:
+            raise Problem("log_range_removed", self._why_removed(query.from_index), {"first_index": first_index})
+        last_index = core.state.applied_index
+        if query.to_index is not None:
+            last_index = min(last_index, query.to_index - 1)
+        page = EventsPage(core, query.from_index, query.from_event, query.max_bytes, blocks=query.blocks)
+        async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
+            await page.fill(last_index)
+        headers = {
+            "Content-Type": OCTET_STREAM,
+            NEXT_INDEX_HEADER: str(page.next_index),
+            NEXT_EVENT_HEADER: str(page.next_event),
+            FIRST_INDEX_HEADER: str(first_index),
+        }
+        return web.Response(body=b"".join(page.frames), headers=headers)
+
+    def _removed(self, from_index: int) -> Problem:
+        extra = {"first_index": self._core.log.first_index}
+        return Problem("log_range_removed", self._why_removed(from_index), extra)
+
+    def _why_removed(self, from_index: int) -> str:
+        core = self._core
+        if from_index < core.log.first_index:
+            return f"this node's log begins at index {core.log.first_index}: what was before is removed"
+        first_outcome = core.state.first_outcome
+        return f"what entries did is kept from index {first_outcome} on: what is before, nothing points at any more"
+
+    async def _wait(self, from_index: int, wait_ms: int) -> None:
+        """Until the entry is applied, or the time is over."""
+        core = self._core
+        if from_index > core.raft.applied_index and wait_ms:
+            await core.waiters.entries.wait(from_index, wait_ms / 1000)

@@ -1,0 +1,222 @@
+"""What committed entries did, as `GET /v1/log/events` shows it: events, with message blocks as they are stored.
+
+The state machine keeps what was decided (store/messages/outcomes.py); ids, producers and blocks are in the records of
+the log that brought them, which may be older than the entry that is read: a commit makes messages visible that were
+prepared before. The frames are described in docs/http-api.md.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from cluster.budgets.pace import Pace
+from cluster.core.core import Core
+from cluster.messages.blocks import BlockMessage, encode_block, read_block
+from cluster.problems import Problem
+from store.commands.command import BatchHeader, Prepare, Produce, batches_of, decode_entry
+from store.log.errors import LogTruncated
+from store.messages.outcomes import Event, EventType, MessagesOf, Outcome
+
+OUTCOMES_PER_READ: Final = 64
+ORIGINS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Payloads of records with message blocks that one request keeps at a time; the last one it needs always."""
+
+_BLOCK_REMOVED: Final = "the messages that this entry is about came in an older one, which is removed"
+_FRAME: Final = struct.Struct("<II")
+
+
+class EventMessages(msgspec.Struct, array_like=True, frozen=True):
+    """The messages of an event: those of a batch without `skip`, or the one with the ordinal `only`, whose block holds
+    it alone then. Ids are given where they are explicit; `block_bytes` is the length of the batch's stored block."""
+
+    batch_id: str
+    count: int
+    message_ids: tuple[str | None, ...] | None
+    skip: tuple[int, ...]
+    only: int | None
+    block_bytes: int
+    uncompressed_bytes: int | None
+    block: bytes | None
+
+
+class EventView(msgspec.Struct, array_like=True, frozen=True):
+    type: EventType
+    transaction_id: str | None
+    topic: str | None
+    queue: int | None
+    offset: int | None
+    offset_end: int | None
+    group: str | None
+    client_id: str | None
+    attempt: int | None
+    message_id: str | None
+    messages: EventMessages | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Origin(NamedTuple):
+    """Where a message block came in: its batch, and the command and the payload that have it."""
+
+    command: Produce | Prepare
+    header: BatchHeader
+    payload: bytes
+    block_offset: int
+
+    @property
+    def block(self) -> bytes:
+        return self.payload[self.block_offset : self.block_offset + self.header.length]
+
+
+class _Origins:
+    """Finds message blocks by their place; records are read and decoded once as long as they are near each other."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._records: dict[int, dict[int, _Origin]] = {}
+        self._payload_bytes: dict[int, int] = {}
+        self._unpacked_at: tuple[int, int] | None = None
+        self._unpacked: Sequence[BlockMessage] = []
+
+    async def find(self, messages: MessagesOf) -> _Origin:
+        blocks = self._records.get(messages.position)
+        if blocks is None:
+            blocks = await self._read(messages.position)
+        return blocks[messages.block_offset]
+
+    def alone(self, messages: MessagesOf, origin: _Origin, only: int) -> bytes:
+        """A block of one message, cut out of the origin's."""
+        at = (messages.position, messages.block_offset)
+        if at != self._unpacked_at:
+            self._unpacked = read_block(origin.block, origin.header.uncompressed_bytes)
+            self._unpacked_at = at
+        return encode_block([self._unpacked[only]], origin.header.batch_id)
+
+    async def _read(self, position: int) -> dict[int, _Origin]:
+        payload = await self._core.reads.payload(position)
+        decoded = decode_entry(payload)
+        blocks: dict[int, _Origin] = {}
+        for command, offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+            if isinstance(command, Produce | Prepare):
+                for header, offset in zip(batches_of(command), offsets, strict=True):
+                    blocks[offset] = _Origin(command, header, payload, offset)
+        while self._records and sum(self._payload_bytes.values()) + len(payload) > ORIGINS_BYTES_MAX:
+            oldest = next(iter(self._records))
+            del self._records[oldest], self._payload_bytes[oldest]
+        self._records[position] = blocks
+        self._payload_bytes[position] = len(payload)
+        return blocks
+
+
+class EventsPage:
+    """Fills one response, frame by frame. `next_index` and `next_event` are where to go on, whatever was found."""
+
+    def __init__(self, core: Core, first_index: int, first_event: int, max_bytes: int, *, blocks: bool) -> None:
+        self.next_index = first_index
+        self.next_event = first_event
+        self.frames: list[bytes] = []
+        self._core = core
+        self._origins = _Origins(core)
+        self._max_bytes = max_bytes
+        self._blocks = blocks
+        self._size_bytes = 0
+
+    async def fill(self, last_index: int) -> None:
+        """Take what the entries up to `last_index` did, until the response is full or was worked on for long."""
+        pace = Pace()
+        while self.next_index <= last_index:
+            if self.frames and self.next_index < self._core.state.first_outcome:
+                return  # removed while this waited; whoever goes on there is told so
+            found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ)
+            for raft_index, outcome in found:
+                if raft_index != self.next_index:
+                    self.next_index, self.next_event = raft_index, 0
+                if not await self._take(outcome, pace):
+                    return
+                self.next_index, self.next_event = raft_index + 1, 0
+            if len(found) < OUTCOMES_PER_READ:
+                self.next_index, self.next_event = max(self.next_index, last_index + 1), 0
+
+    async def _take(self, outcome: Outcome, pace: Pace) -> bool:
+        """One entry's events from `next_event` on; False when the response ends within or before it."""
+        taken: list[msgspec.Raw] = []
+        first_row = sum(event.rows for event in outcome.events[: self.next_event])
+        complete = True
+        for event in outcome.events[self.next_event :]:
+            is_first = not taken and not self.frames
+            try:
+                encoded = _encode(await self._view(event))
+            except LogTruncated:
+                if is_first:
+                    raise Problem("log_range_removed", _BLOCK_REMOVED, {"first_index": self.next_index + 1}) from None
+                complete = False
+                break
+            if not is_first and (self._size_bytes + len(encoded) > self._max_bytes or pace.is_over):
+                complete = False
+                break
+            taken.append(msgspec.Raw(encoded))
+            self._size_bytes += len(encoded)
+            if pace.is_tired:
+                await pace.rest()
+        if taken:
+            body = _encode((self.next_index, outcome.term, outcome.clock_ms, first_row, taken))
+            self.frames.append(_FRAME.pack(len(body), crc32c(body)))
+            self.frames.append(body)
+            self._size_bytes += _FRAME.size
+        self.next_event += len(taken)
+        return complete
+
+    async def _view(self, event: Event) -> EventView:
+        of = event.messages
+        if of is None:
+            return _view(event, None, None)
+        origin = await self._origins.find(of)
+        header = origin.header
+        block = None
+        if self._blocks:
+            block = origin.block if of.only is None else self._origins.alone(of, origin, of.only)
+        messages = EventMessages(
+            header.batch_id,
+            of.count,
+            header.message_ids if of.only is None else _id_of(header, of.only),
+            of.skip,
+            of.only,
+            header.length,
+            header.uncompressed_bytes if of.only is None else None,
+            block,
+        )
+        return _view(event, origin, messages)
+
+
+def _id_of(header: BatchHeader, only: int) -> tuple[str | None, ...] | None:
+    return None if header.message_ids is None else (header.message_ids[only],)
+
+
+def _view(event: Event, origin: _Origin | None, messages: EventMessages | None) -> EventView:
+    transaction_id, topic, group, client_id = event.transaction_id, event.topic, event.group, event.client
+    if origin is not None:
+        command = origin.command
+        if topic is None:
+            topic = origin.header.topic
+        if isinstance(command, Prepare):
+            transaction_id = command.transaction_id
+        if group is None:
+            group = command.producer_group if isinstance(command, Prepare) else None
+            client_id = command.client_id or None
+    return EventView(
+        event.type,
+        transaction_id,
+        topic,
+        event.queue,
+        event.offset,
+        event.offset_end,
+        group,
+        client_id,
+        event.attempt,
+        event.message_id,
+        messages,
+    )

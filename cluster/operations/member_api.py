@@ -1,0 +1,292 @@
+"""Adding, moving and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from cluster.core.core import Core
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import parse_query
+from cluster.http.responses import Response
+from cluster.http.routes import JSON, Route, json_of
+from cluster.operations.member_requests import AddressQuery, AddressRequest, MemberRequest, RemoveQuery
+from cluster.problems import Problem
+from cluster.process.config import Address, ConfigError, is_unspecified, parse_address, parse_url
+from raft.config import PeerAddress
+from raft.errors import MembershipRefused, NotLeader, ProtocolError
+from raft.membership import Configuration, Member
+
+CHANGE_ERRORS: Final = ("no_leader", "unknown_outcome", "disk_full", "change_in_progress")
+NODE_ID_DIGITS_MAX: Final = 10
+
+_decoder: Final = msgspec.json.Decoder(MemberRequest)
+_address_decoder: Final = msgspec.json.Decoder(AddressRequest)
+
+
+class MemberView(Response, kw_only=True, frozen=True):
+    node_id: int
+    peer_address: str
+    http_address: str
+    membership: Literal["voter", "learner"]
+
+
+class MembersView(Response, kw_only=True, frozen=True):
+    """The nodes after a change; `configuration_index` is that of the log record that brought it."""
+
+    configuration_index: int
+    members: list[MemberView]
+    warnings: list[str]
+
+
+class MemberApi:
+    """/v1/cluster/members"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        path = "/v1/cluster/members"
+        view = {200: json_of(MembersView)}
+        return [
+            Route(
+                "POST",
+                path,
+                self.add,
+                "Add a node as a learner: it gets the log, and neither votes nor counts",
+                view,
+                body={JSON: MemberRequest},
+                errors=("node_exists", "too_many_nodes", "no_peer_address", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "POST",
+                path + "/{node_id}/promote",
+                self.promote,
+                "Make a learner that has caught up a voter",
+                view,
+                errors=("node_not_found", "not_caught_up", "quorum_at_risk", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "DELETE",
+                path + "/{node_id}",
+                self.remove,
+                "Remove a node, running or not; a leader hands over first and redirects",
+                view,
+                query=RemoveQuery,
+                errors=("node_not_found", "last_voter", "quorum_at_risk", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+            Route(
+                "PUT",
+                path + "/{node_id}/address",
+                self.set_address,
+                "Say where a node is now; it answers there already, unless forced",
+                view,
+                body={JSON: AddressRequest},
+                query=AddressQuery,
+                errors=("node_not_found", "node_exists", "address_unreachable", *CHANGE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    async def add(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        body = await read_json(request, self._core, _decoder)
+        learner = _learner(body)
+        self._require_reachable()
+        known = self._core.raft.configuration.find(body.node_id)
+        if known is not None and msgspec.structs.replace(known, voter=False) == learner:
+            self._require_committed()
+            return self._answer()  # the request has come twice
+        await self._core.change_members(lambda configuration: configuration.with_learner(learner))
+        return self._answer()
+
+    async def promote(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        node_id = _node_id(request)
+        known = self._core.raft.configuration.find(node_id)
+        if known is not None and known.voter:
+            self._require_committed()
+            return self._answer()
+
+        def change(configuration: Configuration) -> Configuration:
+            following = configuration.with_voter(node_id)
+            if not self._core.raft.is_caught_up(node_id):
+                raise MembershipRefused("not_caught_up", self._what_is_missing(node_id))
+            self._require_quorum(following)
+            return following
+
+        await self._core.change_members(change)
+        return self._answer()
+
+    async def remove(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        node_id = _node_id(request)
+        force = parse_query(RemoveQuery, request.query).force
+
+        def change(configuration: Configuration) -> Configuration:
+            if configuration.find(node_id) is None:
+                self._require_committed()
+            following = configuration.without(node_id)
+            if not force:
+                self._require_quorum(following)
+            return following
+
+        if node_id == core.raft.node_id:
+            change(core.raft.configuration)
+            if not await core.raft.hand_over():
+                raise Problem("no_leader", "no other voter could take the leadership over in time; try again")
+            if core.raft.leader_id in (None, node_id):
+                raise Problem("no_leader", "leadership was handed over, the next leader is not known yet; try again")
+            raise NotLeader(core.raft.leader_id)
+        await core.change_members(change)
+        return self._answer()
+
+    async def set_address(self, request: web.Request) -> web.Response:
+        core = self._core
+        core.require_leader()
+        node_id = _node_id(request)
+        force = parse_query(AddressQuery, request.query).force
+        body = await read_json(request, core, _address_decoder)
+        if body.peer_address is None and body.http_address is None:
+            raise Problem("invalid_request", "give peer_address, http_address or both")
+        address = None if body.peer_address is None else _peer_address(body.peer_address)
+        url = None if body.http_address is None else _http_address(body.http_address)
+
+        def change(configuration: Configuration) -> Configuration:
+            return configuration.with_address(node_id, address, url)
+
+        if change(core.raft.configuration) == core.raft.configuration:
+            self._require_committed()
+            return self._answer()  # nothing is left to be done, or the request has come twice
+        if address is not None and not force:
+            await self._require_answer(node_id, address)
+        await core.change_members(change)
+        return self._answer()
+
+    async def _require_answer(self, node_id: int, address: PeerAddress) -> None:
+        try:
+            await self._core.raft.check_answers(node_id, address)
+        except (OSError, TimeoutError, ProtocolError, UnicodeError) as error:
+            raise Problem(
+                "address_unreachable",
+                f"node {node_id} does not answer at {Address(address.host, address.port)}: "
+                f"{str(error) or type(error).__name__}. Start it there first, or use --force if it is going to be "
+                "there",
+            ) from None
+
+    def _what_is_missing(self, node_id: int) -> str:
+        peers = self._core.raft.peers
+        if not peers[node_id].connected:
+            return f"node {node_id} does not answer at the address that it was added with; is it running?"
+        if peers[node_id].snapshot_percent is not None:
+            return f"node {node_id} is being sent a snapshot; try again"
+        silent = [peer for peer, status in peers.items() if not status.connected]
+        if not silent:
+            return f"node {node_id} is not up to date yet; try again"
+        return (
+            f"node {node_id} is not up to date yet, and its disk counts only when it has heard from every node; "
+            f"{silent} cannot be reached: start them, or remove them first if they are gone for good"
+        )
+
+    def _require_reachable(self) -> None:
+        """The others and clients are told of this node what it was started with."""
+        raft = self._core.raft
+        own = raft.configuration.find(raft.node_id)
+        if not raft.config.serves_peers:
+            reason = "this node has no address for peers; start it with --peer or --peer-listen"
+        elif own is not None and is_unspecified(own.host):
+            reason = (
+                f"no other node could reach this one at {Address(own.host, own.port)}; start it with --peer-listen at "
+                "an address that they can reach, or with a --peer that says how they reach it"
+            )
+        elif own is not None and _has_unspecified_host(own.url):
+            reason = f"no client could be sent to this node at {own.url}; start it with --http-url that says where"
+        else:
+            return
+        raise Problem("no_peer_address", reason)
+
+    def _require_quorum(self, following: Configuration) -> None:
+        """A change is in force at once, and without a majority that answers it could never be undone."""
+        answering = self._core.raft.answering_voters() & following.voters
+        if not following.has_majority(answering):
+            raise MembershipRefused(
+                "quorum_at_risk",
+                f"of the voters that there would be, {sorted(following.voters)}, only {sorted(answering)} answer: the "
+                "cluster would stop",
+            )
+
+    def _require_committed(self) -> None:
+        """Before anything is said to be done already."""
+        raft = self._core.raft
+        if raft.configuration_index > raft.commit_index:
+            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+
+    def _answer(self) -> web.Response:
+        raft = self._core.raft
+        configuration = raft.configuration
+        warnings = []
+        if len(configuration.voters) % 2 == 0:
+            voters = len(configuration.voters)
+            warnings.append(f"{voters} voters bear the loss of no more nodes than {voters - 1}")
+        return json_response(
+            MembersView(
+                configuration_index=raft.configuration_index,
+                members=[
+                    MemberView(
+                        node_id=member.node_id,
+                        peer_address=str(Address(member.host, member.port)),
+                        http_address=self._core.url_of(member.node_id) or member.url,
+                        membership="voter" if member.voter else "learner",
+                    )
+                    for member in configuration.members
+                ],
+                warnings=warnings,
+            )
+        )
+
+
+def _learner(body: MemberRequest) -> Member:
+    address, url = _peer_address(body.peer_address), _http_address(body.http_address)
+    return Member(body.node_id, address.host, address.port, url, voter=False)
+
+
+def _peer_address(given: str) -> PeerAddress:
+    with _invalid_requests():
+        address = parse_address(given, "peer_address")
+    if is_unspecified(address.host):
+        raise Problem("invalid_request", f"peer_address: {given!r} is no address at which others can reach a node")
+    return PeerAddress(address.host, address.port)
+
+
+def _http_address(given: str) -> str:
+    with _invalid_requests():
+        url = parse_url(given, "http_address")
+    if _has_unspecified_host(url):
+        raise Problem("invalid_request", f"http_address: {url!r} is no address at which others can reach a node")
+    return url
+
+
+@contextlib.contextmanager
+def _invalid_requests() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise Problem("invalid_request", str(error)) from None
+
+
+def _has_unspecified_host(url: str) -> bool:
+    return is_unspecified(urlsplit(url).hostname or "")
+
+
+def _node_id(request: web.Request) -> int:
+    text = request.match_info["node_id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= NODE_ID_DIGITS_MAX):
+        raise Problem("invalid_request", f"{text!r} is not a node id")
+    return int(text)

@@ -1,0 +1,64 @@
+"""Settings of the whole cluster: replicated, changed while it runs."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from cluster.core.core import Core
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import SettingsRequest
+from cluster.http.responses import Response, as_view
+from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from store.commands.command import PutSettings
+from store.commands.results import SettingsPut
+
+_decoder: Final = msgspec.json.Decoder(SettingsRequest)
+
+
+class SettingsView(Response, kw_only=True, frozen=True):
+    """What operators can switch for the whole cluster."""
+
+    reject_transactions: bool
+
+
+class SettingsApi:
+    """/v1/cluster/settings"""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def routes(self) -> list[Route]:
+        path = "/v1/cluster/settings"
+        return [
+            Route(
+                "GET",
+                path,
+                self.show,
+                "The settings of the cluster",
+                {200: json_of(SettingsView)},
+                errors=("no_leader",),
+                redirects=True,
+            ),
+            Route(
+                "PUT",
+                path,
+                self.put,
+                "Change the given settings of the cluster",
+                {200: json_of(SettingsView)},
+                body={JSON: SettingsRequest},
+                errors=WRITE_ERRORS,
+                redirects=True,
+            ),
+        ]
+
+    async def show(self, request: web.Request) -> web.Response:
+        self._core.require_leader()  # a replica that lags would show what was switched back
+        return json_response(as_view(SettingsView, self._core.state.settings))
+
+    async def put(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        body = await read_json(request, self._core, _decoder)
+        applied = await self._core.propose(PutSettings(body.reject_transactions))
+        put: SettingsPut = applied.result
+        return json_response(as_view(SettingsView, put.settings))

@@ -1,0 +1,449 @@
+"""The configuration of one node: a frozen struct, three sources, one place that validates.
+
+    TOML file  <  environment (KEELMQ_<OPTION>)  <  command line (--option)
+
+Every option is a field of `NodeConfig`; its description is what `keelmqd --help` and docs/configuration.md print. Units
+are the last word of a name: `*_ms`, `*_bytes`.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_BYTES_MAX
+from cluster.process.addresses import Address as Address
+from cluster.process.addresses import ConfigError as ConfigError
+from cluster.process.addresses import Peer as Peer
+from cluster.process.addresses import is_unspecified as is_unspecified
+from cluster.process.addresses import parse_address as parse_address
+from cluster.process.addresses import parse_peer as parse_peer
+from cluster.process.addresses import parse_url as parse_url
+from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
+from raft.peer_secret import HOW_TO_MAKE
+from store.log.segment import SEGMENT_BYTES_MAX
+
+ENVIRONMENT_PREFIX: Final = "KEELMQ_"
+CLIENT_VARIABLES: Final = frozenset({"KEELMQ_SERVERS"})
+"""Read by the SDK and the `keelmq` command, so not a misspelt option of this node."""
+
+DEFAULT_HTTP_PORT: Final = 7081
+DEFAULT_PEER_PORT: Final = 7091
+HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
+"""It takes more than that many; PySyncObj asserts the same."""
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+Positive = Annotated[int, Meta(ge=1)]
+Percent = Annotated[int, Meta(ge=1, le=100)]
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a node is told at its start. Build it with `load`, which validates."""
+
+    cluster_id: Annotated[
+        Identifier, Meta(description="Name of the cluster; nodes of another cluster are refused.")
+    ] = "keelmq"
+    node_id: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=NODE_ID_MAX,
+            description=f"Number of this node, 1 to {NODE_ID_MAX}, unique in the cluster, never reused.",
+        ),
+    ] = 1
+    data_dir: Annotated[
+        str, Meta(min_length=1, description="Directory of the commit log, the hard state and the index.")
+    ] = "keelmq-data"
+    peers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="All nodes of the cluster, this one included, each as ID=HOST:PORT=URL (Raft address, then the "
+            "URL clients use). Without peers the node is a cluster of one, for development."
+        ),
+    ] = ()
+    join: Annotated[
+        str | None,
+        Meta(
+            description="URL of any node of a running cluster that this node, which is new, shall become part of; "
+            "instead of peers. It waits until `keelmq cluster add-node` adds it."
+        ),
+    ] = None
+    override_addresses: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=OVERRIDE_NUMBER_MAX,
+            description="0, or for a cluster that was moved while it was stopped, a number larger than the last "
+            "one: the addresses and URLs of peers count instead of those in the log, until they are written there. "
+            "Who is in the cluster stays as it is, and a node with an empty directory founds none.",
+        ),
+    ] = 0
+    http_listen: Annotated[
+        str | None,
+        Meta(
+            description="HOST:PORT the HTTP API listens on. Default: host and port of this node's URL in peers, "
+            f"or 127.0.0.1:{DEFAULT_HTTP_PORT}."
+        ),
+    ] = None
+    http_url: Annotated[
+        str | None,
+        Meta(
+            description="URL clients reach this node at, used in redirects. Default: the one in peers, "
+            "or http:// and http_listen."
+        ),
+    ] = None
+    peer_listen: Annotated[
+        str | None,
+        Meta(
+            description="HOST:PORT the Raft transport listens on. Default: this node's address in peers, "
+            f"or 127.0.0.1:{DEFAULT_PEER_PORT}."
+        ),
+    ] = None
+    peer_secret_file: Annotated[
+        str | None,
+        Meta(
+            description="File with the secret that all nodes of the cluster share, for its owner only; one per line: "
+            "the first is proven and any accepted. Required unless peer_listen is loopback or there is tls_cert."
+        ),
+    ] = None
+    tls_cert: Annotated[str | None, Meta(description="PEM certificate of this node for peer connections.")] = None
+    tls_key: Annotated[str | None, Meta(description="PEM key of tls_cert.")] = None
+    tls_ca: Annotated[
+        str | None,
+        Meta(description="PEM authority that peers' certificates must be signed by; with it peers use mutual TLS."),
+    ] = None
+    election_timeout_ms: Annotated[
+        Positive,
+        Meta(
+            description="A follower that hears no leader for this long (up to twice, at random) stands; "
+            f"more than {HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats."
+        ),
+    ] = 1000
+    heartbeat_ms: Annotated[Positive, Meta(description="Interval of the leader's heartbeats.")] = 100
+    max_clock_skew_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=3_600_000,
+            description="A wall clock that is further than this from the time a majority of the nodes agrees on is "
+            "wrong: that node says so and lets others lead; 100 ms to an hour, the same on all nodes.",
+        ),
+    ] = 10_000
+    segment_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            le=SEGMENT_BYTES_MAX,
+            description="Size of a commit log segment file, preallocated; 64 KiB to 2 GiB.",
+        ),
+    ] = 128 << 20
+    retention_check_ms: Annotated[
+        Positive, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
+    ] = 10_000
+    retain_behind_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            description="Log that the leader keeps for a node that lags; 64 KiB at least. A node that lags further is "
+            "sent the state instead, as a snapshot.",
+        ),
+    ] = 1 << 30
+    log_held_alarm_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="An alarm is raised when anything but messages within their retention holds more of the log "
+            "than this, alone.",
+        ),
+    ] = 1 << 30
+    scrub_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How fast old segments are read in the background to see whether they are still sound; 0: "
+            "they are not.",
+        ),
+    ] = 4 << 20
+    scrub_interval_ms: Annotated[
+        Positive, Meta(description="Time between the end of one such pass over all old segments and the next one.")
+    ] = 3_600_000
+    cache_bytes: Annotated[
+        int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
+    ] = 32 << 20
+    cold_read_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="What all readers of entries that are no longer in memory get together while producers are at "
+            "work; twice what these write if that is more. 0: as much as the disk gives.",
+        ),
+    ] = 32 << 20
+    min_free_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="With less free disk space than this another node leads, and writes are refused while no "
+            "majority has more; reads go on. Leave room for a segment and 32 MiB, which a node keeps for itself.",
+        ),
+    ] = 256 << 20
+    max_request_bytes: Annotated[
+        int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
+    ] = 16 << 20
+    max_in_flight_bytes: Annotated[
+        int, Meta(ge=1 << 16, description="Bytes of writes waiting for their commit; beyond it writes get 429.")
+    ] = 64 << 20
+    max_topics: Annotated[
+        Positive, Meta(description="Topics that clients may create in all; a further one gets 409.")
+    ] = 20_000
+    max_groups: Annotated[Positive, Meta(description="Consumer groups that there may be; a further one gets 409.")] = (
+        20_000
+    )
+    max_group_members: Annotated[
+        Positive, Meta(description="Members that one group may have; who joins beyond gets 409.")
+    ] = 2_000
+    max_undecided_transactions: Annotated[
+        Positive,
+        Meta(description="Transactions that may be undecided at a time; beyond it a half transaction gets 429."),
+    ] = 1_000_000
+    max_timers: Annotated[
+        Positive, Meta(description="Batches that may wait for their time at a time; beyond it a delayed one gets 429.")
+    ] = 10_000_000
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="HTTP connections at a time, fewer if the limit of open files is lower. When they run out, "
+            "idle ones are closed for new ones.",
+        ),
+    ] = HTTP_CONNECTIONS_MAX
+    address_share_percent: Annotated[
+        Percent,
+        Meta(
+            description="One client address may hold this share of what other addresses leave of connections, of bytes "
+            "of requests and of unread responses. 100 where all clients come through one proxy."
+        ),
+    ] = ADDRESS_SHARE_PERCENT
+    address_time_percent: Annotated[
+        Percent, Meta(description="Share of time of an address's costly requests while others ask; 100: all.")
+    ] = 6
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further names under which clients reach this node: a Host header that is neither one of them, "
+            "nor an IP address, a loopback name, or the host of http_listen or the node's URL, is refused (421). * "
+            "allows all, also to web pages whose name is pointed at this node."
+        ),
+    ] = ()
+    request_timeout_ms: Annotated[
+        Positive,
+        Meta(
+            description="A client must send its request within this time (408) and take its response, and a write must "
+            "be committed within it (503 unknown_outcome)."
+        ),
+    ] = 10_000
+    check_immunity_ms: Annotated[
+        int, Meta(ge=0, description="A half transaction is not checked before this age; a transaction may override it.")
+    ] = 6_000
+    check_interval_ms: Annotated[
+        Positive, Meta(description="Time between two checks of one transaction, and for a check's answer.")
+    ] = 30_000
+    check_max: Annotated[
+        int, Meta(ge=1, le=1000, description="A transaction is discarded after this many delivered checks.")
+    ] = 15
+    checks_per_second: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="So many checks are handed out at most; many undecided transactions would slow producers else.",
+        ),
+    ] = 100
+    check_webhook_timeout_ms: Annotated[
+        Positive, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
+    ] = 5_000
+    loop_step_ms_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="For tests: the event loop measures its steps, is several times slower for it, and logs each "
+            "that takes more processor time than this. 0: it does not.",
+        ),
+    ] = 0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severity that is logged: debug, info, warning or error."),
+    ] = "info"
+    log_format: Annotated[Literal["plain", "json"], Meta(description="Form of the log lines: plain or json.")] = "plain"
+
+    def nodes(self) -> dict[int, Peer]:
+        """Every node of the cluster by id, this one included."""
+        found = {peer.node_id: peer for peer in map(parse_peer, self.peers)}
+        if not found:
+            listen = parse_address(self.http_listen or f"127.0.0.1:{DEFAULT_HTTP_PORT}", "http_listen")
+            peer_address = parse_address(self.peer_listen or f"127.0.0.1:{DEFAULT_PEER_PORT}", "peer_listen")
+            found[self.node_id] = Peer(self.node_id, peer_address, self.http_url or f"http://{listen}")
+        return found
+
+    def http_address(self) -> Address:
+        if self.http_listen is not None:
+            return parse_address(self.http_listen, "http_listen")
+        parts = urlsplit(self.nodes()[self.node_id].url)
+        return Address(parts.hostname or "127.0.0.1", parts.port or 80)
+
+    def peer_address(self) -> Address:
+        if self.peer_listen is not None:
+            return parse_address(self.peer_listen, "peer_listen")
+        return self.nodes()[self.node_id].address
+
+    def serves_peers(self) -> bool:
+        """False on a node that can never be more than a cluster of one."""
+        return bool(self.peers or self.peer_listen or self.join)
+
+    def advertised_url(self) -> str:
+        return self.http_url or self.nodes()[self.node_id].url
+
+
+class Option(NamedTuple):
+    """One field of NodeConfig, as help and documentation show it."""
+
+    name: str
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        # One --peer per node reads better than one long list.
+        name = self.name.removesuffix("s") if self.is_list else self.name
+        return "--" + name.replace("_", "-")
+
+    @property
+    def is_list(self) -> bool:
+        """Given once for each item on the command line, with commas in the environment."""
+        return isinstance(self.default, tuple)
+
+
+def options() -> list[Option]:
+    """Every option, in the order of the struct."""
+    hints = get_type_hints(NodeConfig, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(NodeConfig):
+        metas = [meta for meta in getattr(hints[field.name], "__metadata__", ()) if isinstance(meta, Meta)]
+        description = next(meta.description for meta in reversed(metas) if meta.description)
+        found.append(Option(field.name, hints[field.name], field.default, description))
+    return found
+
+
+def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:
+    """The configuration of the three sources, validated. ConfigError names the option and where it came from."""
+    values: dict[str, Any] = {}
+    known = {option.name: option for option in options()}
+    if file is not None:
+        for key, value in _read_file(file).items():
+            if key not in known:
+                raise ConfigError(f"{file}: unknown option {key!r}; keelmqd --help lists them")
+            values[key] = _convert(value, known[key], f"{file}: {key}", strict=True)
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
+            continue
+        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key not in known or variable != variable.upper():
+            raise ConfigError(f"environment: unknown option {variable!r}; keelmqd --help lists them")
+        raw = [part.strip() for part in text.split(",") if part.strip()] if known[key].is_list else text
+        values[key] = _convert(raw, known[key], variable, strict=False)
+    for key, flag in flags.items():
+        values[key] = _convert(flag, known[key], known[key].flag, strict=False)
+    return validate(NodeConfig(**values))
+
+
+def validate(config: NodeConfig) -> NodeConfig:
+    """Check what no single option can tell; returns the same configuration or raises ConfigError."""
+    peers = [parse_peer(text) for text in config.peers]
+    for what, seen in (
+        ("node id", [str(peer.node_id) for peer in peers]),
+        ("address", [str(peer.address) for peer in peers]),
+        ("URL", [peer.url for peer in peers]),
+    ):
+        twice = next((item for item in seen if seen.count(item) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"peers: {what} {twice} appears twice")
+    if peers and config.node_id not in {peer.node_id for peer in peers}:
+        raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
+    _check_origin(config)
+    if config.http_url is not None:
+        parse_url(config.http_url, "http_url")
+    config.http_address()
+    config.peer_address()
+    if config.election_timeout_ms <= HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * config.heartbeat_ms:
+        raise ConfigError(
+            f"election_timeout_ms: {config.election_timeout_ms} is not more than "
+            f"{HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats of {config.heartbeat_ms} ms"
+        )
+    if config.max_in_flight_bytes < config.max_request_bytes:
+        raise ConfigError("max_in_flight_bytes: less than max_request_bytes, so the largest request could never pass")
+    _validate_trust(config)
+    return config
+
+
+def _validate_trust(config: NodeConfig) -> None:
+    """What makes a peer believe another one."""
+    tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
+    missing = [name for name, path in tls.items() if path is None]
+    if missing and len(missing) < len(tls):
+        raise ConfigError(f"{missing[0]}: tls_cert, tls_key and tls_ca are given together or not at all")
+    for name, path in tls.items():
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{name}: {path} is not a file")
+    if _serves_others(config) and config.peer_secret_file is None and config.tls_cert is None:
+        raise ConfigError(
+            f"peer_secret_file: required, because others than this machine reach {config.peer_address()}; {HOW_TO_MAKE}"
+        )
+
+
+def _serves_others(config: NodeConfig) -> bool:
+    """Whether the Raft transport listens beyond this machine."""
+    host = config.peer_address().host
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return config.serves_peers() and not is_local
+
+
+def _check_origin(config: NodeConfig) -> None:
+    """Of the addresses: a node begins a new cluster, joins one that runs, or is of one that was moved."""
+    if config.override_addresses and not config.peers:
+        raise ConfigError("override_addresses: needs peers, which say where the nodes are now")
+    if config.join is None:
+        return
+    parse_url(config.join, "join")
+    if config.peers and not config.override_addresses:
+        raise ConfigError("join: given together with peers; a node begins a new cluster or joins a running one")
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+
+
+def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(value, option.type, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}. {option.description}") from None

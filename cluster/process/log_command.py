@@ -1,0 +1,54 @@
+"""`keelmqd log dump|verify`: the commit log of a stopped node, for an operator's eyes."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from cluster.process.exit_codes import ExitCode, StartupError
+from store.log.disk import PosixDisk
+from store.log.dump import dump_records, verify_log
+from store.log.errors import DiskError, LogCorruption
+from store.log.record import UnsupportedRecord
+
+LOG_ACTIONS: Final = ("dump", "verify")
+
+
+def log_command(action: str, data_dir: str, from_index: int) -> int:
+    """Print records, or what is wrong with them. LOG_CORRUPT when something is; StartupError when it cannot be read."""
+    directory = Path(data_dir) / "log"
+    if not directory.is_dir():
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{directory}: not there; --data-dir is a node's data directory")
+    try:
+        return _dump(str(directory), from_index) if action == "dump" else _verify(str(directory))
+    except BrokenPipeError:
+        # `keelmqd log dump | head` is no error; nothing more can be written, not even by the interpreter's own flush.
+        sys.stdout = None
+        return ExitCode.STOPPED
+    except (DiskError, LogCorruption, UnsupportedRecord) as error:
+        raise StartupError(ExitCode.LOG_CORRUPT, f"{directory}: {error}") from None
+
+
+def _dump(directory: str, from_index: int) -> int:
+    print(f"{'index':>12} {'term':>8} {'kind':<6} {'position':>16} {'bytes':>10} {'synced':>16} segment")
+    for line in dump_records(PosixDisk(), directory, from_index):
+        print(
+            f"{line.raft_index:>12} {line.term:>8} {line.kind:<6} {line.position:>16} {line.payload_length:>10} "
+            f"{line.synced_position:>16} {line.segment}"
+        )
+    return ExitCode.STOPPED
+
+
+def _verify(directory: str) -> int:
+    report = verify_log(PosixDisk(), directory)
+    for finding in report.findings:
+        index = "" if finding.raft_index is None else f", index {finding.raft_index}"
+        weight = "harmless" if finding.harmless else "DAMAGE"
+        print(f"{weight}: {finding.segment}, position {finding.position}{index}: {finding.detail}")
+    if report.base.index:
+        print(f"the log begins behind index {report.base.index} of term {report.base.term}: the rest was removed")
+    print(
+        f"{report.records} records in {report.segments} segments, index {report.first_index} to {report.last_index}, "
+        f"end at position {report.end_position}, synced to {report.synced_position}: "
+        f"{'intact' if report.intact else 'DAMAGED'}"
+    )
+    return ExitCode.STOPPED if report.intact else ExitCode.LOG_CORRUPT

@@ -1,0 +1,1 @@
+"""Transactions: prepare, decide, check back."""

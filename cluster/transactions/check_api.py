@@ -1,0 +1,198 @@
+"""How producers are asked: the long poll for checks, and the webhook of a producer group."""
+
+import logging
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from cluster.core.background import COMMAND_ERRORS
+from cluster.core.core import Core
+from cluster.http.app import json_response, read_json
+from cluster.http.requests import ChecksQuery, CheckUrl, WebhookAnswer, check_group, parse_query
+from cluster.http.responses import ChecksView, CheckView, ProducerGroupView, json_body
+from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.messages.block_reader import BlockReader
+from cluster.problems import Problem
+from cluster.transactions.check_service import CheckService
+from cluster.transactions.webhook_slots import WebhookSlots
+from cluster.transactions.webhooks import WebhookFailed, Webhooks
+from store.commands.command import Decide, SetCheckUrl
+from store.commands.results import CheckUrlSet, DueCheck
+
+logger = logging.getLogger(__name__)
+
+CHECK_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Message bodies of the checks in one answer, as characters; the first check is always whole."""
+
+WEBHOOKS_AT_ONCE_MAX: Final = 256
+"""Checks that are on their way to webhooks; for one producer group see cluster/transactions/webhook_slots.py."""
+WEBHOOK_RETRY_MS: Final = 5_000
+"""A check that could not be delivered to its URL is tried again after this; it does not count."""
+
+_decoder: Final = msgspec.json.Decoder(CheckUrl)
+_answer_decoder: Final = msgspec.json.Decoder(WebhookAnswer)
+
+
+class CheckApi:
+    """/v1/producer-groups"""
+
+    def __init__(self, core: Core, webhooks: Webhooks) -> None:
+        self._core = core
+        self._webhooks = webhooks
+        self._slots = WebhookSlots()
+        self.service = CheckService(core, self._send_webhook)
+
+    def routes(self) -> list[Route]:
+        group = "/v1/producer-groups/{group}"
+        return [
+            Route(
+                "GET",
+                f"{group}/checks",
+                self.poll,
+                "Wait for half transactions of the group that somebody must decide",
+                {200: json_of(ChecksView)},
+                query=ChecksQuery,
+                errors=("invalid_group", "no_leader"),
+                redirects=True,
+            ),
+            Route(
+                "PUT",
+                group,
+                self.put,
+                "Have checks POSTed to a URL instead; null goes back to polling",
+                {200: json_of(ProducerGroupView)},
+                body={JSON: CheckUrl},
+                errors=("invalid_group", *WRITE_ERRORS),
+                redirects=True,
+            ),
+        ]
+
+    def start(self) -> None:
+        self._webhooks.start()
+        self.service.start()
+
+    async def stop(self) -> None:
+        await self.service.stop()
+        await self._webhooks.stop()
+
+    async def poll(self, request: web.Request) -> web.StreamResponse:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        query = parse_query(ChecksQuery, request.query)
+        checks = await self.service.poll(group, query.client_id, query.max, query.wait_ms / 1000)
+        leased = [check.transaction_id for check in checks]
+        try:
+            views = await self._views(checks)
+            response = json_response(ChecksView(checks=views))
+            # Written here, not by the server after this returns: only then is a check known to be delivered.
+            await response.prepare(request)
+            await response.write_eof()
+        except BaseException:
+            self.service.release(leased)
+            raise
+        handed_over = dict.fromkeys(view.transaction_id for view in views)  # in order: they go into the log
+        self.service.release(transaction_id for transaction_id in leased if transaction_id not in handed_over)
+        if handed_over:
+            self.service.spawn(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
+        return response
+
+    async def put(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        body = await read_json(request, self._core, _decoder)
+        if body.check_url is not None:
+            _require_url(body.check_url)
+        applied = await self._core.propose(SetCheckUrl(group, body.check_url))
+        put: CheckUrlSet = applied.result
+        return json_response(ProducerGroupView(producer_group=put.producer_group, check_url=put.check_url))
+
+    async def _views(self, checks: list[DueCheck]) -> list[CheckView]:
+        reader = BlockReader(self._core)
+        views: list[CheckView] = []
+        size = 0
+        for check in checks:
+            try:
+                view = await self.service.view(check, reader)
+            except Problem as problem:  # of this one; the others are asked all the same
+                logger.warning("the check of %s cannot be handed out: %s", check.transaction_id, problem)
+                continue
+            if view is None:
+                continue
+            size += sum(len(message.body) for message in view.messages)
+            if views and size > CHECK_BYTES_MAX:
+                break
+            views.append(view)
+        return views
+
+    @property
+    def checks_at_webhooks(self) -> int:
+        return len(self._slots)
+
+    def _send_webhook(self, check: DueCheck, url: str) -> bool:
+        """Begin to POST the check; False when it is out already, or as many others are as may be.
+
+        Then nothing of it is kept: it stays due, and the scan that follows the next answer comes back to it.
+        """
+        now_ms = self._core.now_ms()
+        if not self._slots.take(check.transaction_id, check.producer_group, now_ms, WEBHOOKS_AT_ONCE_MAX):
+            return False
+        self.service.spawn(self._deliver_and_forget(check, url))
+        return True
+
+    async def _deliver_and_forget(self, check: DueCheck, url: str) -> None:
+        answered = False
+        try:
+            answered = await self._deliver(check, url)
+        except Exception:
+            logger.exception("the check of %s failed", check.transaction_id)
+        finally:
+            again_at_ms = None
+            if not answered:
+                self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
+                again_at_ms = self._core.now_ms() + WEBHOOK_RETRY_MS
+            self._slots.free(check.transaction_id, check.producer_group, again_at_ms)
+            self.service.nudge()
+
+    async def _deliver(self, check: DueCheck, url: str) -> bool:
+        """POST one check and carry out the answer. Not counted unless the webhook answered with a 2xx: False."""
+        try:
+            view = await self.service.view(check, BlockReader(self._core, patient=True))
+        except Problem as problem:  # nothing is wrong with the webhook
+            logger.warning("the check of %s cannot be POSTed: %s", check.transaction_id, problem)
+            self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
+            return True
+        if view is None:
+            return True
+        try:
+            status, answer = await self._webhooks.post(url, json_body(view))
+        except WebhookFailed as error:
+            logger.warning("check of %s could not be POSTed to %s: %s", check.transaction_id, url, error)
+            return False
+        if not 200 <= status < 300:
+            logger.warning("check of %s: %s answered %d", check.transaction_id, url, status)
+            return False
+        await self.service.delivered((check.transaction_id,), check.client_id, "webhook")
+        try:
+            decision = _answer_decoder.decode(answer).decision
+        except (ValueError, RecursionError) as error:
+            logger.warning("check of %s: %s answered with %s", check.transaction_id, url, error)
+            return True
+        try:
+            await self._core.propose(
+                Decide(check.transaction_id, decision, "check", check.client_id, check.producer_group)
+            )
+        except COMMAND_ERRORS as error:
+            logger.warning("answer %s to the check of %s: %s", decision, check.transaction_id, error)
+        return True
+
+
+def _require_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not url.isascii() or any(character.isspace() for character in url):
+        raise Problem("invalid_request", "check_url: an http or https URL with a host")

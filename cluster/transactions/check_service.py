@@ -1,0 +1,313 @@
+"""Asks producers about half transactions that nobody decided. Only the leader asks.
+
+A due check goes to a waiting long poll of the producer group, the one of the client that prepared the transaction if it
+polls, or to the group's webhook. It counts only after it was delivered: then RecordChecks sets the next one through the
+log, so count, timeline and due times survive a failover. What is kept here, who polls and which checks are out, may be
+lost: at worst a check is asked once more without being counted twice.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from cluster.budgets.pace import Pace
+from cluster.core.background import COMMAND_ERRORS
+from cluster.core.core import Core
+from cluster.http.responses import CheckView, MessageView
+from cluster.messages.block_reader import BlockReader, message_view
+from cluster.transactions.check_pace import SCAN_SHARE, CheckPace
+from store.commands.command import CheckVia, Discard, RecordChecks
+from store.commands.results import DueCheck
+
+logger = logging.getLogger(__name__)
+
+SCAN_INTERVAL_S: Final = 0.5
+SCAN_PAUSE_S: Final = 0.02
+"""Least time between two scans, however many polls arrive."""
+
+PACED_PAUSE_S: Final = 0.1
+"""The same while as many checks were handed out as may be: then some come together."""
+
+DUE_PER_PAGE: Final = 100
+PAGES_PER_SCAN: Final = 5
+"""Due checks one scan looks at, page by page as long as a poll has room for more, or all pages when there is none; the
+next scan goes on behind them, so a group that nobody polls for hides no other. A page is no longer than may be handed
+out: reading is what looking at a check costs."""
+
+ORIGIN_SEEN_MS: Final = 5_000
+"""A client that polled within this time is waited for ..."""
+
+ORIGIN_GRACE_MS: Final = 2_000
+"""... for this long after its check became due; then any of its group is asked."""
+
+LEASE_MS: Final = 10_000
+"""A check that was handed out is not handed out again for this long, unless its delivery is known to have failed."""
+
+DISCARDS_MAX: Final = 256
+
+
+class Poller:
+    """A long poll that waits for checks of a producer group."""
+
+    def __init__(self, client_id: str, limit: int) -> None:
+        self.client_id = client_id
+        self.limit = limit
+        self.checks: list[DueCheck] = []
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.checks) < self.limit
+
+
+class _Seen(NamedTuple):
+    group: str
+    client_id: str
+
+
+class CheckService:
+    """Loop-only. `send_webhook` starts delivering a check to a URL, or says that it does not now: False.
+
+    It keeps account of the checks that are out to webhooks, calls `delivered` or `postpone`, and `nudge` at the end.
+    """
+
+    def __init__(self, core: Core, send_webhook: Callable[[DueCheck, str], bool]) -> None:
+        self._core = core
+        self._send_webhook = send_webhook
+        self._pollers: dict[str, list[Poller]] = {}
+        self._served: dict[Poller, None] = {}
+        """Those that have got checks in this scan."""
+        self._polled_at_ms: dict[_Seen, int] = {}
+        """The one that polled longest ago first."""
+        self._leased_until_ms: dict[str, int] = {}
+        self._nudge = asyncio.Event()
+        self._task = core.background.task("checks", "ask about undecided transactions", self._round)
+        self._discarding = False
+        self._scanned_to: tuple[int, str] | None = None
+        self._passed_by = False
+        self._pace = CheckPace(core.config.checks_per_second, core.steady_ms)
+
+    @property
+    def waiting_polls(self) -> int:
+        return sum(map(len, self._pollers.values()))
+
+    def start(self) -> None:
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Ends the scans and answers every waiting poll."""
+        await self._task.stop()
+        for pollers in self._pollers.values():
+            for poller in pollers:
+                _wake(poller)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` beside the scans; it ends with them."""
+        self._task.spawn(work)
+
+    async def poll(self, group: str, client_id: str, limit: int, timeout_s: float) -> list[DueCheck]:
+        """Checks of the group, leased to the caller; empty when the time is over first.
+
+        The caller says `delivered` for those it has handed over, and `release` for the others.
+        """
+        poller = Poller(client_id, limit)
+        waiting = self._pollers.setdefault(group, [])
+        waiting.append(poller)
+        seen = _Seen(group, client_id)
+        self._note_poll(seen)
+        try:
+            if timeout_s <= 0:
+                self._scan()
+            else:
+                self._nudge.set()
+                async with asyncio.timeout(timeout_s):
+                    await poller.woken
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.release(check.transaction_id for check in poller.checks)
+            raise
+        finally:
+            waiting.remove(poller)
+            if not waiting and self._pollers.get(group) is waiting:
+                del self._pollers[group]
+            self._note_poll(seen)
+        return poller.checks
+
+    def _note_poll(self, seen: _Seen) -> None:
+        self._polled_at_ms.pop(seen, None)
+        self._polled_at_ms[seen] = self._core.steady_ms()
+
+    async def view(self, check: DueCheck, reader: BlockReader) -> CheckView | None:
+        """The check with its messages, or None when the transaction was decided meanwhile."""
+        transaction = self._core.state.transaction(check.transaction_id)
+        if transaction is None or transaction.state != "prepared":
+            return None
+        messages: list[MessageView] = []
+        pace = Pace()
+        for at, batch in enumerate(transaction.batches):
+            await reader.load(transaction.batches, at)
+            await reader.unpack(batch, pace)
+            block = reader.messages(batch)
+            for ordinal, message in enumerate(block):
+                message_id = message.message_id or f"{batch.batch_id}-{ordinal}"
+                messages.append(
+                    message_view(message, message_id, batch.topic, batch.queue, transaction.prepared_at_ms, None)
+                )
+        return CheckView(
+            transaction_id=check.transaction_id,
+            producer_group=check.producer_group,
+            client_id=check.client_id,
+            check_times=transaction.check_times + 1,
+            prepared_at_ms=transaction.prepared_at_ms,
+            messages=messages,
+        )
+
+    async def delivered(self, transaction_ids: tuple[str, ...], client_id: str, via: CheckVia) -> None:
+        """Count the checks. If that fails nothing is lost: they are asked again, by this leader or the next one."""
+        try:
+            await self._core.propose(RecordChecks(transaction_ids, client_id, via, self._core.config.check_interval_ms))
+            self._core.metrics.checks["delivered"].inc(len(transaction_ids))
+        except COMMAND_ERRORS as error:
+            logger.warning("%d delivered checks could not be recorded: %s", len(transaction_ids), error)
+        finally:
+            self.release(transaction_ids)
+
+    def release(self, transaction_ids: Iterable[str]) -> None:
+        """The checks are no longer out; those still due are handed out again."""
+        for transaction_id in transaction_ids:
+            self._leased_until_ms.pop(transaction_id, None)
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Something changed: look for due checks soon."""
+        self._nudge.set()
+
+    def postpone(self, transaction_id: str, delay_ms: int) -> None:
+        """The check could not be delivered: not counted, and not tried again before `delay_ms` have passed."""
+        self._core.metrics.checks["failed"].inc()
+        self._leased_until_ms[transaction_id] = self._core.now_ms() + delay_ms
+
+    async def _round(self) -> float:
+        begun_ms = self._core.steady_ms()
+        if self._core.is_leader():
+            self._scan()
+        else:
+            self._forget()
+        passed_by, self._passed_by = self._passed_by, False
+        pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
+        await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
+        if passed_by and self._scanned_to is not None:
+            return 0.0  # behind what waits for a webhook may be checks of those who do not
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SCAN_INTERVAL_S):
+                await self._nudge.wait()
+        self._nudge.clear()
+        return 0.0
+
+    def _forget(self) -> None:
+        """Not the leader: its waiting polls are answered, so that the clients find the new one."""
+        self._leased_until_ms.clear()
+        for pollers in self._pollers.values():
+            for poller in pollers:
+                _wake(poller)
+
+    def _scan(self) -> None:
+        """Hand out what is due, and discard what was asked often enough."""
+        now_ms = self._core.now_ms()
+        self._expire(now_ms)
+        self._pace.refill()
+        given_up: dict[str, int] = {}
+        for _ in range(PAGES_PER_SCAN):
+            more = self._scan_page(now_ms, given_up)
+            polled = any(self._pollers.values())
+            if not more or (polled and not self._has_room()):
+                break
+        for poller in self._served:
+            _wake(poller)
+        self._served.clear()
+        if given_up and not self._discarding and self._core.clock_is_sure():
+            self._discarding = True
+            first = dict(itertools.islice(given_up.items(), DISCARDS_MAX))
+            self._task.spawn(self._discard(first))
+
+    def _scan_page(self, now_ms: int, given_up: dict[str, int]) -> bool:
+        """Go on where the last page ended; False when this scan is to end here."""
+        rows = min(DUE_PER_PAGE, self._pace.left + 1)
+        due = self._core.state.due_checks(now_ms, rows, self._scanned_to)
+        for check in due:
+            if check.transaction_id not in self._leased_until_ms:
+                if check.check_times >= self._core.config.check_max:
+                    given_up[check.transaction_id] = check.check_times
+                elif self._pace.used_up:
+                    return False
+                else:
+                    self._hand_out(check, now_ms)
+            self._scanned_to = (check.next_check_at_ms, check.transaction_id)
+        if len(due) < rows:
+            self._scanned_to = None
+        return self._scanned_to is not None
+
+    def _has_room(self) -> bool:
+        return any(poller.has_room for pollers in self._pollers.values() for poller in pollers)
+
+    def _hand_out(self, check: DueCheck, now_ms: int) -> None:
+        url = self._core.state.check_url(check.producer_group)
+        if url is not None:
+            if self._send_webhook(check, url):
+                self._pace.take()
+            else:
+                self._passed_by = True
+            return
+        poller = self._choose(check, now_ms)
+        if poller is not None:
+            self._pace.take()
+            self._leased_until_ms[check.transaction_id] = now_ms + LEASE_MS
+            poller.checks.append(check)
+            self._served[poller] = None
+
+    def _choose(self, check: DueCheck, now_ms: int) -> Poller | None:
+        """The originating client's poll; else any of the group, once the origin had its time to come back."""
+        free = [poller for poller in self._pollers.get(check.producer_group, ()) if poller.has_room]
+        if not free:
+            return None
+        origin = next((poller for poller in free if poller.client_id == check.client_id), None)
+        if origin is not None:
+            return origin
+        seen_at_ms = self._polled_at_ms.get(_Seen(check.producer_group, check.client_id))
+        if (
+            check.client_id
+            and seen_at_ms is not None
+            and self._core.steady_ms() - seen_at_ms < ORIGIN_SEEN_MS
+            and now_ms - check.next_check_at_ms < ORIGIN_GRACE_MS
+        ):
+            return None
+        return free[0]
+
+    async def _discard(self, given_up: Mapping[str, int]) -> None:
+        """Those that were asked about so often; what was resumed before this is carried out stays."""
+        try:
+            applied = await self._core.propose(Discard(tuple(given_up), tuple(given_up.values())))
+            self._core.metrics.decided["discarded"].inc(len(applied.result.transaction_ids))
+            for transaction_id in applied.result.transaction_ids:
+                logger.warning("transaction %s discarded: nobody answered its checks", transaction_id)
+        finally:
+            self._discarding = False
+
+    def _expire(self, now_ms: int) -> None:
+        for transaction_id in [key for key, until_ms in self._leased_until_ms.items() if until_ms <= now_ms]:
+            del self._leased_until_ms[transaction_id]
+        steady_ms = self._core.steady_ms()
+        while self._polled_at_ms:
+            seen = next(iter(self._polled_at_ms))
+            if steady_ms - self._polled_at_ms[seen] <= ORIGIN_SEEN_MS:
+                break
+            del self._polled_at_ms[seen]
+
+
+def _wake(poller: Poller) -> None:
+    if not poller.woken.done():
+        poller.woken.set_result(None)

@@ -1,0 +1,68 @@
+"""What a client sends about transactions becomes commands: half messages are checked, decisions are named."""
+
+from cluster.core.core import Core
+from cluster.http.requests import BlockHalf, DecisionRequest, JsonHalf, JsonHalfMessage, check_group
+from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
+from cluster.messages.request_attributes import RequestAttributes
+from store.commands.command import Decide, Decision, Prepare, Proposal
+
+
+class Halves:
+    """Half transactions as they are proposed."""
+
+    def __init__(self, core: Core, chooser: QueueChooser) -> None:
+        self._core = core
+        self._chooser = chooser
+
+    async def proposal(
+        self, half: BlockHalf | JsonHalf, transaction_id: str, attributes: RequestAttributes
+    ) -> Proposal:
+        """Its blocks and their headers; Problem or Refused when a message or a topic is not as it must be."""
+        check_group(half.producer_group)
+        if isinstance(half, BlockHalf):
+            batches = await self._block_batches(half, attributes)
+        else:
+            batches = await self._json_batches(half, transaction_id, attributes)
+        check_after_ms = self._core.config.check_immunity_ms if half.check_after_ms is None else half.check_after_ms
+        headers = tuple(batch.header for batch in batches)
+        command = Prepare(transaction_id, half.producer_group, half.client_id, check_after_ms, headers)
+        return Proposal(command, tuple(batch.block for batch in batches))
+
+    async def _block_batches(self, half: BlockHalf, attributes: RequestAttributes) -> list[Batch]:
+        blocks = unpacked_blocks(self._core, half.batches)
+        number = self._chooser.next_request(half.transaction_id)
+        return [
+            await checked_batch(
+                writable_topic(self._core, batch.topic), batch, block, number, attributes, f"batches[{ordinal}]"
+            )
+            for ordinal, (batch, block) in enumerate(zip(half.batches, blocks, strict=True))
+        ]
+
+    async def _json_batches(self, half: JsonHalf, transaction_id: str, attributes: RequestAttributes) -> list[Batch]:
+        """One batch per topic and queue; a repeated call with the same id makes the same batches."""
+        by_topic: dict[str, list[tuple[int, JsonHalfMessage]]] = {}
+        for ordinal, message in enumerate(half.messages):
+            by_topic.setdefault(message.topic, []).append((ordinal, message))
+        number = self._chooser.next_request(half.transaction_id)
+        batches: list[Batch] = []
+        for topic, messages in by_topic.items():
+            of_topic = writable_topic(self._core, topic)
+            made = await json_batches(of_topic, messages, transaction_id, len(batches), number, attributes)
+            batches.extend(each.batch for each in made)
+        return batches
+
+
+def decide_command(transaction_id: str, decision: Decision, body: DecisionRequest) -> Decide:
+    """Problem when the producer group cannot be one."""
+    if body.producer_group is not None:
+        check_group(body.producer_group)
+    return Decide(
+        transaction_id,
+        decision,
+        body.source,
+        body.client_id,
+        body.producer_group,
+        force=body.force,
+        reason=body.reason,
+        operator=body.operator,
+    )

@@ -1,0 +1,58 @@
+"""Transactions as they are shown."""
+
+from msgspec import UNSET
+
+from cluster.http.responses import HalfMessagesView, PositionView, TimelineEventView, TransactionSummary, or_unset
+from store.commands.results import Position, TimelineEvent, TransactionView
+
+
+def summary_of(view: TransactionView) -> TransactionSummary:
+    return TransactionSummary(
+        transaction_id=view.transaction_id,
+        state=view.state,
+        producer_group=view.producer_group,
+        client_id=view.client_id,
+        prepared_at_ms=view.prepared_at_ms,
+        decided_at_ms=view.decided_at_ms,
+        check_times=view.check_times,
+        next_check_at_ms=view.next_check_at_ms,
+        messages=tuple(
+            HalfMessagesView(
+                topic=batch.topic,
+                queue=batch.queue,
+                count=batch.count,
+                batch_id=batch.batch_id,
+                position=batch.position,
+            )
+            for batch in view.batches
+        ),
+        positions=position_views(view.positions),
+    )
+
+
+def position_views(positions: tuple[Position, ...]) -> tuple[PositionView, ...]:
+    return tuple(
+        PositionView(
+            topic=each.topic,
+            queue=each.queue,
+            offset=or_unset(each.offset),
+            deliver_at_ms=or_unset(each.deliver_at_ms),
+            count=each.count,
+        )
+        for each in positions
+    )
+
+
+def event_view(event: TimelineEvent) -> TimelineEventView:
+    return TimelineEventView(
+        at_ms=event.at_ms,
+        event=event.event,
+        raft_index=event.raft_index,
+        client_id=UNSET if event.client_id is None else event.client_id,
+        via=UNSET if event.via is None else event.via,
+        answer=UNSET if event.answer is None else event.answer,
+        source=UNSET if event.source is None else event.source,
+        operator=UNSET if event.operator is None else event.operator,
+        reason=UNSET if event.reason is None else event.reason,
+        forced=event.forced or UNSET,
+    )

@@ -1,0 +1,99 @@
+"""What a group has given back and not committed yet, so that giving back again changes nothing.
+
+A mark goes when the group's committed offset passes its message, and when the queue's offset is reset: what is
+processed anew may be given back anew. Marks of dead letters that were replayed stay.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from store.index import keys
+from store.index.index import Index
+
+MarkOutcome = Literal["scheduled", "dead_lettered", "replayed"]
+REPLAYED: Final = "replayed"
+
+
+class Mark(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """`due_at_ms` is when the message becomes visible again, or did; None for a dead letter."""
+
+    attempt: int
+    outcome: MarkOutcome
+    due_at_ms: int | None
+
+
+class GivingGroup(NamedTuple):
+    """A group that gives messages back; without an id it does not exist yet."""
+
+    id: int | None
+    max_attempts: int
+    delays_ms: tuple[int, ...]
+    client_id: str
+    """Of the member that does; empty for a group without members."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Mark).decode
+
+
+class GivenBackMarks:
+    def __init__(self, index: Index) -> None:
+        """Count the marks of each queue: most queues have none, and a commit must not look for any there."""
+        self._index = index
+        self._counts: dict[tuple[int, int, int], int] = {}
+        for key, value in index.scan(keys.GIVEN_BACK, keys.after(keys.GIVEN_BACK)):
+            if _decode(value).outcome != REPLAYED:
+                self._count(keys.given_back_parts(key)[:3], 1)
+
+    def get(self, group_id: int, topic_id: int, queue: int, offset: int) -> Mark | None:
+        value = self._index.get(keys.given_back(group_id, topic_id, queue, offset))
+        return _decode(value) if value is not None else None
+
+    def put(self, group_id: int, topic_id: int, queue: int, offset: int, mark: Mark) -> None:
+        """Of a message that has none."""
+        self._index.put(keys.given_back(group_id, topic_id, queue, offset), _encode(mark))
+        if mark.outcome != REPLAYED:
+            self._count((group_id, topic_id, queue), 1)
+
+    def forget(self, group_id: int, topic_id: int, queue: int, before: int | None = None) -> None:
+        """Remove the marks of the queue, or those of the messages before an offset."""
+        place = (group_id, topic_id, queue)
+        if place not in self._counts:
+            return
+        begin = keys.given_back(*place, 0)
+        end = keys.after(begin[:-8]) if before is None else keys.given_back(*place, before)
+        gone = [key for key, value in self._index.scan(begin, end) if _decode(value).outcome != REPLAYED]
+        for key in gone:
+            self._index.delete(key)
+        self._count(place, -len(gone))
+
+    def expire(self, topic_id: int, queue: int, before: int) -> None:
+        """The messages before an offset are gone: nobody gives them back again."""
+        for place in [place for place in self._counts if place[1:] == (topic_id, queue)]:
+            self.forget(*place, before)
+
+    def forget_replayed(self, group_id: int, topic_id: int, before: int) -> None:
+        """Dead letters before an offset are gone."""
+        for key, _ in list(
+            self._index.scan(keys.given_back(group_id, topic_id, 0, 0), keys.given_back(group_id, topic_id, 0, before))
+        ):
+            self._index.delete(key)
+
+    def forget_group(self, group_id: int) -> None:
+        """All of them, those of replayed dead letters too."""
+        prefix = keys.given_back_by(group_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        for place in [place for place in self._counts if place[0] == group_id]:
+            del self._counts[place]
+
+    def forget_topic(self, topic_id: int) -> None:
+        for place in [place for place in self._counts if place[1] == topic_id]:
+            self.forget(*place)
+
+    def _count(self, place: tuple[int, int, int], change: int) -> None:
+        count = self._counts.get(place, 0) + change
+        if count:
+            self._counts[place] = count
+        else:
+            self._counts.pop(place, None)

@@ -1,0 +1,115 @@
+"""Who consumed what, and when: one row for every commit that moved a group's offset.
+
+Commits only move forward, so those of a queue sort by offset, and the first one beyond a message is the one that
+passed it. A reset begins a new pass over the queue, in which the offsets start anew: each pass is looked at for itself.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from store.index import keys
+from store.index.index import Index
+from store.messages.placement import At
+
+PASSES_SHOWN_MAX: Final = 64
+"""Of a queue that was reset more often, the passes before the last ones are not looked at."""
+
+
+class Commit(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A commit, or a reset. The same for all queues of one command, but for the first commit in one."""
+
+    at_ms: int
+    raft_index: int
+    member_id: str
+    client_id: str
+    is_first: bool = False
+    """The group had no offset in this queue before."""
+    reset_from: int | None = None
+    """Of a reset, the offset before it."""
+    popped: bool = False
+    """What is before the offset was handed out to a pop consumer, not processed yet."""
+
+
+class Passed(NamedTuple):
+    """A commit, or a reset, by which a group's offset came to `offset`."""
+
+    offset: int
+    commit: Commit
+
+
+Queue = tuple[int, int, int]
+"""Group id, topic id and queue."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Commit).decode
+
+
+def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = False) -> tuple[bytes, bytes]:
+    """What is kept of a command's commits, the same for all its queues; and of those that are the first in theirs."""
+    commit = Commit(at.clock_ms, at.raft_index, member_id, client_id, popped=popped)
+    return _encode(commit), _encode(msgspec.structs.replace(commit, is_first=True))
+
+
+class GroupHistory:
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._passes: dict[Queue, int] = {}
+        """Of the queues that were asked for."""
+
+    # Changes, during apply.
+
+    def committed(self, queue: Queue, offset: int, encoded: bytes) -> None:
+        """Note a commit that moved the offset forward; see encoded_commits."""
+        number = self._passes.get(queue)
+        if number is None:
+            number = self._pass(queue)
+        self._index.put(keys.group_commit(*queue, number, offset), encoded)
+
+    def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
+        """Note a reset: what comes now is another pass. `before` is None if the group had no offset."""
+        commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
+        self._passes[queue] = number = self._pass(queue) + 1
+        self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
+
+    def forget_group(self, group_id: int) -> None:
+        prefix = keys.group_history(group_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        for queue in [queue for queue in self._passes if queue[0] == group_id]:
+            del self._passes[queue]
+
+    def forget_topic(self, group_id: int, topic_id: int) -> None:
+        prefix = keys.group_commits(group_id, topic_id)
+        self._index.delete_range(prefix, keys.after(prefix))
+        for queue in [queue for queue in self._passes if queue[:2] == (group_id, topic_id)]:
+            del self._passes[queue]
+
+    # Queries.
+
+    def passed(self, queue: Queue, offset: int) -> list[Passed]:
+        """What moved the group over the message at `offset`, or back before it, in order: of each pass the reset that
+        began it, if the message lies between the offsets before and after it, and the first commit beyond it."""
+        last = self._pass(queue)
+        found: list[Passed] = []
+        for number in range(max(0, last - PASSES_SHOWN_MAX + 1), last + 1):
+            begin, end = keys.group_pass(*queue, number), keys.group_pass(*queue, number + 1)
+            start = 0
+            if number:
+                key, value = next(self._index.scan(begin, end))
+                start, commit = keys.read_u64(key[15:]), _decode(value)
+                before = commit.reset_from or 0
+                if min(start, before) <= offset < max(start, before):
+                    found.append(Passed(start, commit))
+            if start <= offset:
+                beyond = next(self._index.scan(keys.group_commit(*queue, number, offset + 1), end), None)
+                if beyond is not None:
+                    found.append(Passed(keys.read_u64(beyond[0][15:]), _decode(beyond[1])))
+        return found
+
+    def _pass(self, queue: Queue) -> int:
+        number = self._passes.get(queue)
+        if number is None:
+            begin = keys.group_pass(*queue, 0)
+            found = self._index.last(begin, keys.after(begin[:-4]))
+            self._passes[queue] = number = keys.group_pass_number(found[0]) if found is not None else 0
+        return number

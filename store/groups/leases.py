@@ -1,0 +1,178 @@
+"""The table of leases: messages that were handed out to pop consumers, and until when they are theirs.
+
+    - A lease holds messages of one queue that were handed out together. Holding on to one of several longer makes a
+      lease of its own of it (`single`), so that its handle stays what it is.
+    - A message is held by one lease at most. Once it is acknowledged or given back its handle is over.
+    - What was acknowledged stays in its lease, also for a while after that holds nothing more, so that the same
+      acknowledgement again is answered alike.
+
+What each queue has out is known in memory: whoever asks for a lag, or wants to join, must not look.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from store.groups.held_offsets import HeldOffsets
+from store.index import keys
+from store.index.index import Index
+
+_NEVER: Final = keys.after(keys.LEASE_DUE)
+
+
+class LeaseKey(NamedTuple):
+    """The entry that handed out and its how-manieth lease; `single` is 0, or the offset of its only message plus 1."""
+
+    group_id: int
+    raft_index: int
+    number: int
+    single: int = 0
+
+
+class Lease(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Value of a lease in the index."""
+
+    topic_id: int
+    queue: int
+    held: tuple[int, ...]
+    """Offsets that are neither acknowledged nor given back."""
+    acked: tuple[int, ...]
+    due_ms: int
+    client_id: str
+
+
+class HeldQueue(NamedTuple):
+    group_id: int
+    topic_id: int
+    queue: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Lease).decode
+
+
+class Leases:
+    def __init__(self, index: Index) -> None:
+        """Count what is held: the number of leases is bounded by what groups may hold."""
+        self._index = index
+        self._held: dict[HeldQueue, HeldOffsets] = {}
+        self._of_group: dict[int, int] = {}
+        self._count = 0
+        self._first = keys.LEASE_DUE
+        """No lease is due before this key: RocksDB would have to pass all that ever were."""
+        self._first_is_due = False
+        for key, value in index.scan(keys.LEASE, keys.after(keys.LEASE)):
+            self._count += 1
+            lease = _decode(value)
+            self._note_held(LeaseKey(*keys.lease_parts(key)), lease, (), lease.held)
+
+    # Changes, during apply.
+
+    def put(self, key: LeaseKey, lease: Lease) -> None:
+        """A new lease."""
+        self._index.put(keys.lease(*key), _encode(lease))
+        self._put_due(lease.due_ms, key)
+        self._count += 1
+        self._note_held(key, lease, (), lease.held)
+
+    def replace(self, key: LeaseKey, before: Lease, after: Lease) -> None:
+        """The same lease, with another content or another time."""
+        self._index.put(keys.lease(*key), _encode(after))
+        if after.due_ms != before.due_ms:
+            self._delete_due(before.due_ms, key)
+            self._put_due(after.due_ms, key)
+        self._note_held(key, after, before.held, after.held)
+
+    def remove(self, key: LeaseKey, lease: Lease) -> None:
+        self._index.delete(keys.lease(*key))
+        self._delete_due(lease.due_ms, key)
+        self._count -= 1
+        self._note_held(key, lease, lease.held, ())
+
+    def revoke(self, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
+        """End all leases of the group, or those of a topic or queue of it: their handles are over, nothing comes
+        again."""
+        for key, lease in list(self.of_group(group_id)):
+            if topic_id in (None, lease.topic_id) and queue in (None, lease.queue):
+                self.remove(key, lease)
+
+    # Queries.
+
+    def find(self, group_id: int, raft_index: int, number: int, offset: int) -> tuple[LeaseKey, Lease] | None:
+        """The lease that holds the message, or has seen it acknowledged."""
+        for key in (LeaseKey(group_id, raft_index, number), LeaseKey(group_id, raft_index, number, offset + 1)):
+            value = self._index.get(keys.lease(*key))
+            if value is not None:
+                lease = _decode(value)
+                if offset in lease.held or offset in lease.acked:
+                    return key, lease
+        return None
+
+    def due(self, until_ms: int) -> Iterator[tuple[LeaseKey, Lease]]:
+        """Those that are due at or before, the longest due first."""
+        for due, _ in self._index.scan(self._first, keys.lease_due(until_ms + 1, (0, 0, 0, 0))):
+            key = LeaseKey(*keys.lease_due_parts(due)[1])
+            value = self._index.get(keys.lease(*key))
+            if value is None:
+                raise AssertionError(f"lease {key} is due and does not exist")
+            yield key, _decode(value)
+
+    def next_due_ms(self) -> int | None:
+        """When the next lease is over; None without any."""
+        if not self._count:
+            return None
+        if not self._first_is_due:
+            found = next(self._index.scan(self._first, _NEVER), None)
+            if found is None:
+                raise AssertionError(f"{self._count} leases are counted and none is there")
+            self._first, self._first_is_due = found[0], True
+        return keys.lease_due_parts(self._first)[0]
+
+    def of_group(self, group_id: int) -> Iterator[tuple[LeaseKey, Lease]]:
+        begin = keys.leases_of(group_id)
+        for key, value in self._index.scan(begin, keys.after(begin)):
+            yield LeaseKey(*keys.lease_parts(key)), _decode(value)
+
+    def held(self, group_id: int, topic_id: int, queue: int) -> int:
+        """Messages of the queue that the group has out."""
+        return len(self._held.get(HeldQueue(group_id, topic_id, queue), ()))
+
+    def held_by(self, group_id: int) -> int:
+        """Messages that the group has out."""
+        return self._of_group.get(group_id, 0)
+
+    def first_held(self, group_id: int, topic_id: int, queue: int) -> int | None:
+        """The lowest offset of the queue that the group has out."""
+        held = self._held.get(HeldQueue(group_id, topic_id, queue))
+        return held.first() if held is not None else None
+
+    def groups_holding(self, topic_id: int) -> list[int]:
+        """The ids of those that have messages of the topic out."""
+        return sorted({place.group_id for place in self._held if place.topic_id == topic_id})
+
+    def _put_due(self, due_ms: int, key: LeaseKey) -> None:
+        due = keys.lease_due(due_ms, key)
+        self._index.put(due, b"")
+        if due < self._first:
+            self._first, self._first_is_due = due, True
+
+    def _delete_due(self, due_ms: int, key: LeaseKey) -> None:
+        due = keys.lease_due(due_ms, key)
+        self._index.delete(due)
+        if due == self._first:
+            self._first_is_due = False
+
+    def _note_held(self, key: LeaseKey, lease: Lease, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        if before == after:
+            return
+        place = HeldQueue(key.group_id, lease.topic_id, lease.queue)
+        held = self._held.setdefault(place, HeldOffsets())
+        held.change(before, after)
+        if not held:
+            del self._held[place]
+        of_group = self._of_group.get(key.group_id, 0) + len(after) - len(before)
+        if of_group:
+            self._of_group[key.group_id] = of_group
+        else:
+            self._of_group.pop(key.group_id, None)

@@ -1,0 +1,177 @@
+"""What can be asked of consumer groups. Nothing here changes anything."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from store.commands.results import GroupOffset, GroupView, Membership, MemberView
+from store.errors import GROUP_NOT_FOUND, Refused
+from store.groups.given_back import GivingGroup
+from store.groups.history import GroupHistory, Passed
+from store.groups.leases import Leases
+from store.groups.record import Group, assigned_queues, member_view, view_of
+from store.messages.sorted_names import SortedNames
+from store.messages.topics import Topic, Topics
+
+
+class GroupQueries:
+    def __init__(self, topics: Topics, history: GroupHistory, leases: Leases) -> None:
+        self._topics = topics
+        self._history = history
+        self._leases = leases
+        self._groups: dict[str, Group] = {}
+        self._names = SortedNames()
+        self._moved: dict[str, None] = {}
+
+    def view(self, name: str) -> GroupView | None:
+        group = self._groups.get(name)
+        return view_of(group) if group is not None else None
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def member_ids(self, name: str) -> Collection[str] | None:
+        """Of its members, without a copy; None when it does not exist."""
+        group = self._groups.get(name)
+        return group.record.members.keys() if group is not None else None
+
+    def members_count(self) -> int:
+        """Of all groups together."""
+        return sum([len(group.record.members) for group in self._groups.values()])
+
+    def all(self) -> list[GroupView]:
+        """In the order of their names."""
+        return [view_of(self._groups[name]) for name in self._names]
+
+    def names(self, after: str | None, limit: int) -> list[str]:
+        """In order, behind `after`, at most `limit`."""
+        return self._names.after(after, limit)
+
+    def members(self, name: str) -> list[str]:
+        """The ids of its members; empty when the group does not exist."""
+        group = self._groups.get(name)
+        return list(group.record.members) if group is not None else []
+
+    def membership(self, name: str, member_id: str) -> Membership | None:
+        """What one member has, whatever the others are; None when it is not in the group. Refused
+        (`group_not_found`)."""
+        record = self._require(name).record
+        member = record.members.get(member_id)
+        if member is None:
+            return None
+        return Membership(record.generation, assigned_queues(member), member.session_timeout_ms)
+
+    def rebalance_size(self, name: str, topics: Iterable[str]) -> int:
+        """Members and queues that a change of its members looks at, with these topics beside those it has."""
+        group = self._groups.get(name)
+        members = len(group.record.members) if group is not None else 0
+        found = map(self._topics.get, {*topics, *(group.record.topics if group is not None else ())})
+        return members + sum(len(topic.ends) for topic in found if topic is not None)
+
+    def take_moved(self) -> tuple[str, ...]:
+        """Groups whose generation moved on since this was called last."""
+        moved = tuple(self._moved)
+        self._moved.clear()
+        return moved
+
+    def head(self, name: str) -> GroupView | None:
+        """The group without its members; None when it does not exist."""
+        group = self._groups.get(name)
+        return view_of(group, with_members=False) if group is not None else None
+
+    def members_after(self, name: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
+        """Members in the order of their ids, behind `after`, at most `limit`, and none behind the one with which they
+        have `queues_max` queues. Refused (`group_not_found`)."""
+        members = self._require(name).record.members
+        found: list[MemberView] = []
+        queues = 0
+        for member_id in sorted(each for each in members if after is None or each > after)[:limit]:
+            found.append(member_view(member_id, members[member_id]))
+            queues += len(members[member_id].assignment)
+            if queues >= queues_max:
+                break
+        return found
+
+    def offsets(self, name: str, topic: str | None = None) -> list[GroupOffset] | None:
+        """What is committed, by topic and queue; None when the group does not exist."""
+        return self.offsets_after(name, topic, None, None)
+
+    def offsets_after(
+        self, name: str, topic: str | None, after: tuple[str, int] | None, limit: int | None
+    ) -> list[GroupOffset] | None:
+        """What is committed, of one topic or of all, behind the topic and queue `after`, at most `limit`; None when the
+        group does not exist. Costs what is returned, and a look at each queue of the topics."""
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        read = filter(None, map(self._topics.by_id, group.topic_ids))
+        topics = sorted(
+            (each for each in read if topic in (None, each.name) and (after is None or each.name >= after[0])),
+            key=lambda each: each.name,
+        )
+        found: list[GroupOffset] = []
+        for each in topics:
+            first = after[1] + 1 if after is not None and after[0] == each.name else 0
+            for queue in range(first, len(each.ends)):
+                if limit is not None and len(found) >= limit:
+                    return found
+                offset = group.offsets.get((each.id, queue))
+                if offset is not None:
+                    found.append(self._offset_of(group, each, queue, offset))
+        return found
+
+    def _offset_of(self, group: Group, topic: Topic, queue: int, offset: int) -> GroupOffset:
+        start, end = topic.starts[queue], topic.ends[queue]
+        place = (group.record.id, topic.id, queue)
+        held, first_held = self._leases.held(*place), self._leases.first_held(*place)
+        first = offset if first_held is None else first_held
+        lag = end - max(offset, start) + held
+        return GroupOffset(topic.name, queue, offset, end, lag, held, first)
+
+    def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
+        """Per group, what moved it over a message or back before it; see GroupHistory."""
+        groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
+        places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
+        return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
+
+    def held(self, name: str) -> int:
+        """Messages that its pop consumers hold; 0 when it does not exist."""
+        group = self._groups.get(name)
+        return self._leases.held_by(group.record.id) if group is not None else 0
+
+    def places(self, name: str) -> Mapping[tuple[int, int], int]:
+        """Its offsets by topic id and queue."""
+        return self._require(name).offsets
+
+    def name_of(self, group_id: int) -> str | None:
+        return next((group.name for group in self._groups.values() if group.record.id == group_id), None)
+
+    def processed(self, name: str, topic: Topic, queue: int) -> int:
+        """Everything before this offset of the queue is processed; 0 when the group does not exist."""
+        group = self._groups.get(name)
+        if group is None:
+            return 0
+        first_held = self._leases.first_held(group.record.id, topic.id, queue)
+        offset = group.offsets.get((topic.id, queue), 0)
+        return offset if first_held is None else min(offset, first_held)
+
+    def known_id(self, name: str) -> int | None:
+        """None when the group does not exist."""
+        group = self._groups.get(name)
+        return group.record.id if group is not None else None
+
+    def id_of(self, name: str) -> int:
+        """Refused (`group_not_found`) when there is none."""
+        return self._require(name).record.id
+
+    def generation(self, name: str) -> int:
+        return self._require(name).record.generation
+
+    def giving(self, name: str, client_id: str) -> GivingGroup:
+        """The group as one that gives back what `client_id` popped."""
+        record = self._require(name).record
+        return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
+
+    def _require(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise Refused(GROUP_NOT_FOUND, f"group {name} does not exist: a member's first join creates it")
+        return group

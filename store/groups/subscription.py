@@ -1,0 +1,39 @@
+"""What the members of a group read: the same, or each would skip, and commit, what the others are to process."""
+
+from typing import NamedTuple
+
+from store.commands.command import TopicFilter
+from store.errors import SUBSCRIPTION_MISMATCH, Refused
+
+
+class Subscription(NamedTuple):
+    """Sorted by topic."""
+
+    topics: tuple[str, ...]
+    filters: tuple[TopicFilter, ...]
+
+
+def check_subscription(group: str, generation: int, recorded: Subscription, requested: Subscription) -> None:
+    """Refused (`subscription_mismatch`) when a member asks for something else than those that are there."""
+    if recorded.topics != requested.topics:
+        detail = (
+            f"the members of group {group} subscribe to {', '.join(recorded.topics)}: all must subscribe to the same"
+        )
+        raise Refused(SUBSCRIPTION_MISMATCH, detail, {"topics": list(recorded.topics), "generation": generation})
+    for topic in requested.topics if recorded.filters != requested.filters else ():
+        there, here = _selection(recorded.filters, topic), _selection(requested.filters, topic)
+        if there != here:
+            detail = (
+                f"the members of group {group} read {there} of topic {topic}, this one {here}: "
+                "all must read the same; a member that is alone may change it"
+            )
+            extra = {"topic": topic, "subscribed": there, "requested": here, "generation": generation}
+            raise Refused(SUBSCRIPTION_MISMATCH, detail, extra)
+
+
+def _selection(filters: tuple[TopicFilter, ...], topic: str) -> str:
+    """What is read of a topic, in words that are the same only for the same selection."""
+    found = next((item for item in filters if item.topic == topic), None)
+    if found is None:
+        return "all messages"
+    return f"the tags {found.expression}" if found.type == "tags" else f"what matches [{found.expression}]"

@@ -1,0 +1,282 @@
+"""The RocksDB index: everything that is derived from the commit log, also what was removed from its front since.
+
+Promises
+    - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get`, `scan` and `last`, also
+      to a scan under way: what is read does not depend on when it is committed. `commit` makes all of them one RocksDB
+      write. What is staged is never on disk without the rest of it.
+    - Reading and staging cost the same however much is staged: a scan costs what it yields and passes by.
+    - The write-ahead log of RocksDB is off: the commit log is the WAL. A process that dies loses the newest commits,
+      and only whole ones, newest first; the state machine replays them from the commit log.
+    - Nothing is durable when `commit` returns. `flush(wait=True)` returns when everything committed is on disk.
+
+One column family holds all tables, because rocksdict flushes one family at a time: families could reach the disk
+apart, and `applied_index` would no longer tell which effects are there. See docs/index-layout.md.
+"""
+
+import contextlib
+import errno
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, cast
+
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from store.errors import IndexDamaged, IndexOutdated
+from store.index import keys
+from store.index.staged_writes import StagedWrites
+from store.log.errors import DiskError, DiskFull
+
+FORMAT: Final = b"3"
+UPGRADED_FORMATS: Final = (b"2",)
+"""Of earlier versions; the state machine upgrades such an index in place (store/state/index_upgrade.py)."""
+OUTDATED_FORMATS: Final = (b"1",)
+"""Of earlier versions, which did not count what points at the log: such an index is made anew from the log."""
+
+WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
+WRITE_BUFFERS_MAX: Final = 3
+BLOCK_CACHE_BYTES: Final = 12 * 1024 * 1024
+METADATA_BLOCK_BYTES: Final = 4096
+OPEN_FILES_MAX: Final = 128
+BACKGROUND_JOBS_MAX: Final = 2
+BLOOM_BITS_PER_KEY: Final = 10
+
+
+class Index:
+    """A sorted map of bytes to bytes. One owner; not safe for use from several threads."""
+
+    def __init__(self, database: Rdict) -> None:
+        self._database = database
+        self._writes = StagedWrites()
+        self._staged = self._writes.values
+        self.touched: list[tuple[bytes, ...]] = []
+        """Keys with their values, in the order of staging, which replicas need not share: a group that was loaded comes
+        in another place than one that was made. Whoever hashes them clears it.
+        """
+        self._write_options = WriteOptions()
+        # The stub calls it a method; it is a property.
+        self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+
+    @classmethod
+    def open(cls, path: str) -> "Index":
+        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read,
+        IndexOutdated if an earlier version made it, DiskFull if there is no room to open it."""
+        try:
+            # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
+            # Bloom filters and the size of the cache.
+            index = cls(Rdict(path, _options(), column_families={"default": _options()}))
+        except Exception as error:  # rocksdict raises nothing narrower
+            if _says_full(error):
+                raise _full("open", path) from error
+            raise IndexDamaged(f"{path} cannot be opened: {error}") from error
+        found = index.get(keys.META_FORMAT)
+        if found is None and next(index.scan(b"", b"\xff"), None) is None:
+            index.put(keys.META_FORMAT, FORMAT)
+            index.commit()
+        elif found in OUTDATED_FORMATS:
+            index._database.close()
+            raise IndexOutdated(f"{path} has format {found!r}, this version writes {FORMAT!r}")
+        elif found != FORMAT and found not in UPGRADED_FORMATS:
+            index._database.close()
+            raise IndexDamaged(f"{path} has format {found!r}, this version reads {FORMAT!r}")
+        return index
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._staged:
+            return self._staged[key]
+        if self._writes.range_begins and self._writes.deleted_range(key) is not None:
+            return None
+        value: bytes | None = self._database.get(key)
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._staged[key] = value
+        self.touched.append((key, value))
+
+    def delete(self, key: bytes) -> None:
+        self._staged[key] = None
+        self.touched.append((key,))
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Delete begin <= key < end, what is staged included."""
+        self._writes.delete_range(begin, end)
+        self.touched.append((begin, end))
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the database.
+
+        What is staged while it is read counts from there on. It reads no further than the caller does.
+        """
+        writes, staged = self._writes, self._staged
+        stored = self._stored_from(begin)
+        stored_key, stored_value = next(stored, (end, b""))
+        passed: bytes | None = None
+        size, removals = 0, writes.removals  # when `keys` was looked at
+        keys: list[bytes] = []
+        place = 0
+        while True:
+            if size != len(staged) or removals != writes.removals:
+                keys, size, removals = writes.keys(), len(staged), writes.removals
+                place = bisect_left(keys, begin) if passed is None else bisect_right(keys, passed)
+            staged_key = keys[place] if place < len(keys) else end
+            if stored_key < staged_key and stored_key < end:
+                hidden = writes.deleted_range(stored_key) if writes.range_begins else None
+                if hidden is None:
+                    passed = stored_key
+                    yield stored_key, stored_value
+                else:
+                    stored = self._stored_from(hidden[1])
+                stored_key, stored_value = next(stored, (end, b""))
+            elif staged_key < end:
+                if stored_key == staged_key:
+                    stored_key, stored_value = next(stored, (end, b""))
+                passed = staged_key
+                place += 1
+                value = staged[staged_key]
+                if value is not None:
+                    yield staged_key, value
+            else:
+                return
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every committed pair, in key order, as of this call: what is written later is not seen. Drop it when done: it
+        keeps what it shows.
+        """
+        return cast(Iterator[tuple[bytes, bytes]], self._database.snapshot().items(from_key=b""))
+
+    def estimate_pairs(self) -> int:
+        """About how many pairs there are."""
+        estimate = self._database.property_int_value("rocksdb.estimate-num-keys")
+        return int(estimate or 0)
+
+    def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key of begin <= key < end."""
+        writes, staged = self._writes, self._staged
+        keys = writes.keys()
+        place = bisect_left(keys, end) - 1
+        stored = self._stored_before(end, begin)
+        found = next(stored, None)
+        while True:
+            staged_key = keys[place] if place >= 0 and keys[place] >= begin else None
+            if staged_key is None or (found is not None and found[0] > staged_key):
+                hidden = writes.deleted_range(found[0]) if found is not None else None
+                if hidden is None:
+                    return found
+                stored = self._stored_before(hidden[0], begin)
+                found = next(stored, None)
+            else:
+                value = staged[staged_key]
+                if value is not None:
+                    return staged_key, value
+                place -= 1
+                if found is not None and found[0] == staged_key:
+                    found = next(stored, None)
+
+    def commit(self) -> None:
+        """Write everything staged as one atomic write; not durable on return. DiskFull or DiskError when RocksDB takes
+        nothing more, because what it was to bring to disk before did not fit or failed.
+        """
+        if not self._writes:
+            return
+        batch = WriteBatch(raw_mode=True)
+        for begin, end in self._writes.deleted_ranges:
+            batch.delete_range(begin, end)
+        put = batch.put
+        for key, value in self._staged.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                put(key, value)
+        try:
+            self._database.write(batch, self._write_options)
+        except Exception as error:  # rocksdict raises nothing narrower: an earlier flush has failed
+            raise self._failure("write", error) from error
+        self._writes.clear()
+
+    def flush(self, wait: bool = True) -> None:
+        """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit,
+        DiskError when it fails otherwise.
+        """
+        try:
+            self._database.flush(wait)
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise self._failure("flush", error) from error
+
+    def _failure(self, operation: str, error: Exception) -> DiskError:
+        path = self._database.path()
+        return _full(operation, path) if _says_full(error) else DiskError(operation, path, 0, str(error))
+
+    def begin_flush(self) -> bool:
+        """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""
+        if self._database.property_int_value("rocksdb.num-immutable-mem-table"):
+            return False
+        self.flush(wait=False)
+        return True
+
+    def close(self) -> None:
+        """Flush and close. What is staged and not committed is dropped. DiskFull or DiskError when what was committed
+        since the last flush is not on disk; it is closed all the same."""
+        self._writes.clear()
+        try:
+            self.flush()
+        except DiskError:
+            with contextlib.suppress(Exception):  # it tries to flush once more, and is closed whatever comes of that
+                self._database.close()
+            raise
+        self._database.close()
+
+    def _stored_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin))
+
+    def _stored_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Those of begin <= key < end, from the greatest key down."""
+        pairs = cast(Iterator[tuple[bytes, bytes]], self._database.items(backwards=True, from_key=end))
+        for key, value in pairs:
+            if key < begin:
+                return
+            if key < end:
+                yield key, value
+
+
+def _options() -> Options:
+    """Small: the index shares the memory of an idle node (<= 120 MiB) with Python and the HTTP server."""
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In parts of a page each: the filter of a large file is larger than a shard of the cache, is never kept there, and
+    # would be read as a whole for every single key.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(METADATA_BLOCK_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_max_background_jobs(BACKGROUND_JOBS_MAX)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 * 1024 * 1024)
+    return options
+
+
+def _says_full(error: Exception) -> bool:
+    """RocksDB tells so by a text only."""
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def _full(operation: str, path: str) -> DiskFull:
+    return DiskFull(operation, path, errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,449 @@
+"""The commit log: the Raft log on disk. Layout and recovery: docs/log-format.md.
+
+Threads: one thread may run `sync` at a time while the loop thread does everything else. They share no lock. Each
+attribute that both look at has one writer and is replaced as a whole (`_written`, `_loop_synced`, `_thread_synced`), so
+with the GIL a reader sees an old or a new value, never a mixture. A truncation starts a new epoch; what a sync that
+began in an older epoch publishes is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple, NoReturn
+
+from crc32c import crc32c
+
+from store.log.base import BEGINNING, LogBase, StoredBase, write_base
+from store.log.chain import LogChain
+from store.log.disk import Disk, File
+from store.log.errors import DiskError, DiskFull, LogFailed, LogTruncated
+from store.log.places import LogPlaces
+from store.log.reader import LogReader
+from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAYLOAD_BYTES, Entry, encode_header
+from store.log.recovery import Recovered, recover
+from store.log.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from store.log.segment_files import cut_log, grow_active, prepare_segment, publish_segment, remove_segments, seal_active
+
+__all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
+
+CACHE_BYTES_DEFAULT = 32 * 1024 * 1024
+NOOP_RESERVE_BYTES = 64 * 1024  # behind the end of each segment: no-ops go there when no further segment can be had
+_JOIN_BYTES_MAX = 256 * 1024  # up to here, copying a payload behind its header is cheaper than a second write
+
+
+class _Written(NamedTuple):
+    """What a sync that starts now makes durable."""
+
+    epoch: int
+    file: File  # the sync thread's own handle of the active segment: sealed ones are synced
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    position: int
+
+
+class _Synced(NamedTuple):
+    epoch: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    position: int
+
+
+class CommitLog:
+    """An append-only sequence of records with contiguous indexes and non-decreasing terms.
+
+    Invariants: `base.index <= synced_index <= last_index`; every record up to `synced_index` survives a power loss. The
+    first record is that behind `base`; a log with a base may be empty.
+    """
+
+    def __init__(self, disk: Disk, directory: str, segment_bytes: int, cache_bytes: int, recovered: Recovered) -> None:
+        """Use `CommitLog.open`."""
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._segments, self._mark, self._stored_base, self.recovery = recovered
+        self._reader = LogReader(self._segments, cache_bytes)
+        self.chain = LogChain(self._segments, self._reader)
+        self.places = LogPlaces(self._segments, self._reader)
+        self._failure: str | None = None
+        self._sync_running = False
+        self._retired: list[File] = []  # sync handles that a running sync may still use
+        epoch = self._mark.epoch + 1
+        if not self._segments.segments:
+            prepare_segment(disk, directory, segment_bytes + NOOP_RESERVE_BYTES)
+            self._segments.add(publish_segment(disk, directory, self.base.position, self.first_index))
+            if self._stored_base.restarting:
+                self._set_base(self._stored_base._replace(restarting=False))
+        active = self._segments.active
+        assert active.index is not None
+        self.last_index = active.index.next_index - 1
+        self.end_position = active.start + active.index.length
+        self.last_term = self.base.term
+        if self.last_index >= self.first_index:
+            self.last_term = self._reader.term_at(self.last_index)
+        self._limit = 0  # position up to which an ordinary record needs no allocation; the no-op reserve lies behind it
+        self._allocated = 0
+        self._loop_synced = self._thread_synced = _Synced(epoch, self.last_index, self.end_position)
+        self._written = _Written(epoch, disk.open(active.path), self.last_index, self.end_position)
+        self._mark.set_floor(epoch, self.end_position)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes: int,
+        cache_bytes: int,
+        applied_index: int = 0,
+        committed_index: int = 0,
+        may_be_new: bool = True,
+    ) -> CommitLog:
+        """Runs recovery; everything the log then holds is durable. A new log gets its genesis no-op (index 1, term 0).
+
+        `cache_bytes` bounds the payloads kept in memory. `applied_index` (by the state machine) and `committed_index`
+        (watermarks) prove a loss; without `may_be_new` so does an empty log. Raises `LogCorruption`, `UnsupportedLog`,
+        `DiskError`; `DiskFull` only for a new log.
+        """
+        if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ValueError(f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}, not {segment_bytes}")
+        found = recover(disk, directory.rstrip("/"), applied_index, committed_index, may_be_new)
+        log = cls(disk, directory.rstrip("/"), segment_bytes, cache_bytes, found)
+        log._restore_allocation()
+        if log.last_index == BEGINNING.index:
+            log.append(log.first_index, 0, KIND_NOOP, b"")
+            log.sync()
+        return log
+
+    @property
+    def base(self) -> LogBase:
+        """The last record before the first kept one; all zero at the beginning."""
+        return self._stored_base.base
+
+    @property
+    def first_index(self) -> int:
+        return self.base.index + 1
+
+    @property
+    def synced_index(self) -> int:
+        """Every record up to it is on disk. Never moves back except by `truncate_from`."""
+        return self._synced()[1]
+
+    @property
+    def synced_position(self) -> int:
+        """Every byte below it is on disk."""
+        return self._synced()[2]
+
+    def _synced(self) -> _Synced:
+        by_loop, by_thread = self._loop_synced, self._thread_synced
+        if by_thread[0] != by_loop[0] or by_thread[1] < by_loop[1]:
+            return by_loop
+        return by_thread
+
+    # Writing
+
+    def append(self, index: int, term: int, kind: int, payload: bytes) -> int:
+        """Writes a record behind the last one and returns its position. Visible to reads at once, durable after `sync`.
+
+        Raises `DiskFull` when the log would have to grow and cannot (nothing changed, try again later), `LogFailed`
+        when this or an earlier write failed, `ValueError` for an index that is not the next, a term that goes back, a
+        payload over `MAX_PAYLOAD_BYTES` or an unknown kind. The log keeps a reference to `payload`.
+        """
+        size = HEADER_BYTES + len(payload)
+        position = self.end_position
+        if self._failure is not None or index != self.last_index + 1 or term < self.last_term or kind != KIND_ENTRY:
+            self._check_append(index, term, kind)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise ValueError(f"payload of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} are possible")
+        if position + size > self._limit:
+            self._make_room(size, kind)
+        active = self._segments.active
+        assert active.index is not None
+        assert active.file is not None
+        header = encode_header(kind, len(payload), crc32c(payload), index, term, position, self._synced()[2])
+        offset = position - active.start
+        try:
+            if size <= _JOIN_BYTES_MAX:
+                active.file.pwrite(header + payload, offset)
+            else:
+                active.file.pwrite(payload, offset + HEADER_BYTES)
+                active.file.pwrite(header, offset)
+        except DiskError as error:
+            self._fail(error)
+        active.index.append(size, term, header)
+        self._reader.tail.append(Entry(payload, index, term, kind, position))
+        self.last_index, self.last_term, self.end_position = index, term, position + size
+        epoch, file, _, _ = self._written
+        self._written = _Written(epoch, file, index, position + size)
+        return position
+
+    def sync(self) -> int:
+        """Blocks until all appended before the call is durable; returns `synced_index` as of then.
+
+        May run in one thread beside the loop. A truncation during the call makes the returned value stale: the loop
+        goes by `synced_index`. Raises `LogFailed` when the sync or anything before it failed; then nothing is promised
+        any more.
+        """
+        self._raise_if_failed()
+        self._sync_running = True  # before looking at `_written`: from here on its file is not closed
+        try:
+            epoch, file, index, position = self._written
+            if position > self._synced().position:
+                file.fdatasync()
+                self._raise_if_failed()
+                self._mark.set_progress(epoch, position)
+                self._thread_synced = _Synced(epoch, index, position)
+        except DiskError as error:
+            self._fail(error)
+        finally:
+            self._sync_running = False
+        return self.synced_index
+
+    def truncate_from(self, index: int) -> None:
+        """Removes record `index` and all after it, durable on return.
+
+        Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `LogFailed` when
+        the disk fails. The caller never truncates what is committed.
+        """
+        self._raise_if_failed()
+        if not max(self.first_index, 2) <= index <= self.last_index + 1:
+            raise ValueError(f"cannot truncate from {index}: the log holds {self.first_index} to {self.last_index}")
+        if index == self.last_index + 1:
+            return
+        position = self._reader.position_of(index)
+        last_term = self.term_at(index - 1)
+        synced = self._synced()
+        epoch = synced.epoch + 1
+        self._loop_synced = _Synced(epoch, min(synced.index, index - 1), min(synced.position, position))
+        try:
+            self._mark.set_floor(epoch, min(synced.position, position))  # else recovery would take the cut for a loss
+            cut_log(self._disk, self._segments, position)
+            sync_file = self._disk.open(self._segments.active.path)
+        except DiskError as error:
+            self._fail(error)
+        active = self._segments.active
+        assert active.index is not None
+        active.index.truncate(index)
+        self._reader.truncate(index)
+        self.last_index, self.last_term, self.end_position = index - 1, last_term, position
+        self._replace_sync_file(epoch, sync_file)
+        self._loop_synced = _Synced(epoch, index - 1, position)
+        try:
+            self._restore_allocation()
+        except DiskError as error:
+            self._fail(error)
+
+    def can_drop_before(self, index: int) -> bool:
+        """Whether a whole segment but for the last one lies before record `index`."""
+        segments = self._segments.segments
+        return len(segments) > 1 and segments[1].first_index <= index
+
+    def drop_before(self, index: int) -> LogBase:
+        """Removes the segments that lie wholly before record `index`, but for the last one; returns the base then.
+
+        The base is durable before anything is removed, the removal is on return. Raises `ValueError` for an index
+        beyond `synced_index + 1`, `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        """
+        self._raise_if_failed()
+        if index > self.synced_index + 1:
+            raise ValueError(f"index {index} is beyond what is synced, {self.synced_index}")
+        first = self._segments.with_index(max(index, self.first_index))
+        if first is self._segments.segments[0]:
+            return self.base
+        base = LogBase(first.start, first.first_index - 1, self._reader.term_at(first.first_index - 1))
+        self._set_base(self._stored_base._replace(base=base, link=self.chain.at(base.index)))
+        while self._segments.segments[0] is not first:
+            self._segments.remove_first()
+        try:
+            remove_segments(self._disk, self._directory, before=base.position)
+        except DiskError as error:
+            self._fail(error)
+        return base
+
+    def restart_at(self, base: LogBase, installed_index: int = 0) -> None:
+        """Throws all records away and goes on behind `base`. Durable on return; a crash leaves the old log or the new.
+
+        `installed_index` is what the state machine has applied without this log: that it did does not mean that the log
+        once held it. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        """
+        self._raise_if_failed()
+        self._set_base(StoredBase(base, installed_index, restarting=True))
+        epoch = self._synced().epoch + 1
+        self._loop_synced = _Synced(epoch, base.index, base.position)
+        try:
+            self._mark.set_floor(epoch, base.position)
+            self._segments.clear()
+            remove_segments(self._disk, self._directory)
+            prepare_segment(self._disk, self._directory, self._segment_bytes + NOOP_RESERVE_BYTES)
+            self._segments.add(publish_segment(self._disk, self._directory, base.position, base.index + 1))
+            self._set_base(StoredBase(base, installed_index))
+            sync_file = self._disk.open(self._segments.active.path)
+        except DiskError as error:  # DiskFull as well: the old log is gone
+            self._fail(error)
+        self._reader.truncate(0)
+        self.last_index, self.last_term, self.end_position = base.index, base.term, base.position
+        self._replace_sync_file(epoch, sync_file)
+        self._note_allocation(self._segment_bytes)
+
+    def close(self) -> None:
+        """Makes what was appended durable and closes the files. No `sync` may be running, nothing may be called
+        afterwards.
+
+        Raises `LogFailed` as `sync` does; the files are closed all the same.
+        """
+        try:
+            if self._failure is None:
+                self.sync()
+                synced = self._synced()
+                self._mark.set_floor(synced.epoch, synced.position)
+        except DiskError as error:
+            self._fail(error)
+        finally:
+            for file in [*self._retired, self._written.file]:
+                file.close()
+            self._retired.clear()
+            self._mark.close()
+            self._segments.close()
+
+    # Reading
+
+    def entry(self, index: int) -> Entry:
+        """Record `index`, its CRC verified. Raises `IndexError` (`LogTruncated`) outside the log, `LogCorruption`."""
+        self._check_bounds(index)
+        return self._reader.entry(index)
+
+    def term_at(self, index: int) -> int:
+        """Without reading the record; also of the base. Raises `IndexError` outside the log."""
+        if index == self.base.index:
+            return self.base.term
+        self._check_bounds(index)
+        return self._reader.term_at(index)
+
+    def entries(self, first: int, max_bytes: int, last: int | None = None) -> list[Entry]:
+        """Records from `first` up to `last` that together take at most `max_bytes` on disk; at least one.
+
+        Raises as `entry` does.
+        """
+        self._check_bounds(first)
+        return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
+
+    def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
+        """The same records as bytes, as they are on disk, and the index to go on with. Raises as `entry` does."""
+        self._check_bounds(first)
+        return self._reader.raw_records(first, min(last, self.last_index), max_bytes)
+
+    def indexes_of_kind(self, kind: int, first: int) -> list[int]:
+        """The records of that kind from `first` on, by their headers alone. `first` may be the one after the last."""
+        return self._reader.indexes_of_kind(kind, max(first, self.first_index), self.last_index)
+
+    def position_of(self, index: int) -> int:
+        """Of the record's first byte. Raises `IndexError` outside the log."""
+        self._check_bounds(index)
+        return self._reader.position_of(index)
+
+    def index_at(self, position: int) -> int:
+        """Of the record that begins at `position`. Raises `LookupError` if none does, `LogTruncated` before the log."""
+        if 0 <= position < self.base.position:
+            raise LogTruncated(f"position {position}", self.first_index)
+        index = self._reader.index_at(position) if 0 <= position < self.end_position else None
+        if index is None:
+            raise LookupError(f"no record begins at position {position}")
+        return index
+
+    def read(self, position: int, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` of the payload of the record at `position`; the CRC of the whole is verified.
+
+        Raises `LookupError` if no record begins there, `ValueError` if the payload is shorter, `LogCorruption`.
+        """
+        payload = self._reader.entry(self.index_at(position)).payload
+        if offset < 0 or length < 0 or offset + length > len(payload):
+            raise ValueError(f"bytes {offset} to {offset + length} of a payload of {len(payload)}")
+        return payload[offset : offset + length]
+
+    # Inside
+
+    def _check_bounds(self, index: int) -> None:
+        if not self.first_index <= index <= self.last_index:
+            if 0 < index < self.first_index:
+                raise LogTruncated(f"index {index}", self.first_index)
+            raise IndexError(f"index {index} is outside the log, which holds {self.first_index} to {self.last_index}")
+
+    def _check_append(self, index: int, term: int, kind: int) -> None:
+        self._raise_if_failed()
+        if index != self.last_index + 1:
+            raise ValueError(f"index {index} does not follow {self.last_index}")
+        if term < self.last_term:
+            raise ValueError(f"term {term} is older than the last record's, {self.last_term}")
+        if kind not in KINDS:
+            raise ValueError(f"unknown kind {kind}")
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(self._failure)
+
+    def _fail(self, error: DiskError) -> NoReturn:
+        if self._failure is None:
+            self._failure = f"the commit log stopped: {error}"
+        raise LogFailed(self._failure) from error
+
+    def _set_base(self, stored: StoredBase) -> None:
+        """Durable on return. Raises `DiskFull` with nothing changed."""
+        try:
+            write_base(self._disk, self._directory, stored)
+        except DiskFull:
+            raise
+        except DiskError as error:
+            self._fail(error)
+        self._stored_base = stored
+        self._segments.base_link = stored.link
+
+    def _make_room(self, size: int, kind: int) -> None:
+        """Sees to it that `size` bytes fit behind the end, in the active segment or in a new one."""
+        active = self._segments.active
+        used = self.end_position - active.start
+        try:
+            if used == 0 or used + size <= self._segment_bytes:
+                self._grow(max(self._segment_bytes, size))
+            else:
+                self._roll_over(max(self._segment_bytes, size))
+        except DiskFull:
+            if kind != KIND_NOOP or self.end_position + size > self._allocated:
+                raise
+        except DiskError as error:
+            self._fail(error)
+
+    def _roll_over(self, segment_bytes: int) -> None:
+        """Seals the active segment and begins the next one. Raises `DiskFull` with nothing changed."""
+        prepare_segment(self._disk, self._directory, segment_bytes + NOOP_RESERVE_BYTES)
+        epoch = self._loop_synced.epoch
+        try:
+            seal_active(self._segments)
+            self._mark.set_floor(epoch, self.end_position)
+            segment = publish_segment(self._disk, self._directory, self.end_position, self.last_index + 1)
+            sync_file = self._disk.open(segment.path)
+        except DiskError as error:  # DiskFull as well: the sealed segment may not be written to, and there is no other
+            self._fail(error)
+        self._segments.add(segment)
+        self._loop_synced = _Synced(epoch, self.last_index, self.end_position)
+        self._replace_sync_file(epoch, sync_file)
+        self._note_allocation(segment_bytes)
+
+    def _restore_allocation(self) -> None:
+        """Allocates the active segment if there is space; if not, each `append` tries again."""
+        self._limit = self._allocated = self.end_position
+        with contextlib.suppress(DiskFull):
+            self._grow(self._segment_bytes)
+
+    def _grow(self, segment_bytes: int) -> None:
+        grow_active(self._disk, self._segments, segment_bytes + NOOP_RESERVE_BYTES)
+        self._note_allocation(segment_bytes)
+
+    def _note_allocation(self, segment_bytes: int) -> None:
+        self._limit = self._segments.active.start + segment_bytes
+        self._allocated = self._limit + NOOP_RESERVE_BYTES
+
+    def _replace_sync_file(self, epoch: int, file: File) -> None:
+        """From now on syncs use `file`. The old one is closed once no sync can be using it."""
+        self._retired.append(self._written.file)
+        self._written = _Written(epoch, file, self.last_index, self.end_position)
+        if not self._sync_running:  # looked at after `_written` was replaced: a sync that starts now takes the new one
+            for retired in self._retired:
+                retired.close()
+            self._retired.clear()

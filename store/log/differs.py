@@ -1,0 +1,83 @@
+"""The `differs` file: this replica was found to differ from the others. It stays until the replica is rebuilt.
+
+Written before the node acts upon it, so that no restart makes it forget: what a node with another state says, and what
+it votes, must not count.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from store.log.disk import Disk, create_file
+
+FILE_NAME: Final = "differs"
+_MAGIC: Final = b"KMQD"
+_CRC_BYTES: Final = 4
+
+
+class Difference(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Up to `agreed` two replicas are known to be equal, at `index` they differ; nothing is known of what is between.
+    `records`: their logs differ; otherwise what was made of equal logs.
+    """
+
+    index: int
+    agreed: int
+    records: bool
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether `index` is the first entry that differs."""
+        return self.index == self.agreed + 1
+
+    def __str__(self) -> str:
+        what = "its log" if self.records else "its state"
+        if self.is_exact:
+            return f"{what} differs from entry {self.index} on"
+        return f"{what} differs at entry {self.index}, and not yet at entry {self.agreed}"
+
+
+UNREADABLE: Final = Difference(0, 0, records=False)
+"""What a file that is damaged comes to: that it is there says enough."""
+
+
+class DiffersMark:
+    """The file of one node. Loop-only."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Reads the file. DiskError when that fails."""
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/{FILE_NAME}"
+        self.difference: Difference | None = self._read()
+        """None while the replica is not known to differ."""
+
+    def note(self, difference: Difference) -> None:
+        """Durable on return. DiskFull with nothing changed; DiskError."""
+        if difference == self.difference:
+            return
+        body = _MAGIC + msgspec.msgpack.encode(difference)
+        file = create_file(self._disk, self._path + ".tmp")
+        try:
+            file.truncate(0)
+            file.pwrite(body + crc32c(body).to_bytes(_CRC_BYTES, "little"), 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._disk.rename(self._path + ".tmp", self._path)
+        self._disk.sync_directory(self._directory)
+        self.difference = difference
+
+    def _read(self) -> Difference | None:
+        if not self._disk.exists(self._path):
+            return None
+        data = self._disk.read_bytes(self._path)
+        body, crc = data[:-_CRC_BYTES], int.from_bytes(data[-_CRC_BYTES:], "little")
+        if body[: len(_MAGIC)] != _MAGIC or crc32c(body) != crc:
+            return UNREADABLE
+        try:
+            return msgspec.msgpack.decode(body[len(_MAGIC) :], type=Difference)
+        except ValueError:
+            return UNREADABLE

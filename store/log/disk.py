@@ -1,0 +1,243 @@
+"""Files as the store sees them: the `Disk` seam and its POSIX implementation.
+
+The simulation and the crash tests pass a disk of their own that loses unsynced writes. Promises every `Disk` keeps:
+
+* What `pwrite` and `truncate` did is visible to `pread` through every open `File` of that path at once, and durable
+  only after `fdatasync` of any of them returned.
+* Names (`open(create=True)`, `rename`, `unlink`) are durable only after `sync_directory` of their directory returned.
+* Each `File` reports a failed write-back to its own next `fdatasync`, as Linux does per open file description: that
+  is why the loop and the sync thread hold different `File`s of the same path.
+
+Errors are `DiskError`, or `DiskFull` when space ran out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+from store.log.errors import DiskError, DiskFull, disk_error
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_ZERO_CHUNK_BYTES = 1 << 20
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class File(Protocol):
+    """An open file, read and written at explicit positions."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes from `position`; shorter only where the file ends."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Writes the whole buffer or raises `DiskError`. Not durable on return."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Makes content and length durable. Releases the GIL; callable from another thread than the other methods."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Sets the length. Not durable on return."""
+        ...
+
+    def allocate(self, position: int, length: int) -> None:
+        """Reserves blocks for the range, which must hold nothing yet, and makes it read as zeros; the file grows to its
+        end.
+
+        Raises `DiskFull` with the file as long as it was.
+        """
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Opens for reading and writing; with `create` a missing file is made, empty."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Sorted names in `directory`."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Makes `path` and missing parents, durable on return. Nothing happens if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Replaces `new` atomically."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def free_bytes(self, path: str) -> int:
+        """Space an unprivileged process may still use on the file system of `path`."""
+        ...
+
+
+@contextlib.contextmanager
+def _translated(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(operation, path, error) from error
+
+
+class PosixFile:
+    """A file descriptor."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def pread(self, length: int, position: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, length, position)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < length:  # Linux returns at most 2 GiB at once, and signals may cut a read short
+                data = os.pread(self._descriptor, length - got, position + got)
+                if not data:
+                    break
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise disk_error("read", self._path, error) from error
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        try:
+            written = os.pwrite(self._descriptor, data, position)
+            total = len(data)
+            while written < total:
+                written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+        except OSError as error:
+            raise disk_error("write", self._path, error) from error
+
+    def fdatasync(self) -> None:
+        with _translated("fdatasync", self._path):
+            os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        with _translated("truncate", self._path):
+            os.ftruncate(self._descriptor, size)
+
+    def allocate(self, position: int, length: int) -> None:
+        if length <= 0:
+            return
+        size_before = self.size()
+        try:
+            try:
+                os.posix_fallocate(self._descriptor, position, length)
+            except OSError as error:
+                if error.errno not in _NO_FALLOCATE:
+                    raise
+                self._write_zeros(position, length)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the error that matters is the first one
+                os.ftruncate(self._descriptor, size_before)
+            raise disk_error("allocate", self._path, error) from error
+
+    def _write_zeros(self, position: int, length: int) -> None:
+        zeros = bytes(min(length, _ZERO_CHUNK_BYTES))
+        end = position + length
+        while position < end:
+            position += os.pwrite(self._descriptor, zeros[: end - position], position)
+
+    def size(self) -> int:
+        with _translated("stat", self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        with _translated("close", self._path):
+            os.close(self._descriptor)
+
+
+class PosixDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _translated("open", path):
+            return PosixFile(os.open(path, flags, 0o600), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        with _translated("list", directory):
+            return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directory(parent)
+        with _translated("make directory", path):
+            os.mkdir(path, 0o700)
+        self.sync_directory(parent)
+
+    def rename(self, old: str, new: str) -> None:
+        with _translated("rename", old):
+            os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        with _translated("unlink", path):
+            os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        with _translated("sync directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read_bytes(self, path: str) -> bytes:
+        with _translated("read", path), open(path, "rb") as file:
+            return file.read()
+
+    def free_bytes(self, path: str) -> int:
+        with _translated("statvfs", path):
+            status = os.statvfs(path)
+            return status.f_bavail * status.f_frsize
+
+
+def create_file(disk: Disk, path: str) -> File:
+    """Opens `path` as `open(create=True)` does; no file descriptor left is `DiskFull`: nothing changed."""
+    try:
+        return disk.open(path, create=True)
+    except DiskError as error:
+        if error.errno not in _NO_DESCRIPTOR:
+            raise
+        raise DiskFull(error.operation, path, error.errno, os.strerror(error.errno)) from error
+
+
+def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
+    """Raises `DiskFull` unless `length` bytes can be taken in `directory` and `reserve` bytes still be left."""
+    free = disk.free_bytes(directory)
+    if free < length + reserve:
+        reason = f"{free} bytes free, {length} needed and {reserve} kept in reserve"
+        raise DiskFull("allocate", directory, errno.ENOSPC, reason)

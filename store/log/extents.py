@@ -1,0 +1,174 @@
+"""Reading pieces of the log's files without the log: from any thread, by file, offset and length.
+
+The loop says where (`store/log/places.py`), a thread reads. Each call opens the files it needs and closes them again:
+what the log does with its own handles meanwhile (a segment is removed, or is forgotten for a while) does not concern
+it. Bytes that are no longer there, or not what was written, are found by checksum and told; what that means is for the
+log to say.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from store.log.disk import Disk, File
+from store.log.errors import DiskError, DiskFull
+from store.log.reader import parse_records
+from store.log.record import HEADER_BYTES, Entry, UnsupportedRecord, parse_header
+
+PAGE_BYTES = 4096
+"""What a disk reads at least: a read is counted in these."""
+GAP_BYTES = 32 * 1024
+"""Blocks of one file that are no further apart than this are read in one go, with what lies between them."""
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
+class Extent(NamedTuple):
+    """`length` bytes of the file `path` from `offset` on."""
+
+    path: str
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+class StoredBlock(NamedTuple):
+    """Where a message block lies, and the checksum of its bytes."""
+
+    extent: Extent
+    crc32c: int
+
+
+class StoredRecord(NamedTuple):
+    """Where a record begins; `index` is not known before it is read."""
+
+    segment: str
+    extent: Extent
+    position: int
+
+
+class StoredRecords(NamedTuple):
+    """Whole records `first` to `last` of one segment, the first of which begins at the log position `position`."""
+
+    segment: str
+    extent: Extent
+    position: int
+    first: int
+    last: int
+
+
+class BlockPlan:
+    """Blocks that are read in one step, and how many bytes that takes."""
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        """Of the disk, in whole pages, with what lies between blocks."""
+        self._spans: list[tuple[Extent, list[StoredBlock]]] = []
+
+    def __len__(self) -> int:
+        return sum(len(blocks) for _, blocks in self._spans)
+
+    def bytes_with(self, block: StoredBlock) -> int:
+        """What `read_bytes` would be with this one as well."""
+        _, grown, before = self._joined(block)
+        return self.read_bytes + _pages(grown) - before
+
+    def add(self, block: StoredBlock) -> None:
+        joins, grown, before = self._joined(block)
+        self.read_bytes += _pages(grown) - before
+        if joins:
+            blocks = self._spans[-1][1]
+            blocks.append(block)
+            self._spans[-1] = grown, blocks
+        else:
+            self._spans.append((grown, [block]))
+
+    def _joined(self, block: StoredBlock) -> tuple[bool, Extent, int]:
+        """Whether the block is read with those before it, what is read then, and the bytes of that counted already."""
+        if self._spans:
+            span = self._spans[-1][0]
+            extent = block.extent
+            if span.path == extent.path and span.offset <= extent.offset <= span.end + GAP_BYTES:
+                end = max(span.end, extent.end)
+                return True, span._replace(length=end - span.offset), _pages(span)
+        return False, block.extent, 0
+
+    def read(self, disk: Disk) -> list[bytes | None]:
+        """Each block in the order of `add`; None for one whose bytes are not those of its checksum. Raises `DiskError`;
+        `DiskFull` when there is no file descriptor left.
+        """
+        found: list[bytes | None] = []
+        path, file = "", None
+        try:
+            for span, blocks in self._spans:
+                if file is None or span.path != path:
+                    if file is not None:
+                        file.close()
+                        file = None
+                    path, file = span.path, _open(disk, span.path)
+                data = file.pread(span.length, span.offset)
+                for block in blocks:
+                    begin = block.extent.offset - span.offset
+                    # A copy: a slice of the whole would keep what lies between in memory.
+                    part = data[begin : begin + block.extent.length] if len(blocks) > 1 else data
+                    found.append(part if crc32c(part) == block.crc32c else None)
+        finally:
+            if file is not None:
+                file.close()
+        return found
+
+
+def read_record(disk: Disk, record: StoredRecord) -> Entry:
+    """The whole record, its CRC verified. Raises `LogCorruption`, `UnsupportedLog`, `DiskError`, `DiskFull`."""
+    with _opened(disk, record.extent.path) as file:
+        data = file.pread(HEADER_BYTES, record.extent.offset)
+        header = None
+        with suppress(UnsupportedRecord):  # said below, of which segment
+            header = parse_header(data)
+        if header is not None:
+            data += file.pread(header.payload_length, record.extent.offset + HEADER_BYTES)
+    index = 0 if header is None else header.index
+    return parse_records(memoryview(data), record.segment, record.position, index, index)[0]
+
+
+def read_records(disk: Disk, records: StoredRecords) -> bytes:
+    """The records as they are on disk, each CRC verified. Raises as `read_record` does."""
+    with _opened(disk, records.extent.path) as file:
+        data = file.pread(records.extent.length, records.extent.offset)
+    parse_records(memoryview(data), records.segment, records.position, records.first, records.last)
+    return data
+
+
+def is_missing(error: DiskError) -> bool:
+    """Whether there is no such file, which is right if the log has removed it."""
+    return error.errno == errno.ENOENT
+
+
+@contextmanager
+def _opened(disk: Disk, path: str) -> Iterator[File]:
+    file = _open(disk, path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def _open(disk: Disk, path: str) -> File:
+    try:
+        return disk.open(path)
+    except DiskError as error:
+        if error.errno not in _NO_DESCRIPTOR:
+            raise
+        raise DiskFull(error.operation, path, error.errno, "no file descriptor is left") from error
+
+
+def _pages(extent: Extent) -> int:
+    first = extent.offset // PAGE_BYTES
+    return (-(-extent.end // PAGE_BYTES) - first) * PAGE_BYTES

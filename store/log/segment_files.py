@@ -1,0 +1,93 @@
+"""Steps that make, grow, seal and cut segment files, in the order that keeps every crash recoverable."""
+
+from __future__ import annotations
+
+from store.log.disk import Disk, create_file, require_free
+from store.log.errors import DiskFull
+from store.log.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, start_of
+from store.log.segments import SegmentSet
+
+DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never taken for segments: hard state and index go on when the log may not grow
+
+
+def prepare_segment(disk: Disk, directory: str, length: int) -> None:
+    """Allocates the next segment under a name that is not part of the log. Raises `DiskFull` leaving nothing behind."""
+    require_free(disk, directory, length, DISK_RESERVE_BYTES)
+    path = f"{directory}/{PENDING_NAME}"
+    if disk.exists(path):
+        disk.unlink(path)
+    try:
+        file = create_file(disk, path)
+        try:
+            file.allocate(0, length)
+            file.fdatasync()  # where blocks are given out late, only this tells that there are none
+        finally:
+            file.close()
+    except DiskFull:
+        if disk.exists(path):
+            disk.unlink(path)
+        raise
+
+
+def publish_segment(disk: Disk, directory: str, start: int, first_index: int) -> Segment:
+    """Gives the prepared segment its name, durable on return. The segment before it must be sealed."""
+    segment = Segment(directory, start, first_index)
+    disk.rename(f"{directory}/{PENDING_NAME}", segment.path)
+    disk.sync_directory(directory)
+    segment.file = disk.open(segment.path)
+    segment.index = SegmentIndex(first_index)
+    return segment
+
+
+def seal_active(segments: SegmentSet) -> None:
+    """Cuts the active segment to its records and makes them durable; only then may the next one get its name."""
+    active = segments.active
+    index, file = segments.index_of(active), segments.file_of(active)
+    file.truncate(index.length)
+    file.fdatasync()
+    active.length = index.length
+    segments.write_sidecar(active)
+
+
+def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
+    """Allocates the active segment up to `length` behind its records. Raises `DiskFull` with nothing changed."""
+    active = segments.active
+    index, file = segments.index_of(active), segments.file_of(active)
+    missing = length - file.size()
+    if missing > 0:
+        require_free(disk, segments.directory, missing, DISK_RESERVE_BYTES)
+    file.allocate(index.length, length - index.length)
+
+
+def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tuple[str, ...]:
+    """Removes the segments that begin before position `before`, or all, with their sidecars; durable on return.
+
+    First ones first, so that a crash leaves no gap. Returns the names.
+    """
+    names = disk.list(directory)
+    gone = []
+    for name in names:
+        start = start_of(name, SEGMENT_SUFFIX)
+        start = start_of(name, SIDECAR_SUFFIX) if start is None else start
+        if start is not None and (before is None or start < before):
+            disk.unlink(f"{directory}/{name}")
+            gone.append(name)
+    if gone:
+        disk.sync_directory(directory)
+    return tuple(gone)
+
+
+def cut_log(disk: Disk, segments: SegmentSet, position: int) -> None:
+    """Removes all bytes from `position` on, durable on return, last ones first: a crash leaves a shorter log, never a
+    gap.
+    """
+    while segments.active.start > position:
+        removed = segments.remove_last()
+        if removed.file is not None:
+            removed.file.close()
+        disk.unlink(removed.path)
+        segments.remove_sidecar(segments.active)
+        disk.sync_directory(segments.directory)
+    file = segments.file_of(segments.active)
+    file.truncate(position - segments.active.start)
+    file.fdatasync()

@@ -1,0 +1,232 @@
+"""The segments of a log in order: which one holds an index or a position, and what of the sealed ones is in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from store.log.disk import Disk, File
+from store.log.errors import DiskFull, LogCorruption, UnsupportedLog
+from store.log.record import HEADER_BYTES, UnsupportedRecord
+from store.log.record_chain import Link, chained_of
+from store.log.scan import scan_records
+from store.log.segment import Segment, SegmentIndex, sidecar_name
+from store.log.sidecar import decode_sidecar, encode_sidecar
+
+LOADED_SEGMENTS_MAX = 64
+LOADED_INDEX_BYTES_MAX = 16 * 1024 * 1024
+
+
+class SegmentSet:
+    """Never empty once recovery is done. The last segment is the active one: its index and file are always there.
+
+    Invariant: each segment begins where, and with the index with which, the one before it ends.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.segments: list[Segment] = []
+        self._starts: list[int] = []
+        self._firsts: list[int] = []
+        self._loaded: OrderedDict[int, Segment] = OrderedDict()  # sealed ones, least recently used first
+        self.sidecars_rebuilt = 0
+        self.base_link: Link | None = None
+        """The chain before the first record, if it is known."""
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    def add(self, segment: Segment) -> None:
+        """Makes `segment` the last one. The one before, now sealed, keeps what it has loaded until it is evicted. The
+        chain goes on in a segment that is new.
+        """
+        if segment.index is not None and not segment.index.offsets:
+            segment.index.chain.begin(self.link_before(segment), segment.first_index)
+        if self.segments and self.active.index is not None:
+            self._loaded[self.active.start] = self.active
+        self.segments.append(segment)
+        self._starts.append(segment.start)
+        self._firsts.append(segment.first_index)
+        self._evict()
+
+    def remove_last(self) -> Segment:
+        """Takes the last segment out, files untouched; the one before it is loaded and becomes the active one."""
+        removed = self.segments.pop()
+        self._starts.pop()
+        self._firsts.pop()
+        self.index_of(self.active)
+        self.file_of(self.active)
+        self._loaded.pop(self.active.start, None)
+        return removed
+
+    def remove_first(self) -> Segment:
+        """Takes the first segment, which is not the active one, out; closed, its files untouched."""
+        removed = self.segments.pop(0)
+        self._starts.pop(0)
+        self._firsts.pop(0)
+        self._loaded.pop(removed.start, None)
+        if removed.file is not None:
+            removed.file.close()
+            removed.file = None
+        return removed
+
+    def clear(self) -> None:
+        """Forgets all segments, the active one included; closed, their files untouched."""
+        self.close()
+        for known in (self.segments, self._starts, self._firsts, self._loaded):
+            known.clear()
+
+    def with_index(self, index: int) -> Segment:
+        return self.segments[bisect_right(self._firsts, index) - 1]
+
+    def with_position(self, position: int) -> Segment:
+        return self.segments[bisect_right(self._starts, position) - 1]
+
+    def file_of(self, segment: Segment) -> File:
+        if segment.file is None:
+            segment.file = self._disk.open(segment.path)
+            self._note_use(segment)
+        return segment.file
+
+    def index_of(self, segment: Segment) -> SegmentIndex:
+        if segment.index is None:
+            segment.index = self._read_sidecar(segment) or self._rebuild(segment)
+            self._check_continuity(segment, segment.index)
+            self._note_use(segment)
+        elif segment is not self.active:
+            self._loaded.move_to_end(segment.start)
+        return segment.index
+
+    def link_before(self, segment: Segment) -> Link | None:
+        """The chain before the segment's first record, if that can be told without reading another segment."""
+        ordinal = bisect_right(self._starts, segment.start - 1) - 1
+        if ordinal < 0:
+            return self.base_link
+        before = self.segments[ordinal]
+        index = before.index or self._read_sidecar(before)
+        return None if index is None else index.chain.at(index.next_index - 1)
+
+    def write_sidecar(self, segment: Segment) -> None:
+        """Not durable on return; given up when the disk is full: derived data, rebuilt by a scan when missing."""
+        index, file = self.index_of(segment), self.file_of(segment)
+        data = encode_sidecar(segment.start, index, _last_header_crc(file, index))
+        path = f"{self.directory}/{sidecar_name(segment.start)}"
+        try:
+            sidecar = self._disk.open(path, create=True)
+            try:
+                sidecar.truncate(0)
+                sidecar.pwrite(data, 0)
+            finally:
+                sidecar.close()
+        except DiskFull:
+            self.remove_sidecar(segment)
+
+    def remove_sidecar(self, segment: Segment) -> None:
+        path = f"{self.directory}/{sidecar_name(segment.start)}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+
+    def _note_use(self, segment: Segment) -> None:
+        if segment is not self.active:
+            self._loaded[segment.start] = segment
+            self._loaded.move_to_end(segment.start)
+            self._evict()
+
+    def _evict(self) -> None:
+        size = sum(s.index.memory_bytes for s in self._loaded.values() if s.index is not None)
+        while len(self._loaded) > 1 and (len(self._loaded) > LOADED_SEGMENTS_MAX or size > LOADED_INDEX_BYTES_MAX):
+            _, segment = self._loaded.popitem(last=False)
+            if segment.index is not None:
+                size -= segment.index.memory_bytes
+            segment.index = None
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+
+    def load_ahead(self, index: int) -> tuple[Segment, Callable[[], SegmentIndex | None]] | None:
+        """The sealed segment of record `index`, and what reads its sidecar in any thread; None when it is loaded."""
+        segment = self.with_index(index)
+        if segment.index is not None:
+            return None
+        place = SidecarPlace(self.directory, segment.path, segment.start, segment.length, segment.first_index)
+        return segment, partial(read_sidecar, self._disk, place)
+
+    def adopt(self, segment: Segment, index: SegmentIndex | None) -> None:
+        """What `load_ahead` read, unless the segment was changed or removed meanwhile, or the sidecar is no good."""
+        unchanged = segment in self.segments and segment.index is None
+        if index is not None and unchanged and segment.length == index.length:
+            segment.index = index
+            self._check_continuity(segment, index)
+            self._note_use(segment)
+
+    def _read_sidecar(self, segment: Segment) -> SegmentIndex | None:
+        place = SidecarPlace(self.directory, segment.path, segment.start, segment.length, segment.first_index)
+        return read_sidecar(self._disk, place)
+
+    def _rebuild(self, segment: Segment) -> SegmentIndex:
+        index = SegmentIndex(segment.first_index)
+        index.chain.begin(self.link_before(segment), segment.first_index)
+        try:
+            for header, _ in scan_records(self.file_of(segment), segment.start):
+                index.append(HEADER_BYTES + header.payload_length, header.term, chained_of(header))
+        except UnsupportedRecord as error:
+            raise UnsupportedLog(segment.name, segment.start + index.length, str(error)) from error
+        if index.length != segment.length:
+            raise self._corrupt(segment, index, "a record of a sealed segment is damaged")
+        segment.index = index
+        self.write_sidecar(segment)
+        self.sidecars_rebuilt += 1
+        return index
+
+    def _check_continuity(self, segment: Segment, index: SegmentIndex) -> None:
+        after = bisect_right(self._starts, segment.start)
+        if after < len(self.segments) and self._firsts[after] != index.next_index:
+            detail = f"{self.segments[after].name} begins with index {self._firsts[after]}"
+            raise self._corrupt(segment, index, detail)
+
+    @staticmethod
+    def _corrupt(segment: Segment, index: SegmentIndex, detail: str) -> LogCorruption:
+        return LogCorruption(
+            "corrupt_synced_record", segment.name, segment.start + index.length, index.next_index, detail
+        )
+
+
+class SidecarPlace(NamedTuple):
+    """Of a sealed segment, what its sidecar has to fit."""
+
+    directory: str
+    path: str
+    start: int
+    length: int
+    first_index: int
+
+
+def read_sidecar(disk: Disk, place: SidecarPlace) -> SegmentIndex | None:
+    """Of one segment, if there is one that fits; from any thread. Raises `DiskError`."""
+    path = f"{place.directory}/{sidecar_name(place.start)}"
+    if not disk.exists(path):
+        return None
+    decoded = decode_sidecar(disk.read_bytes(path), place.start, place.length, place.first_index)
+    if decoded is None:
+        return None
+    index, last_header_crc = decoded
+    file = disk.open(place.path)
+    try:
+        return index if _last_header_crc(file, index) == last_header_crc else None
+    finally:
+        file.close()
+
+
+def _last_header_crc(file: File, index: SegmentIndex) -> int:
+    return int.from_bytes(file.pread(4, index.offsets[-1] + HEADER_BYTES - 4), "little")

@@ -1,0 +1,1 @@
+"""Topics, queues, and where each message is."""

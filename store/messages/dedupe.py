@@ -1,0 +1,158 @@
+"""The dedupe window: batch and message ids that were made visible in the last DEDUPE_WINDOW_MS of the replicated clock,
+and in any case the DEDUPE_MIN_ENTRIES youngest.
+
+An id is remembered when its message gets its offset: at once for a plain produce, at the commit of a transaction for a
+half message, when its timer fires for a delayed one (until then the timer holds it, see timers.py). So an id that was
+only ever in a rolled-back transaction can be used again, and an id that arrives twice, by whatever way, is delivered
+once.
+
+Each entry that remembers ids leaves one expiry record; each later entry removes at most EXPIRED_RECORDS_PER_ENTRY of
+the oldest that are out of the window, or too many. What is remembered is thus a function of the log alone, and the work
+per entry is bounded.
+"""
+
+from typing import Final
+
+import msgspec
+
+from store.commands.command import BatchHeader
+from store.index import keys
+from store.index.index import Index
+from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_MIN_ENTRIES, DEDUPE_WINDOW_MS
+
+EXPIRED_RECORDS_PER_ENTRY: Final = 2
+"""More than one, so that expiry catches up after a burst; an entry adds at most one."""
+
+
+class KnownMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A message of a batch that was not appended with it, and where the one with its id is. One that waited for its
+    time then had no offset."""
+
+    ordinal: int
+    queue: int
+    offset: int | None
+    deliver_at_ms: int | None = None
+
+
+class SeenBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A batch that was accepted: its content, by which a retry is told from another use of the id, and its place."""
+
+    count: int
+    crc32c: int
+    length: int
+    queue: int
+    offset: int | None
+    """None while the batch waits for its time, and when all of it was taken back before."""
+    appended: int
+    """Messages that were appended for it; fewer than `count` when some of its explicit ids were known."""
+    known: tuple[KnownMessage, ...] = ()
+    """The messages that were not appended, by ordinal."""
+    deliver_at_ms: int | None = None
+    """Given when `offset` is None."""
+
+    def is_of(self, header: BatchHeader) -> bool:
+        return (self.count, self.crc32c, self.length) == (header.count, header.crc32c, header.length)
+
+
+class SeenMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    queue: int
+    offset: int
+
+
+class DedupeCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Replicated: expiry records are first_sequence <= s < next_sequence; they hold `entries` ids."""
+
+    first_sequence: int = 0
+    next_sequence: int = 0
+    entries: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_batch = msgspec.msgpack.Decoder(SeenBatch).decode
+_decode_message = msgspec.msgpack.Decoder(SeenMessage).decode
+_decode_expiry = msgspec.msgpack.Decoder(tuple[int, list[bytes]]).decode
+
+
+class DedupeWindow:
+    def __init__(
+        self,
+        index: Index,
+        counters: DedupeCounters,
+        window_ms: int = DEDUPE_WINDOW_MS,
+        max_entries: int = DEDUPE_MAX_ENTRIES,
+        min_entries: int = DEDUPE_MIN_ENTRIES,
+    ) -> None:
+        self._index = index
+        self.counters = counters
+        self._window_ms = window_ms
+        self._max_entries = max_entries
+        self._min_entries = min_entries
+        self._remembered: list[bytes] = []
+        self._oldest: tuple[int, int] | None = None  # time and ids of the oldest expiry record, once it was read
+
+    def batch(self, topic_id: int, batch_id: str) -> SeenBatch | None:
+        value = self._index.get(keys.batch_id(topic_id, batch_id))
+        return _decode_batch(value) if value is not None else None
+
+    def message(self, topic_id: int, message_id: str) -> SeenMessage | None:
+        value = self._index.get(keys.message_id(topic_id, message_id))
+        return _decode_message(value) if value is not None else None
+
+    def remember_batch(self, topic_id: int, batch_id: str, seen: SeenBatch) -> None:
+        """Remember an id that is not known."""
+        self._remember(keys.batch_id(topic_id, batch_id), _encode(seen))
+
+    def remember_message(self, topic_id: int, message_id: str, seen: SeenMessage) -> None:
+        """Remember an id that is not known."""
+        self._remember(keys.message_id(topic_id, message_id), _encode(seen))
+
+    def is_cancelled(self, topic_id: int, message_id: str) -> bool:
+        return self._index.get(keys.cancelled_message(topic_id, message_id)) is not None
+
+    def remember_cancelled(self, topic_id: int, message_id: str) -> None:
+        self._remember(keys.cancelled_message(topic_id, message_id), b"")
+
+    def end_entry(self, clock_ms: int, *, by_age: bool = True) -> None:
+        """Close the entry: note when its ids expire, forget some that have; without `by_age` only of too many."""
+        counters = self.counters
+        if self._remembered:
+            self._index.put(keys.dedupe_expiry(counters.next_sequence), _encode((clock_ms, self._remembered)))
+            counters.next_sequence += 1
+            counters.entries += len(self._remembered)
+            self._remembered = []
+        for _ in range(EXPIRED_RECORDS_PER_ENTRY):
+            if not self._expire_oldest(clock_ms if by_age else None):
+                return
+
+    def _remember(self, key: bytes, value: bytes) -> None:
+        self._index.put(key, value)
+        self._remembered.append(key)
+
+    def _expire_oldest(self, clock_ms: int | None) -> bool:
+        counters = self.counters
+        if counters.entries <= self._min_entries or counters.first_sequence == counters.next_sequence:
+            return False
+        if self._oldest is not None and not self._may_expire(*self._oldest, clock_ms):
+            return False
+        key = keys.dedupe_expiry(counters.first_sequence)
+        value = self._index.get(key)
+        if value is None:
+            raise AssertionError(f"expiry record {counters.first_sequence} is missing")
+        at_ms, expired = _decode_expiry(value)
+        self._oldest = at_ms, len(expired)
+        if not self._may_expire(at_ms, len(expired), clock_ms):
+            return False
+        for expired_key in expired:
+            self._index.delete(expired_key)
+        self._index.delete(key)
+        counters.first_sequence += 1
+        counters.entries -= len(expired)
+        self._oldest = None
+        return True
+
+    def _may_expire(self, at_ms: int, count: int, clock_ms: int | None) -> bool:
+        """A record goes as a whole, and holds up to a request's worth of ids: the floor counts what stays behind."""
+        entries = self.counters.entries
+        is_old = clock_ms is not None and clock_ms - at_ms >= self._window_ms
+        over = entries > self._max_entries or is_old
+        return over and entries - count >= self._min_entries

@@ -1,0 +1,230 @@
+"""The message index: where a message is, found by its id or by a key, however long ago it was stored.
+
+Everything here is written beside what apply does anyway, and nothing that apply decides depends on it:
+
+    - Of a batch, its place by its id. Of an explicit message id, the batch and the ordinal in it. So a message is found
+      by either form of its id, with one more write per batch, and one per explicit id.
+    - Of a half batch its transaction, of a delayed one its timer: messages are found before they are visible, too.
+    - Of a key its hash, in time order: who asks compares the key itself, which is in the block.
+    - What happens to a single message after it was delivered: given back, given again, dead, replayed.
+
+What was stored before this table existed is not in it. Places of rows that are gone are left out when they are read.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from store.index import keys
+from store.index.index import Index
+from store.messages.timers import Timer, TimerKey
+
+KEY_HASH_BYTES: Final = 8
+
+RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
+_KINDS: Final[tuple[RedeliveryEventName, ...]] = ("given_back", "replayed", "given_again", "dead_lettered")
+"""In the order in which those of one entry happen."""
+
+
+def key_hash(key: str) -> bytes:
+    """What stands for a key in the log and in the index."""
+    return blake2b(key.encode(), digest_size=KEY_HASH_BYTES).digest()
+
+
+class TakenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    ordinal: int
+    at_ms: int
+    raft_index: int
+
+
+class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A batch that was scheduled, kept after its time."""
+
+    queue: int
+    due_ms: int
+    scheduled_at_ms: int
+    raft_index: int
+    transaction_id: str | None
+    taken_back: tuple[TakenBack, ...] = ()
+
+
+class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """What a group did with a message. `offset` is where it is among the group's own, once it is there."""
+
+    at_ms: int
+    group: str
+    attempt: int
+    offset: int | None = None
+    due_at_ms: int | None = None
+    reason: str = ""
+    member_id: str = ""
+    client_id: str = ""
+
+
+class FoundEvent(NamedTuple):
+    name: RedeliveryEventName
+    raft_index: int
+    event: RedeliveryEvent
+
+
+class KeyedMessage(NamedTuple):
+    """Sorts by time."""
+
+    stored_at_ms: int
+    queue: int
+    offset: int
+
+
+class BatchTimerOf(NamedTuple):
+    key: TimerKey
+    timer: BatchTimer
+
+
+class KnownOfId(NamedTuple):
+    """What is known of an id in one topic, each in the order of its keys."""
+
+    places: list[tuple[int, int]]
+    """Of a batch: queue and offset of its first message."""
+    batches: list[tuple[str, int]]
+    """Of an explicit message id: batch id and ordinal."""
+    transactions: list[str]
+    timers: list[BatchTimerOf]
+    fired: dict[int, int]
+    """By sequence of the timer, the offset at which its first message became visible."""
+
+
+class Place(NamedTuple):
+    topic_id: int
+    queue: int
+    offset: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_timer = msgspec.msgpack.Decoder(BatchTimer).decode
+_decode_event = msgspec.msgpack.Decoder(RedeliveryEvent).decode
+
+
+class MessageIndex:
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    # Changes, during apply.
+
+    def add_batch(self, topic_id: int, queue: int, offset: int, batch_id: str) -> None:
+        """A batch became visible."""
+        self._index.put(keys.place_of_batch(topic_id, batch_id, queue, offset), b"")
+
+    def forget_batch(self, topic_id: int, queue: int, offset: int, batch_id: str) -> None:
+        """A batch is gone; what else is known of it is swept out later (store/state/sweep.py)."""
+        self._index.delete(keys.place_of_batch(topic_id, batch_id, queue, offset))
+
+    def add_ids(
+        self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
+    ) -> None:
+        """The explicit ids of a batch that was accepted, but for the ordinals that were known already."""
+        skipped = frozenset(skip)
+        for ordinal, message_id in enumerate(message_ids):
+            if message_id is not None and ordinal not in skipped:
+                self._index.put(keys.batch_of_message(topic_id, message_id, batch_id, ordinal), b"")
+
+    def add_keys(
+        self, topic_id: int, queue: int, offset: int, hashes: Sequence[bytes], skip: Iterable[int], stored_at_ms: int
+    ) -> None:
+        """The keys of a batch that became visible, but for the ordinals that did not."""
+        skipped = frozenset(skip)
+        for ordinal, joined in enumerate(hashes):
+            if ordinal in skipped:
+                continue
+            for begin in range(0, len(joined), KEY_HASH_BYTES):
+                one = joined[begin : begin + KEY_HASH_BYTES]
+                self._index.put(keys.keyed_message(topic_id, one, stored_at_ms, queue, offset), b"")
+            offset += 1
+
+    def add_half(self, topic_id: int, batch_id: str, transaction_id: str) -> None:
+        """A half batch was prepared."""
+        self._index.put(keys.transaction_of_batch(topic_id, batch_id, transaction_id), b"")
+
+    def add_timer(self, key: TimerKey, timer: Timer) -> None:
+        """A batch was scheduled."""
+        self._index.put(_timer_key(key, timer), _encode(_of_timer(key, timer)))
+
+    def timer_fired(self, key: TimerKey, timer: Timer, offset: int) -> None:
+        """Its first message is visible now, at `offset`. Reads nothing: many are due at once."""
+        fired = keys.fired_of_batch_id(timer.topic_id, timer.block.batch_id, key.sequence)
+        self._index.put(fired, keys.u64(offset))
+
+    def taken_back(self, key: TimerKey, timer: Timer, taken_back: TakenBack) -> None:
+        """One of its messages will not be delivered."""
+        stored = _timer_key(key, timer)
+        value = self._index.get(stored)
+        recorded = _decode_timer(value) if value is not None else _of_timer(key, timer)
+        changed = msgspec.structs.replace(recorded, taken_back=(*recorded.taken_back, taken_back))
+        self._index.put(stored, _encode(changed))
+
+    def add_event(
+        self, place: Place, raft_index: int, group_id: int, name: RedeliveryEventName, event: RedeliveryEvent
+    ) -> None:
+        """Something happened to the message at `place`."""
+        key = keys.event_of_place(keys.events_of_place(*place), raft_index, group_id, _KINDS.index(name))
+        self._index.put(key, _encode(event))
+
+    def forget_topic(self, topic_id: int) -> None:
+        """A topic is gone."""
+        for prefix in keys.messages_of_topic(topic_id):
+            self._index.delete_range(prefix, keys.after(prefix))
+
+    # Queries.
+
+    def batches(self, topic_id: int, message_id: str) -> list[tuple[str, int]]:
+        """Batch id and ordinal of all messages that may have this id: whether they do is in their blocks."""
+        found = dict.fromkeys(self._known(topic_id, message_id).batches)
+        batch_id, dash, number = message_id.rpartition("-")
+        if dash and number.isascii() and number.isdigit() and len(number) <= 9 and str(int(number)) == number:
+            found[batch_id, int(number)] = None
+        return list(found)
+
+    def of_batch(self, topic_id: int, batch_id: str) -> KnownOfId:
+        """What became of the batches of this id; places may be gone."""
+        return self._known(topic_id, batch_id)
+
+    def keyed(self, topic_id: int, hashed: bytes, begin: KeyedMessage, end_ms: int) -> Iterator[KeyedMessage]:
+        """The messages with a key of this hash from `begin` on and stored before `end_ms`, in time order."""
+        first = keys.keyed_message(topic_id, hashed, *begin)
+        for key, _ in self._index.scan(first, keys.keyed_message(topic_id, hashed, end_ms, 0, 0)):
+            yield KeyedMessage(*keys.keyed_message_parts(key))
+
+    def events(self, place: Place) -> Iterator[FoundEvent]:
+        """What happened to the message at `place`, in order."""
+        prefix = keys.events_of_place(*place)
+        for key, value in self._index.scan(prefix, keys.after(prefix)):
+            raft_index, kind = keys.event_of_place_parts(key)
+            yield FoundEvent(_KINDS[kind], raft_index, _decode_event(value))
+
+    def _known(self, topic_id: int, value: str) -> KnownOfId:
+        known = KnownOfId([], [], [], [], {})
+        prefix = keys.known_of_id(topic_id, value)
+        begin = len(prefix)
+        for key, stored in self._index.scan(prefix, keys.after(prefix)):
+            kind, rest = key[begin : begin + 1], key[begin + 1 :]
+            if kind == keys.ID_PLACE:
+                known.places.append(keys.place_parts(rest))
+            elif kind == keys.ID_BATCH:
+                known.batches.append(keys.batch_of_message_parts(rest))
+            elif kind == keys.ID_TRANSACTION:
+                known.transactions.append(rest.decode())
+            elif kind == keys.ID_TIMER:
+                timer = _decode_timer(stored)
+                known.timers.append(BatchTimerOf(TimerKey(timer.due_ms, keys.read_u64(rest)), timer))
+            else:
+                known.fired[keys.read_u64(rest)] = keys.read_u64(stored)
+        return known
+
+
+def _timer_key(key: TimerKey, timer: Timer) -> bytes:
+    return keys.timer_of_batch_id(timer.topic_id, timer.block.batch_id, key.sequence)
+
+
+def _of_timer(key: TimerKey, timer: Timer) -> BatchTimer:
+    return BatchTimer(timer.queue, key.due_ms, timer.scheduled_at_ms, timer.raft_index, timer.transaction_id)

@@ -1,0 +1,352 @@
+"""Giving batches their offsets, once.
+
+Plain produce, the commit of a transaction and a timer that is due all end here, so a message is delivered once per
+queue position whichever way, and however often, it arrives:
+
+    - A batch id that is known with the same content is not appended; the answer is where it was.
+    - Of a batch with explicit message ids only the messages whose id is not known are appended; the ordinals of the
+      others are in the row's `skip`, and the offsets stay dense.
+    - A batch id that is known with *other* content is refused where it can be: at produce and at prepare. If the id was
+      used otherwise between prepare and commit, the commit appends the batch all the same: it was promised, and other
+      content is another message. The window keeps the first use.
+    - A batch that waits for its time reserves its ids meanwhile. They are the window's when it is delivered, so nothing
+      has to be looked up then: what was scheduled is delivered.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store.commands.command import BatchHeader
+from store.commands.results import BatchPlaced, MessagePlaced, Prepared, Produced, Redelivery, Row
+from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
+from store.features import FIRST_LEVEL
+from store.messages.block_location import BlockLocation
+from store.messages.dedupe import DedupeWindow, KnownMessage, SeenBatch, SeenMessage
+from store.messages.message_index import KEY_HASH_BYTES, MessageIndex, Place, RedeliveryEvent, RedeliveryEventName
+from store.messages.outcomes import Event, MessagesOf, Outcomes, message_events, messages_of
+from store.messages.queues import Queues
+from store.messages.timers import Timer, TimerKey, Timers, check_delay, due_ms_of
+from store.messages.topics import DLQ_PREFIX, Topic, Topics, group_of, require_writable
+
+
+class At(NamedTuple):
+    """The entry that is being applied. `clock_ms` is the replicated clock: the entry's time, made monotonic."""
+
+    raft_index: int
+    term: int
+    position: int
+    clock_ms: int
+    feature_level: int = FIRST_LEVEL
+    """In force here: whatever apply does otherwise from a later level on, it does by this."""
+
+
+class CheckedBatch(NamedTuple):
+    """A batch that may be appended to its topic."""
+
+    topic: Topic
+    header: BatchHeader
+    seen: SeenBatch | None
+
+
+class CarriedOut(NamedTuple):
+    """A command that was applied before: its result, as a duplicate. Entry `index` made it visible; the record at
+    `position` holds it, which is another one when it was delayed, or part of a transaction.
+    """
+
+    result: Produced | Prepared
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    position: int
+    timestamp_ms: int
+
+
+class OfTransaction(NamedTuple):
+    """The transaction that a batch was committed with, and which of its positions the batch's is."""
+
+    transaction_id: str
+    position: int
+
+
+class Placement:
+    def __init__(
+        self,
+        topics: Topics,
+        queues: Queues,
+        dedupe: DedupeWindow,
+        timers: Timers,
+        messages: MessageIndex,
+        outcomes: Outcomes,
+    ) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._dedupe = dedupe
+        self._timers = timers
+        self._messages = messages
+        self._outcomes = outcomes
+
+    def check(self, headers: Sequence[BatchHeader], *, transactional: bool, clock_ms: int) -> list[CheckedBatch]:
+        """Look everything up and refuse what cannot be appended; changes nothing."""
+        if not headers:
+            raise Refused(INVALID_REQUEST, "there is no batch in the request")
+        checked: list[CheckedBatch] = []
+        for header in headers:
+            topic = self._topics.require(header.topic)
+            delayed = header.is_delayed
+            require_writable(topic, transactional=transactional, delayed=delayed)
+            topic.require_queue(header.queue)
+            if header.count < 1 or header.message_ids is not None or header.keys is not None:
+                _check_counts(header)
+            if delayed:
+                check_delay(header, clock_ms)
+            seen = self.seen(topic, header.batch_id)
+            if seen is not None and not seen.is_of(header):
+                raise _conflict(header)
+            checked.append(CheckedBatch(topic, header, seen))
+        if len(headers) > 1:
+            _check_repeated(headers)
+        return checked
+
+    def seen(self, topic: Topic, batch_id: str) -> SeenBatch | None:
+        """What is known of a batch id at this moment, placed or waiting."""
+        return self._dedupe.batch(topic.id, batch_id) or self._timers.batch(topic.id, batch_id)
+
+    def placed_before(self, headers: Sequence[BatchHeader]) -> CarriedOut | None:
+        """Where these batches are, if all of them came by one entry with this content, and no part of them was known
+        before it; None also for what waits for its time, and what has expired. Changes nothing.
+        """
+        placed: list[BatchPlaced] = []
+        first: Row | None = None
+        for header in headers:
+            topic = self._topics.get(header.topic)
+            seen = self.seen(topic, header.batch_id) if topic is not None else None
+            if topic is None or seen is None or seen.known or seen.offset is None or not seen.is_of(header):
+                return None
+            row = self._queues.row_at(topic, seen.queue, seen.offset)
+            first = first or row
+            if first is None or row is None or row.batch_id != header.batch_id or row.position != first.position:
+                return None
+            placed.append(_placed(topic, header, seen, duplicate=True))
+        if first is None:
+            return None
+        return CarriedOut(Produced(tuple(placed)), first.raft_index, first.position, first.stored_at_ms)
+
+    def place(
+        self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None
+    ) -> BatchPlaced:
+        """Append what is not known of a batch, or schedule it. `batch.seen` must be what is known at this moment."""
+        topic, header, seen = batch
+        if seen is not None and seen.is_of(header):
+            return _placed(topic, header, seen, duplicate=True)
+        due_ms = due_ms_of(header, at.clock_ms)
+        known = self._known_messages(topic, header, due_ms) if header.message_ids is not None else ()
+        appended = header.count - len(known)
+        transaction_id = transaction.transaction_id if transaction is not None else None
+        if not appended:
+            first = known[0]
+            placed = _seen(header, first.queue, first.offset, 0, known, first.deliver_at_ms)
+            if seen is None:
+                self._dedupe.remember_batch(topic.id, header.batch_id, placed)
+        elif due_ms is not None:
+            timer = Timer(
+                topic.id,
+                header.queue,
+                block,
+                header.count,
+                appended,
+                known,
+                header.message_ids,
+                reserves=True,
+                holds_batch_id=seen is None,
+                scheduled_at_ms=at.clock_ms,
+                raft_index=at.raft_index,
+                transaction_id=transaction_id,
+                position=transaction.position if transaction is not None else None,
+                keys=header.keys,
+            )
+            self._messages.add_timer(self._timers.schedule(due_ms, timer), timer)
+            placed = timer.seen(due_ms)
+            waiting = messages_of(block, appended, timer.skip)
+            self._outcomes.add(message_events("SCHEDULE", topic.name, header.queue, None, block, waiting))
+        else:
+            offset = self._append(topic, header.queue, block, appended, known, header.keys, at, transaction_id)
+            placed = _seen(header, header.queue, offset, appended, known)
+            if seen is None:
+                self._dedupe.remember_batch(topic.id, header.batch_id, placed)
+            if header.message_ids is not None:
+                self._remember_messages(topic, header.message_ids, placed)
+        if header.message_ids is not None:
+            self._messages.add_ids(topic.id, header.batch_id, header.message_ids, (each.ordinal for each in known))
+        return _placed(topic, header, placed, duplicate=not appended)
+
+    def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
+        """Append what a timer held, that was just removed; the offset of the first message."""
+        block = timer.block
+        if timer.redelivery is not None:
+            return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
+        offset = self._append(topic, timer.queue, block, timer.count, timer.known, timer.keys, at, timer.transaction_id)
+        self._messages.timer_fired(key, timer, offset)
+        placed = SeenBatch(timer.block_count, block.crc32c, block.length, timer.queue, offset, timer.count, timer.known)
+        if timer.holds_batch_id:
+            self._dedupe.remember_batch(topic.id, block.batch_id, placed)
+        if timer.reserves:
+            self._remember_messages(topic, timer.message_ids or (), placed)
+        return offset
+
+    def redeliver(
+        self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
+    ) -> int:
+        """Append one message of a block to the only queue of a group's own topic; its offset there."""
+        offset = self._queues.append(
+            topic,
+            0,
+            block,
+            1,
+            stored_at_ms=at.clock_ms,
+            raft_index=at.raft_index,
+            transaction_id=transaction_id,
+            redelivery=redelivery,
+        )
+        self._outcomes.add(
+            message_events(
+                "PUBLISH",
+                topic.name,
+                0,
+                offset,
+                block,
+                messages_of(block, 1, only=redelivery.only),
+                attempt=redelivery.attempt,
+                transaction_id=transaction_id,
+            )
+        )
+        name: RedeliveryEventName = "dead_lettered" if topic.name.startswith(DLQ_PREFIX) else "given_again"
+        event = RedeliveryEvent(at.clock_ms, group_of(topic.name), redelivery.attempt, offset)
+        self.note(redelivery, topic, name, event, at)
+        return offset
+
+    def note(
+        self, redelivery: Redelivery, topic: Topic, name: RedeliveryEventName, event: RedeliveryEvent, at: At
+    ) -> None:
+        """Keep what a group did with a message, of which `topic` is the group's own, for its trace."""
+        origin = self._topics.get(redelivery.topic)
+        if origin is not None:
+            place = Place(origin.id, redelivery.queue, redelivery.offset)
+            self._messages.add_event(place, at.raft_index, topic.id, name, event)
+
+    def recheck(self, batch: CheckedBatch) -> CheckedBatch:
+        """The same batch with what is known now: for a batch id that is repeated within a command."""
+        return batch._replace(seen=self.seen(batch.topic, batch.header.batch_id))
+
+    def _append(
+        self,
+        topic: Topic,
+        queue: int,
+        block: BlockLocation,
+        count: int,
+        known: tuple[KnownMessage, ...],
+        hashes: tuple[bytes, ...] | None,
+        at: At,
+        transaction_id: str | None,
+    ) -> int:
+        skip = tuple(message.ordinal for message in known) if known else ()
+        offset = self._queues.append(
+            topic,
+            queue,
+            block,
+            count,
+            stored_at_ms=at.clock_ms,
+            raft_index=at.raft_index,
+            transaction_id=transaction_id,
+            skip=skip,
+        )
+        self._messages.add_batch(topic.id, queue, offset, block.batch_id)
+        if hashes is not None:
+            self._messages.add_keys(topic.id, queue, offset, hashes, skip, at.clock_ms)
+        # Written out: this is the path of every message.
+        messages = MessagesOf(block.position, block.offset, count, skip)
+        self._outcomes.add(Event("PUBLISH", None, topic.name, queue, offset, messages=messages))
+        return offset
+
+    def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:
+        """The messages whose explicit id is known, or repeated within the batch."""
+        known: list[KnownMessage] = []
+        in_batch: dict[str, int | None] = {}
+        next_offset = topic.ends[header.queue]
+        for ordinal, message_id in enumerate(header.message_ids or ()):
+            if message_id is not None:
+                if message_id in in_batch:
+                    known.append(KnownMessage(ordinal, header.queue, in_batch[message_id], due_ms))
+                    continue
+                seen = self._dedupe.message(topic.id, message_id)
+                if seen is not None:
+                    known.append(KnownMessage(ordinal, seen.queue, seen.offset))
+                    continue
+                waiting = self._timers.message(topic.id, message_id, ordinal)
+                if waiting is not None:
+                    known.append(waiting)
+                    continue
+                in_batch[message_id] = next_offset if due_ms is None else None
+            next_offset += 1
+        return tuple(known)
+
+    def _remember_messages(self, topic: Topic, message_ids: Sequence[str | None], placed: SeenBatch) -> None:
+        """The explicit ids of what was appended."""
+        skipped = {message.ordinal for message in placed.known}
+        offset = placed.offset
+        assert offset is not None
+        for ordinal, message_id in enumerate(message_ids):
+            if ordinal in skipped:
+                continue
+            if message_id is not None:
+                self._dedupe.remember_message(topic.id, message_id, SeenMessage(placed.queue, offset))
+            offset += 1
+
+
+def _seen(
+    header: BatchHeader,
+    queue: int,
+    offset: int | None,
+    appended: int,
+    known: tuple[KnownMessage, ...],
+    deliver_at_ms: int | None = None,
+) -> SeenBatch:
+    return SeenBatch(header.count, header.crc32c, header.length, queue, offset, appended, known, deliver_at_ms)
+
+
+def _placed(topic: Topic, header: BatchHeader, seen: SeenBatch, *, duplicate: bool) -> BatchPlaced:
+    messages: tuple[MessagePlaced, ...] | None = None
+    if seen.known:
+        known = {message.ordinal: message for message in seen.known}
+        listed: list[MessagePlaced] = []
+        next_offset = seen.offset
+        for ordinal in range(header.count):
+            explicit = header.message_ids[ordinal] if header.message_ids is not None else None
+            message_id = explicit if explicit is not None else f"{header.batch_id}-{ordinal}"
+            other = known.get(ordinal)
+            if other is not None:
+                listed.append(MessagePlaced(message_id, other.queue, other.offset, True, other.deliver_at_ms))
+                continue
+            listed.append(MessagePlaced(message_id, seen.queue, next_offset, duplicate, seen.deliver_at_ms))
+            next_offset = next_offset + 1 if next_offset is not None else None
+        messages = tuple(listed)
+    return BatchPlaced(topic.name, seen.queue, seen.offset, seen.appended, duplicate, messages, seen.deliver_at_ms)
+
+
+def _check_counts(header: BatchHeader) -> None:
+    if header.count < 1 or (header.message_ids is not None and len(header.message_ids) != header.count):
+        raise Refused(INVALID_REQUEST, f"batch {header.batch_id}: count and message ids disagree, or it is empty")
+    if header.keys is not None and (
+        len(header.keys) != header.count or any(len(joined) % KEY_HASH_BYTES for joined in header.keys)
+    ):
+        raise Refused(INVALID_REQUEST, f"batch {header.batch_id}: count and hashes of keys disagree")
+
+
+def _check_repeated(headers: Sequence[BatchHeader]) -> None:
+    first_use: dict[tuple[str, str], BatchHeader] = {}
+    for header in headers:
+        first = first_use.setdefault((header.topic, header.batch_id), header)
+        if (first.count, first.crc32c, first.length) != (header.count, header.crc32c, header.length):
+            raise _conflict(header)
+
+
+def _conflict(header: BatchHeader) -> Refused:
+    detail = f"batch id {header.batch_id} was used for other content on topic {header.topic}: take a new id"
+    return Refused(IDEMPOTENCY_CONFLICT, detail, {"topic": header.topic, "batch_id": header.batch_id})

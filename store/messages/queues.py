@@ -1,0 +1,190 @@
+"""Consume queues: one row per visible batch, dense offsets, in order.
+
+A row says where in the commit log the batch's message block is; the block itself is never copied. `stored_at_ms` never
+falls within a queue (it is the replicated clock), so an offset is found by time with a binary search over offsets.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from store.commands.results import QueueRange, Redelivery, Row
+from store.index import keys
+from store.index.index import Index
+from store.messages.block_location import BlockLocation
+from store.messages.log_references import Holder, LogReferences
+from store.messages.topics import Topic, Topics
+
+
+class _Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    block: BlockLocation
+    count: int
+    stored_at_ms: int
+    raft_index: int
+    transaction_id: str | None
+    skip: tuple[int, ...]
+    redelivery: Redelivery | None = None
+
+
+_decode = msgspec.msgpack.Decoder(_Value).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RemovedRow(NamedTuple):
+    """Of a row that was removed from the front of a queue."""
+
+    base_offset: int
+    messages: int
+    batch_id: str
+
+
+class Queues:
+    def __init__(self, index: Index, topics: Topics, references: LogReferences) -> None:
+        self._index = index
+        self._topics = topics
+        self._references = references
+        self._first_stored_at_ms: dict[tuple[int, int], int] = {}
+        """By topic id and queue, of the first rows, once they were looked for."""
+
+    def append(
+        self,
+        topic: Topic,
+        queue: int,
+        block: BlockLocation,
+        count: int,
+        *,
+        stored_at_ms: int,
+        raft_index: int,
+        transaction_id: str | None = None,
+        skip: tuple[int, ...] = (),
+        redelivery: Redelivery | None = None,
+    ) -> int:
+        """Make `count` messages of a block visible; the offset of the first."""
+        base_offset = self._topics.advance(topic, queue, count)
+        value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
+        self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
+        self._references.add(block, topic.holder)
+        return base_offset
+
+    def expire(self, topic: Topic, queue: int, until_ms: int, limit: int) -> list[RemovedRow]:
+        """Remove the first rows of the queue that were stored until then, at most `limit`; its start moves on."""
+        return self._remove_first(topic, queue, limit, lambda _, value: value.stored_at_ms <= until_ms)
+
+    def release(self, topic: Topic, may_go: Callable[[Row], bool], limit: int) -> list[RemovedRow]:
+        """Remove the first rows of a system topic's only queue as long as they may go, at most `limit`."""
+        return self._remove_first(topic, 0, limit, lambda key, value: may_go(_row(key, value)))
+
+    def first_row(self, topic: Topic, queue: int) -> Row | None:
+        """The first row that is kept, by an index seek; None without one."""
+        if topic.starts[queue] == topic.ends[queue]:
+            return None
+        first = next(self._kept_rows(topic, queue), None)  # none either of a topic that was deleted meanwhile
+        return None if first is None else _row(*first)
+
+    def _remove_first(
+        self, topic: Topic, queue: int, limit: int, may_go: Callable[[bytes, "_Value"], bool]
+    ) -> list[RemovedRow]:
+        removed: list[RemovedRow] = []
+        for key, value in self._kept_rows(topic, queue):
+            if len(removed) >= limit or not may_go(key, value):
+                break
+            removed.append(RemovedRow(keys.row_base_offset(key), value.count, value.block.batch_id))
+            self._remove(key, value, topic.holder)
+        if removed:
+            self._topics.set_start(topic, queue, removed[-1].base_offset + removed[-1].messages)
+            self._first_stored_at_ms.pop((topic.id, queue), None)
+        return removed
+
+    def remove_dropped(self, topic_id: int, holder: Holder, limit: int) -> int:
+        """Remove rows of a deleted topic, at most `limit`; how many there were."""
+        removed = 0
+        prefix = keys.rows(topic_id)
+        for key, data in self._index.scan(prefix, keys.after(prefix)):
+            if removed >= limit:
+                break
+            self._remove(key, _decode(data), holder)
+            removed += 1
+        return removed
+
+    def first_stored_at_ms(self, topic: Topic, queue: int) -> int | None:
+        """When the first message that is kept was stored; None without one. Mostly known, at worst an index seek."""
+        if topic.starts[queue] == topic.ends[queue]:
+            return None
+        place = (topic.id, queue)
+        known = self._first_stored_at_ms.get(place)
+        if known is None:
+            _, value = next(self._kept_rows(topic, queue))
+            self._first_stored_at_ms[place] = known = value.stored_at_ms
+        return known
+
+    def _kept_rows(self, topic: Topic, queue: int) -> Iterator[tuple[bytes, "_Value"]]:
+        """The rows that are there: what was removed before them would have to be passed by."""
+        begin, end = keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
+        for key, data in self._index.scan(begin, end):
+            yield key, _decode(data)
+
+    def _remove(self, key: bytes, value: "_Value", holder: Holder) -> None:
+        self._index.delete(key)
+        self._references.remove(value.block, holder)
+
+    def rows(self, topic: Topic, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
+        offset = max(offset, topic.starts[queue])
+        if offset >= topic.ends[queue]:
+            return []
+        holding = self.row_at(topic, queue, offset)
+        begin = keys.row(topic.id, queue, holding.base_offset if holding is not None else offset)
+        rows: list[Row] = []
+        size = 0
+        for key, value in self._index.scan(begin, keys.row(topic.id, queue, topic.ends[queue])):
+            row = _row(key, _decode(value))
+            size += row.unpacked_bytes
+            if rows and (size > max_bytes or len(rows) >= max_rows):
+                break
+            rows.append(row)
+        return rows
+
+    def range(self, topic: Topic, queue: int) -> QueueRange:
+        return QueueRange(queue, topic.starts[queue], topic.ends[queue])
+
+    def offset_at(self, topic: Topic, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
+        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (end, None) without one."""
+        found = self.range(topic, queue)
+        low, high = found.min_offset, found.max_offset
+        stored_at_ms: int | None = None
+        while low < high:
+            row = self.row_at(topic, queue, (low + high) // 2)
+            if row is None or row.stored_at_ms < timestamp_ms:
+                low = row.next_offset if row is not None else (low + high) // 2 + 1
+            else:
+                high, stored_at_ms = row.base_offset, row.stored_at_ms
+        return low, stored_at_ms
+
+    def row_at(self, topic: Topic, queue: int, offset: int) -> Row | None:
+        """The last row that begins at or before `offset`; None before the start of the queue."""
+        start = topic.starts[queue]
+        if offset < start:
+            return None
+        found = self._index.last(keys.row(topic.id, queue, start), keys.row(topic.id, queue, offset + 1))
+        return _row(found[0], _decode(found[1])) if found is not None else None
+
+
+def _row(key: bytes, value: _Value) -> Row:
+    block = value.block
+    return Row(
+        base_offset=keys.row_base_offset(key),
+        position=block.position,
+        block_offset=block.offset,
+        block_length=block.length,
+        count=value.count,
+        crc32c=block.crc32c,
+        batch_id=block.batch_id,
+        stored_at_ms=value.stored_at_ms,
+        raft_index=value.raft_index,
+        transaction_id=value.transaction_id,
+        skip=value.skip,
+        encoding=block.encoding,
+        uncompressed_bytes=block.uncompressed_bytes,
+        redelivery=value.redelivery,
+        inline=block.inline,
+    )

@@ -1,0 +1,323 @@
+"""Topics and where their queues end.
+
+All topics are held in memory (their number does not grow with traffic) and written through to the index. A topic has
+an id that is never used again: what was stored for a deleted topic can never be taken for that of a later one with the
+same name.
+"""
+
+from typing import Final
+
+import msgspec
+
+from store.commands.command import DeleteTopic, PutTopic, TopicType
+from store.commands.results import TopicInfo
+from store.errors import (
+    INVALID_REQUEST,
+    QUEUE_NOT_FOUND,
+    SYSTEM_TOPIC,
+    TOPIC_EXISTS_WITH_MORE_QUEUES,
+    TOPIC_NOT_FOUND,
+    TOPIC_TYPE_MISMATCH,
+    Refused,
+)
+from store.index import keys
+from store.index.index import Index
+from store.limits import DEFAULT_QUEUES, DEFAULT_RETENTION_MS, QUEUES_MAX, RETENTION_FOREVER_MS
+from store.messages.log_references import Holder
+from store.messages.sorted_names import SortedNames
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SYSTEM_TOPICS: Final = (HALF_TOPIC, OP_HALF_TOPIC, DISCARDED_TOPIC)
+"""In every index from the start, with the ids 1, 2 and 3 and one queue each."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+"""A group's own topics begin so: what it is given again, and its dead letters. They come with their first message."""
+
+FIRST_TOPIC_ID: Final = len(SYSTEM_TOPICS) + 1
+
+
+# What a message is, and the types of topics that take it.
+_PLAIN: Final = ("plain message", ("normal", "fifo", "any"))
+_DELAYED: Final = ("delayed message", ("delay", "any"))
+_HALF: Final = ("message of a transaction", ("transaction", "any"))
+
+
+class _Record(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Value of a topic in the index."""
+
+    id: int
+    queues: int
+    retention_ms: int
+    type: TopicType
+    created_at_ms: int
+
+
+class Topic:
+    """A topic, and of each of its queues the first offset that is kept and the next one."""
+
+    __slots__ = (
+        "created_at_ms",
+        "ends",
+        "holder",
+        "id",
+        "name",
+        "oldest_ms",
+        "retention_ms",
+        "starts",
+        "system",
+        "type",
+    )
+
+    def __init__(self, name: str, record: _Record) -> None:
+        self.name = name
+        self.id = record.id
+        self.retention_ms = record.retention_ms
+        self.type: TopicType = record.type
+        self.system = record.id < FIRST_TOPIC_ID or is_of_group(name)
+        self.holder = holder_of(name)
+        """As what its rows point at the log."""
+        self.created_at_ms = record.created_at_ms
+        self.oldest_ms = -1
+        """Nothing that it holds was stored earlier, as far as it was looked for. Not part of the state."""
+        self.ends = [0] * record.queues
+        self.starts = [0] * record.queues
+
+    def expires_until_ms(self, clock_ms: int) -> int | None:
+        """What was stored at this time or before is expired at `clock_ms`; None when nothing ever is."""
+        return None if self.retention_ms == RETENTION_FOREVER_MS else clock_ms - self.retention_ms
+
+    def info(self) -> TopicInfo:
+        return TopicInfo(self.name, len(self.ends), self.type, self.retention_ms, self.system, self.created_at_ms)
+
+    def require_queue(self, queue: int) -> None:
+        if not 0 <= queue < len(self.ends):
+            detail = f"topic {self.name} has the queues 0 to {len(self.ends) - 1}, not {queue}"
+            raise Refused(QUEUE_NOT_FOUND, detail, {"topic": self.name, "queue": queue})
+
+
+_decode = msgspec.msgpack.Decoder(_Record).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Topics:
+    def __init__(self, index: Index, next_id: int) -> None:
+        """Load all topics. `next_id` is the id of the next new topic."""
+        self._index = index
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._names = SortedNames()
+        self._user_names = SortedNames()
+        self._own_names = SortedNames()
+        """Of topics whose rows may go before their retention is over: the system's and the groups' own."""
+        self.next_id = next_id
+        self.of_clients = 0
+        """How many of them are not the system's."""
+        for key, value in index.scan(keys.TOPIC, keys.after(keys.TOPIC)):
+            topic = Topic(key[1:].decode(), _decode(value))
+            for queue in range(len(topic.ends)):
+                end = index.get(keys.queue_end(topic.id, queue))
+                topic.ends[queue] = keys.read_u64(end) if end is not None else 0
+            self._add(topic)
+        for key, value in index.scan(keys.QUEUE_STARTS, keys.after(keys.QUEUE_STARTS)):
+            self._by_id[keys.read_u32(key[2:6])].starts[int.from_bytes(key[6:8])] = keys.read_u64(value)
+        dropped = index.scan(keys.DROPPED_TOPICS, keys.DECIDED)
+        self.dropped = {keys.read_u32(key[2:6]): Holder(value[0] if value else 0) for key, value in dropped}
+        """Deleted topics that still have rows, by their ids, and as what the rows point at the log."""
+        timers = index.scan(keys.DROPPED_TIMERS, keys.after(keys.DROPPED_TIMERS))
+        self.dropped_timers = {keys.read_u32(key[2:6]) for key, _ in timers}
+        """Ids of deleted topics that may still have timers."""
+
+    def create_system_topics(self) -> None:
+        """Put the system topics into a new index."""
+        for topic_id, name in enumerate(SYSTEM_TOPICS, start=1):
+            record = _Record(topic_id, 1, DEFAULT_RETENTION_MS, "any", 0)
+            self._index.put(keys.topic(name), _encode(record))
+            self._add(Topic(name, record))
+
+    def get(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: int) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def require(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist: create it first", {"topic": name})
+        return topic
+
+    def all(self) -> list[Topic]:
+        """In the order of their names."""
+        return [self._topics[name] for name in self._names]
+
+    def after(self, name: str | None, limit: int) -> list[Topic]:
+        """In the order of their names, behind `name`, at most `limit`."""
+        return [self._topics[each] for each in self._names.after(name, limit)]
+
+    def starting(self, name: str, limit: int) -> list[Topic]:
+        """In the order of their names, from `name` on, at most `limit`."""
+        return [self._topics[each] for each in self._names.starting(name, limit)]
+
+    def users_after(self, name: str | None, limit: int) -> list[Topic]:
+        """Like `after`, without system topics."""
+        return [self._topics[each] for each in self._user_names.after(name, limit)]
+
+    def own_after(self, name: str | None, limit: int) -> list[Topic]:
+        """Like `after`, of the system's topics and the groups' own."""
+        return [self._topics[each] for each in self._own_names.after(name, limit)]
+
+    def put(self, command: PutTopic, clock_ms: int) -> tuple[Topic, bool]:
+        """Create or change a topic; the topic, and whether it is new."""
+        self._check(command)
+        topic = self._topics.get(command.topic)
+        created = topic is None
+        if topic is None:
+            queues = DEFAULT_QUEUES if command.queues is None else command.queues
+            topic = Topic(command.topic, _Record(self.next_id, queues, DEFAULT_RETENTION_MS, "any", clock_ms))
+            self.next_id += 1
+            self._add(topic)
+        elif command.queues is not None:
+            topic.starts.extend([0] * (command.queues - len(topic.ends)))
+            topic.ends.extend([0] * (command.queues - len(topic.ends)))
+        if command.retention_ms is not None:
+            topic.retention_ms = command.retention_ms
+        if command.type is not None:
+            topic.type = command.type
+        record = _Record(topic.id, len(topic.ends), topic.retention_ms, topic.type, topic.created_at_ms)
+        self._index.put(keys.topic(topic.name), _encode(record))
+        return topic, created
+
+    def create_of_group(self, name: str, clock_ms: int) -> Topic:
+        """A group's own topic, which does not exist yet: one queue."""
+        record = _Record(self.next_id, 1, DEFAULT_RETENTION_MS, "any", clock_ms)
+        self.next_id += 1
+        topic = Topic(name, record)
+        self._add(topic)
+        self._index.put(keys.topic(name), _encode(record))
+        return topic
+
+    def delete(self, command: DeleteTopic) -> Topic:
+        """Remove the topic; its rows, what the dedupe window holds of it, and its timers, go with time."""
+        topic = self.require(command.topic)
+        _refuse_system_topic(topic)
+        self.remove(topic)
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        """As `delete`, of any topic."""
+        self._index.delete(keys.topic(topic.name))
+        for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id)):
+            self._index.delete_range(prefix, keys.after(prefix))
+        by_time = keys.topic_timers_by_time(topic.id)
+        if next(self._index.scan(by_time, keys.after(by_time)), None) is not None:
+            self.dropped_timers.add(topic.id)
+            self._index.put(keys.dropped_timers(topic.id), b"")
+        # The listing by time stays: the timers are found there, and taken out in portions.
+        self._index.delete_range(keys.after(by_time), keys.after(keys.topic_timers(topic.id)))
+        if any(topic.ends):
+            self.dropped[topic.id] = topic.holder
+            self._index.put(keys.dropped_topic(topic.id), bytes((topic.holder,)))
+        del self._topics[topic.name]
+        del self._by_id[topic.id]
+        self.of_clients -= not topic.system
+        self._names.remove(topic.name)
+        self._names_of(topic).remove(topic.name)
+
+    def advance(self, topic: Topic, queue: int, count: int) -> int:
+        """Take `count` offsets of the queue; the first of them."""
+        base_offset = topic.ends[queue]
+        topic.ends[queue] = end = base_offset + count
+        self._index.put(keys.queue_end(topic.id, queue), keys.u64(end))
+        return base_offset
+
+    def set_start(self, topic: Topic, queue: int, start: int) -> None:
+        """What lies before is gone."""
+        topic.starts[queue] = start
+        self._index.put(keys.queue_start(topic.id, queue), keys.u64(start))
+
+    def forget_dropped(self, topic_id: int) -> None:
+        """The deleted topic has no row any more."""
+        del self.dropped[topic_id]
+        self._index.delete(keys.dropped_topic(topic_id))
+
+    def forget_dropped_timers(self, topic_id: int) -> None:
+        """The deleted topic has no timer any more."""
+        self.dropped_timers.remove(topic_id)
+        self._index.delete(keys.dropped_timers(topic_id))
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self.of_clients += not topic.system
+        self._names.add(topic.name)
+        self._names_of(topic).add(topic.name)
+
+    def _names_of(self, topic: Topic) -> SortedNames:
+        return self._own_names if topic.system else self._user_names
+
+    def _check(self, command: PutTopic) -> None:
+        if command.queues is not None and not 1 <= command.queues <= QUEUES_MAX:
+            raise Refused(INVALID_REQUEST, f"queues must be 1 to {QUEUES_MAX}, not {command.queues}")
+        retention_ms = command.retention_ms
+        if retention_ms is not None and retention_ms < 1 and retention_ms != RETENTION_FOREVER_MS:
+            raise Refused(INVALID_REQUEST, f"retention_ms must be at least 1, or -1 for ever, not {retention_ms}")
+        topic = self._topics.get(command.topic)
+        if topic is None:
+            if is_of_group(command.topic):
+                raise _system_topic(command.topic)
+            return
+        _refuse_system_topic(topic)
+        if command.queues is not None and command.queues < len(topic.ends):
+            detail = f"topic {topic.name} has {len(topic.ends)} queues; their number can only grow"
+            raise Refused(TOPIC_EXISTS_WITH_MORE_QUEUES, detail, {"topic": topic.name, "queues": len(topic.ends)})
+
+
+def topic_id_of(value: bytes) -> int:
+    """The id of a topic, of its value in the index."""
+    return _decode(value).id
+
+
+def holder_of(name: str) -> Holder:
+    """As what a row of the topic points at the log."""
+    if name.startswith(RETRY_PREFIX):
+        return Holder.RETRY
+    if name.startswith(DLQ_PREFIX):
+        return Holder.DEAD_LETTER
+    return {HALF_TOPIC: Holder.VIEW, DISCARDED_TOPIC: Holder.TRANSACTION}.get(name, Holder.MESSAGE)
+
+
+def is_of_group(name: str) -> bool:
+    """Whether it names a group's own topic."""
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def group_of(name: str) -> str:
+    """The group whose own topic this is."""
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+
+
+def _refuse_system_topic(topic: Topic) -> None:
+    if topic.system:
+        raise _system_topic(topic.name)
+
+
+def _system_topic(name: str) -> Refused:
+    return Refused(SYSTEM_TOPIC, f"{name} is a system topic: it can only be read", {"topic": name})
+
+
+def require_writable(topic: Topic, *, transactional: bool, delayed: bool) -> None:
+    """Refuse what a topic's type does not take: `normal` and `fifo` plain messages without a delay, `delay` only those
+    with one, `transaction` only half messages, with or without a delay, `any` all."""
+    _refuse_system_topic(topic)
+    kind, types = _DELAYED if delayed else _PLAIN
+    if transactional:
+        kind, types = _HALF
+    if topic.type not in types:
+        raise Refused(
+            TOPIC_TYPE_MISMATCH,
+            f"topic {topic.name} has the type {topic.type}, which takes no {kind}",
+            {"topic": topic.name, "type": topic.type},
+        )

@@ -1,0 +1,1 @@
+"""The state as a stream, to another node and from it."""

@@ -1,0 +1,207 @@
+"""Taking over a snapshot: from a complete copy beside the index to a node that starts with it.
+
+    index.incoming/   the copy while it is received, and until it is the index
+    install           the decision: once it is durable the node starts with the copy and an empty log, nothing else
+
+`SnapshotStore.decide` writes the decision when the copy is complete and durable; `finish_install` carries it out before
+index and log are opened. It may be interrupted and repeated at every step, since nothing is opened before it is done.
+Without a decision what was received is thrown away.
+"""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+from crc32c import crc32c
+
+from store.index.index import Index
+from store.log.base import LogBase, StoredBase, write_base
+from store.log.disk import Disk, create_file, require_free
+from store.log.errors import DiskError, DiskFull, InstallDamaged, disk_error
+from store.log.segment_files import DISK_RESERVE_BYTES
+from store.snapshots.snapshot import PAIR_BYTES_MAX, SnapshotReader
+
+logger = logging.getLogger(__name__)
+
+DECISION_FILE: Final = "install"
+_MAGIC: Final = b"KMQN"
+_VERSION: Final = 1
+_CRC_BYTES: Final = 4
+
+
+class Decision(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Which state the node starts with, and behind which record its log goes on."""
+
+    base: LogBase
+    index: int
+    state_hash: str
+    received_bytes: int
+    received_ms: int
+    version: int = _VERSION
+
+
+class IndexPlaces(Protocol):
+    """Where the index of a node lives, and the one that is to take its place."""
+
+    def open_incoming(self) -> Index:
+        """A new, empty index; what an earlier one held is gone."""
+        ...
+
+    def remove_incoming(self) -> None:
+        """Nothing happens if there is none. It must be closed."""
+        ...
+
+    def adopt_incoming(self) -> None:
+        """It becomes the index, durable on return; nothing happens if there is none. Both must be closed.
+
+        A crash leaves an incoming index that is whole, or one that has taken its place.
+        """
+        ...
+
+
+class IndexDirectories:
+    """`<data>/index` and `<data>/index.incoming`."""
+
+    def __init__(self, data_directory: str) -> None:
+        self._data = data_directory
+        self._index = Path(data_directory, "index")
+        self._incoming = Path(data_directory, "index.incoming")
+
+    def open_incoming(self) -> Index:
+        self.remove_incoming()
+        return Index.open(str(self._incoming))
+
+    def remove_incoming(self) -> None:
+        self._remove(self._incoming)
+
+    def adopt_incoming(self) -> None:
+        if not self._incoming.exists():
+            return
+        self._remove(self._index)
+        try:
+            self._incoming.rename(self._index)
+            _sync_directory(self._data)
+        except OSError as error:
+            raise disk_error("rename", str(self._incoming), error) from error
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise disk_error("remove", str(path), error) from error
+
+
+class SnapshotStore:
+    """The snapshots of one running node: of its own state, and the one it is receiving. Loop-only."""
+
+    def __init__(self, disk: Disk, data_directory: str, index: Index, places: IndexPlaces) -> None:
+        self._disk = disk
+        self._data = data_directory
+        self._index = index
+        self._places = places
+
+    def read(self, base: LogBase) -> SnapshotReader:
+        """The state as it is now; `base` is that of the log."""
+        return SnapshotReader(self._index, base)
+
+    def open_incoming(self) -> Index:
+        """Empty. IndexDamaged, DiskError; DiskFull when there is no room for more than what keeps the node alive."""
+        self._places.remove_incoming()  # what is left of an earlier transfer is room
+        self.require_room()
+        return self._places.open_incoming()
+
+    def require_room(self) -> None:
+        """DiskFull when what is free is needed to go on with the state and the log there are."""
+        require_free(self._disk, self._data, PAIR_BYTES_MAX, DISK_RESERVE_BYTES)
+
+    def discard_incoming(self, incoming: Index) -> None:
+        """It is closed and gone. DiskError when it cannot be removed."""
+        try:
+            incoming.close()
+        except DiskError as error:
+            logger.info("what was received of a snapshot is not all on disk, and none of it is needed: %s", error)
+        self._places.remove_incoming()
+
+    def decide(self, incoming: Index, decision: Decision) -> None:
+        """From here on, durably, the node starts with that state and no other.
+
+        `incoming` is complete; it is closed. Nothing may be promised any more by what runs on the old state: the node
+        has to start again. DiskFull with nothing decided, and nothing of `incoming` left; DiskError: whether it is
+        decided is then unknown, and the process has to stop.
+        """
+        try:
+            incoming.close()
+            self._write(decision)
+        except DiskFull:
+            self._places.remove_incoming()
+            raise
+        try:
+            self._disk.sync_directory(self._data)
+        except DiskFull as error:  # the next start may find the decision all the same
+            raise DiskError(error.operation, error.path, error.errno, "no space left") from error
+
+    def _write(self, decision: Decision) -> None:
+        """Under its name, which is not durable yet. DiskFull: it has not got its name."""
+        body = _MAGIC + msgspec.msgpack.encode(decision)
+        path = f"{self._data}/{DECISION_FILE}"
+        file = create_file(self._disk, path + ".tmp")
+        try:
+            file.truncate(0)
+            file.pwrite(body + crc32c(body).to_bytes(_CRC_BYTES, "little"), 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        self._disk.rename(path + ".tmp", path)
+
+
+def finish_install(disk: Disk, data_directory: str, places: IndexPlaces) -> Decision | None:
+    """What a node does first, before index and log are opened: nothing is left of a snapshot that was not complete, and
+    one that was decided for is in its place, durably. Returns that decision.
+
+    InstallDamaged when the decision cannot be read; DiskError: nothing is lost, the next start goes on.
+    """
+    decision = read_decision(disk, data_directory)
+    if decision is None:
+        places.remove_incoming()
+        return None
+    disk.sync_directory(data_directory)  # a decision that is acted upon is durable
+    log_directory = f"{data_directory}/log"
+    disk.make_directory(log_directory)
+    write_base(disk, log_directory, StoredBase(decision.base, decision.index, restarting=True))
+    places.adopt_incoming()
+    disk.unlink(f"{data_directory}/{DECISION_FILE}")
+    disk.sync_directory(data_directory)
+    return decision
+
+
+def read_decision(disk: Disk, data_directory: str) -> Decision | None:
+    """What the node is to start with, if that is a snapshot; None otherwise. InstallDamaged."""
+    path = f"{data_directory}/{DECISION_FILE}"
+    return _decode(path, disk.read_bytes(path)) if disk.exists(path) else None
+
+
+def _decode(path: str, data: bytes) -> Decision:
+    body, crc = data[:-_CRC_BYTES], int.from_bytes(data[-_CRC_BYTES:], "little")
+    if len(data) < len(_MAGIC) + _CRC_BYTES or body[: len(_MAGIC)] != _MAGIC or crc32c(body) != crc:
+        raise InstallDamaged(path, "its CRC does not match")
+    try:
+        decision = msgspec.msgpack.decode(body[len(_MAGIC) :], type=Decision)
+    except ValueError as error:
+        raise InstallDamaged(path, str(error)) from error
+    if decision.version != _VERSION:
+        raise InstallDamaged(path, f"unknown version {decision.version}")
+    return decision
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

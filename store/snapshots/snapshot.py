@@ -1,0 +1,113 @@
+"""A snapshot of the state: every pair of the index as of one applied entry, as a stream of bytes in portions.
+
+    u32 key_length | u32 value_length | key | value | ...
+
+The log is not in it, only its base: who takes a snapshot begins an empty log behind that base. A portion may end in the
+middle of a pair, so that portions are bounded whatever a pair holds.
+"""
+
+import struct
+from hashlib import blake2b
+from typing import Final
+
+from store.errors import IndexDamaged
+from store.index.index import FORMAT, Index
+from store.log.base import LogBase
+from store.state.machine import applied_state
+
+PORTION_BYTES: Final = 128 * 1024
+"""Of a portion, at most: what is read or written between two looks at anything else."""
+PAIR_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A pair that claims to be larger is none: a record of the log holds no more."""
+
+_LENGTHS: Final = struct.Struct("<II")
+_CHECKSUM_BYTES: Final = 16
+
+
+class SnapshotRefused(Exception):
+    """What came is not the snapshot that was announced; nothing of it may be used."""
+
+
+class SnapshotReader:
+    """Reads the state as of its making, whatever is applied meanwhile. `base` is that of the log at that moment."""
+
+    def __init__(self, index: Index, base: LogBase) -> None:
+        applied = applied_state(index)
+        self.base = base
+        self.index = applied.index
+        self.state_hash = applied.state_hash
+        self.format = FORMAT.decode()
+        self.estimated_pairs = index.estimate_pairs()
+        self.pairs_read = 0
+        self._pairs = index.pairs()
+        self._rest = bytearray()
+        self._ended = False
+        self._digest = blake2b(digest_size=_CHECKSUM_BYTES)
+
+    @property
+    def checksum(self) -> bytes:
+        """Of all portions so far."""
+        return self._digest.digest()
+
+    def next_portion(self) -> bytes:
+        """Up to PORTION_BYTES; empty when everything was read."""
+        rest = self._rest
+        while not self._ended and len(rest) < PORTION_BYTES:
+            pair = next(self._pairs, None)
+            if pair is None:
+                self._ended = True
+                break
+            key, value = pair
+            rest += _LENGTHS.pack(len(key), len(value))
+            rest += key
+            rest += value
+            self.pairs_read += 1
+        portion = bytes(rest[:PORTION_BYTES])
+        del rest[:PORTION_BYTES]
+        self._digest.update(portion)
+        return portion
+
+
+class SnapshotWriter:
+    """Puts the portions of a snapshot into an index of its own, empty at the beginning."""
+
+    def __init__(self, index: Index) -> None:
+        self.pairs_written = 0
+        self.bytes_written = 0
+        self._index = index
+        self._rest = b""
+        self._digest = blake2b(digest_size=_CHECKSUM_BYTES)
+
+    def add(self, portion: bytes) -> None:
+        """Not durable on return. SnapshotRefused when it holds no pairs."""
+        self._digest.update(portion)
+        self.bytes_written += len(portion)
+        data = self._rest + portion
+        at, end, put = 0, len(data), self._index.put
+        while end - at >= _LENGTHS.size:
+            key_length, value_length = _LENGTHS.unpack_from(data, at)
+            if not key_length or key_length + value_length > PAIR_BYTES_MAX:
+                raise SnapshotRefused(f"a pair of {key_length} and {value_length} bytes")
+            key_at = at + _LENGTHS.size
+            following = key_at + key_length + value_length
+            if following > end:
+                break
+            put(data[key_at : key_at + key_length], data[key_at + key_length : following])
+            self.pairs_written += 1
+            at = following
+        self._rest = data[at:]
+        self._index.commit()
+
+    def finish(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
+        """Makes what was written durable. SnapshotRefused unless it is the announced state, whole."""
+        if self._rest or self.pairs_written != pairs or self._digest.digest() != checksum:
+            raise SnapshotRefused(f"{self.pairs_written} pairs of {pairs} with another checksum")
+        try:
+            applied = applied_state(self._index)
+        except (ValueError, IndexDamaged) as error:
+            raise SnapshotRefused(f"its state cannot be read: {error}") from error
+        if (applied.index, applied.state_hash) != (index, state_hash):
+            raise SnapshotRefused(
+                f"its state is {applied.state_hash} at entry {applied.index}, not {state_hash} at {index}"
+            )
+        self._index.flush()

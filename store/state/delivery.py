@@ -1,0 +1,113 @@
+"""Timers that are due, and messages that are taken back before they are.
+
+- A timer whose topic is gone is dropped. One whose topic is there is always delivered: whatever made it was
+  accepted, and queues are never taken away.
+- A message that was taken back stays so: its batch sent again is answered as before, and delivers nothing. Its
+  explicit id is free, for the same message at another time.
+- Taking back the same message twice gives the same answer, within the dedupe window.
+"""
+
+from collections.abc import Sequence
+
+from store.commands.command import CancelScheduled, FireTimers
+from store.commands.results import Cancelled, Fired, Position
+from store.errors import NOT_SCHEDULED, Refused
+from store.limits import FIRED_IDS_MAX
+from store.messages.dedupe import DedupeWindow
+from store.messages.message_index import MessageIndex, TakenBack
+from store.messages.outcomes import Outcomes, message_events, messages_of
+from store.messages.placement import At, Placement
+from store.messages.timers import Timer, TimerKey, Timers, left_out
+from store.messages.topics import Topics
+from store.transactions.table import TransactionTable
+
+
+class Delivery:
+    def __init__(
+        self,
+        topics: Topics,
+        timers: Timers,
+        dedupe: DedupeWindow,
+        placement: Placement,
+        transactions: TransactionTable,
+        messages: MessageIndex,
+        outcomes: Outcomes,
+    ) -> None:
+        self._topics = topics
+        self._timers = timers
+        self._dedupe = dedupe
+        self._placement = placement
+        self._transactions = transactions
+        self._messages = messages
+        self._outcomes = outcomes
+
+    def fire(self, command: FireTimers, at: At) -> Fired:
+        """Deliver what is due by the clock of this entry."""
+        positions: list[Position] = []
+        dropped = 0
+        for key, timer in self._timers.due(at.clock_ms, command.limit, FIRED_IDS_MAX):
+            self._timers.remove(key, timer)
+            position = self._deliver(key, timer, at)
+            if position is None:
+                dropped += timer.count
+                self._note_dropped(timer)
+            else:
+                positions.append(position)
+        return Fired(tuple(positions), dropped)
+
+    def cancel(self, command: CancelScheduled, at: At) -> Cancelled:
+        """Take one message back. Refused (`not_scheduled`) when it does not wait: delivered, or never there."""
+        topic = self._topics.require(command.topic)
+        message_id = command.message_id
+        found = self._timers.find(topic.id, message_id)
+        if found is not None:
+            block, only = found.timer.block, found.ordinal
+            taken = messages_of(block, 1, only=only)
+            self._outcomes.add(message_events("CANCEL", topic.name, found.timer.queue, None, block, taken))
+            without = left_out(found)
+            self._messages.taken_back(found.key, found.timer, TakenBack(found.ordinal, at.clock_ms, at.raft_index))
+            if without.count:
+                self._timers.leave_out(found)
+            else:
+                self._timers.remove(found.key, found.timer)
+                if without.holds_batch_id:
+                    self._dedupe.remember_batch(topic.id, without.block.batch_id, without.seen(found.key.due_ms))
+            if not self._dedupe.is_cancelled(topic.id, message_id):
+                self._dedupe.remember_cancelled(topic.id, message_id)
+        elif self._dedupe.message(topic.id, message_id) or not self._dedupe.is_cancelled(topic.id, message_id):
+            detail = (
+                f"message {message_id} of topic {topic.name} is not waiting: it is delivered, or was never scheduled"
+            )
+            raise Refused(NOT_SCHEDULED, detail, {"topic": topic.name, "message_id": message_id})
+        return Cancelled(topic.name, message_id)
+
+    def drop(self, topic_ids: Sequence[int], limit: int) -> tuple[int, int]:
+        """Take out timers of deleted topics, at most `limit`; how many more it could have been, and their messages."""
+        dropped = 0
+        for topic_id in topic_ids:
+            timers = self._timers.of_topic(topic_id, limit)
+            for key, timer in timers:
+                self._timers.remove(key, timer)
+                self._note_dropped(timer)
+                dropped += timer.count
+            limit -= len(timers)
+            if not limit:
+                break
+            self._topics.forget_dropped_timers(topic_id)
+        return limit, dropped
+
+    def _note_dropped(self, timer: Timer) -> None:
+        """The topic is gone, and its name with it: that of the messages is in the record of their block."""
+        only = timer.redelivery.only if timer.redelivery is not None else None
+        messages = messages_of(timer.block, timer.count, timer.skip, only)
+        self._outcomes.add(message_events("EXPIRE", None, None, None, timer.block, messages))
+
+    def _deliver(self, key: TimerKey, timer: Timer, at: At) -> Position | None:
+        topic = self._topics.by_id(timer.topic_id)
+        if topic is None:
+            return None
+        offset = self._placement.deliver(topic, key, timer, at)
+        position = Position(topic.name, timer.queue, offset, timer.count, key.due_ms)
+        if timer.transaction_id is not None and timer.position is not None:
+            self._transactions.set_position(timer.transaction_id, timer.position, position)
+        return position

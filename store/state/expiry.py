@@ -1,0 +1,134 @@
+"""Retention: what is older than its topic keeps it goes, by the replicated clock, from the front of each queue.
+
+- Nothing else removes messages, consumed or not, but the deletion of their topic. Offsets are never used again.
+- The leader says where to look; what goes is decided here, by the clock of the entry: at most so many rows per entry.
+- A transaction goes when it was decided, or discarded, that long ago; one that is undecided stays.
+- What entries did is forgotten when the log need not keep the entries themselves.
+- What nobody needs any more goes earlier (store/state/release.py), by a command of its own: an old log replays as it
+  did.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from store.commands.command import ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.retention_results import Expired, ExpiredQueue, Released, Swept
+from store.errors import INVALID_REQUEST, Refused
+from store.groups.given_back import GivenBackMarks
+from store.groups.groups import Groups
+from store.index.index import Index
+from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
+from store.messages.log_references import LogReferences
+from store.messages.message_index import MessageIndex
+from store.messages.placement import At
+from store.messages.queues import Queues, RemovedRow
+from store.messages.topics import DLQ_PREFIX, Topic, Topics, group_of
+from store.state.delivery import Delivery
+from store.state.release import Releases
+from store.state.sweep import Sweep
+from store.transactions.table import TransactionTable
+
+OUTCOMES_REMOVED_MIN: Final = 256
+"""Rows of what entries did are removed for so many entries at once: each removal costs every later read a little."""
+
+
+class Expiry:
+    def __init__(
+        self,
+        index: Index,
+        topics: Topics,
+        queues: Queues,
+        table: TransactionTable,
+        groups: Groups,
+        marks: GivenBackMarks,
+        messages: MessageIndex,
+        references: LogReferences,
+        releases: Releases,
+        delivery: Delivery,
+        forget_outcomes: Callable[[int], None],
+    ) -> None:
+        """`forget_outcomes(before)` forgets what the entries before an index did."""
+        self._topics = topics
+        self._queues = queues
+        self._table = table
+        self._groups = groups
+        self._marks = marks
+        self._messages = messages
+        self._references = references
+        self._releases = releases
+        self._delivery = delivery
+        self._forget_outcomes = forget_outcomes
+        self._sweep = Sweep(index, topics)
+
+    def expire(self, command: ExpireMessages, at: At) -> Expired:
+        if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.queues) > EXPIRED_QUEUES_MAX:
+            detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} queues"
+            raise Refused(INVALID_REQUEST, detail)
+        rows = self._remove_dropped(command.limit)
+        expired: list[ExpiredQueue] = []
+        for name, queue in command.queues:
+            topic = self._topics.get(name)
+            if topic is None or not 0 <= queue < len(topic.ends):
+                continue  # deleted since the leader looked
+            removed = self._expire_queue(topic, queue, at.clock_ms, command.limit - rows)
+            if removed:
+                rows += removed[0]
+                expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
+        transactions = self._table.expire(at.clock_ms - TRANSACTION_RETENTION_MS, command.limit)
+        self._forget_outcomes(self._references.needed(at.raft_index - 1))  # what this entry does is kept
+        return Expired(tuple(expired), rows, transactions)
+
+    def release(self, command: ReleaseMessages, at: At) -> Released:
+        """Remove what may go before its retention is over; topics without anything of the kind are passed by."""
+        if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.topics) > EXPIRED_QUEUES_MAX:
+            detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} topics"
+            raise Refused(INVALID_REQUEST, detail)
+        left, dropped = self._delivery.drop(tuple(sorted(self._topics.dropped_timers)), command.limit)
+        released: list[ExpiredQueue] = []
+        for name in command.topics:
+            topic = self._topics.get(name)
+            may_go = self._releases.rule(topic, at.clock_ms) if topic is not None else None
+            if topic is None or may_go is None:
+                continue
+            removed = self._queues.release(topic, may_go, left)
+            left -= len(removed)
+            if removed:
+                messages = self._forget(topic, 0, removed)
+                released.append(ExpiredQueue(name, 0, topic.starts[0], messages))
+        self._forget_outcomes(self._references.needed(at.raft_index - 1))
+        return Released(tuple(released), dropped)
+
+    def sweep_index(self, command: SweepIndex, at: At) -> Swept:
+        if not 1 <= command.limit <= SWEPT_KEYS_MAX:
+            raise Refused(INVALID_REQUEST, f"limit must be 1 to {SWEPT_KEYS_MAX}, not {command.limit}")
+        self._sweep.step(command.limit, at.clock_ms)
+        return Swept()
+
+    def _remove_dropped(self, limit: int) -> int:
+        rows = 0
+        for topic_id, holder in sorted(self._topics.dropped.items()):
+            rows += self._queues.remove_dropped(topic_id, holder, limit - rows)
+            if rows >= limit:
+                break
+            self._topics.forget_dropped(topic_id)
+        return rows
+
+    def _expire_queue(self, topic: Topic, queue: int, clock_ms: int, limit: int) -> tuple[int, int] | None:
+        """How many rows and messages went; None when none did."""
+        until_ms = topic.expires_until_ms(clock_ms)
+        if until_ms is None or limit <= 0:
+            return None
+        removed = self._queues.expire(topic, queue, until_ms, limit)
+        return (len(removed), self._forget(topic, queue, removed)) if removed else None
+
+    def _forget(self, topic: Topic, queue: int, removed: Sequence[RemovedRow]) -> int:
+        """Forget what is kept about rows that were removed from the front of the queue; their number of messages."""
+        for row in removed:
+            self._messages.forget_batch(topic.id, queue, row.base_offset, row.batch_id)
+        start = topic.starts[queue]
+        self._marks.expire(topic.id, queue, start)
+        if topic.name.startswith(DLQ_PREFIX):
+            with contextlib.suppress(Refused):  # dead letters may outlive their group
+                self._marks.forget_replayed(self._groups.id_of(group_of(topic.name)), topic.id, start)
+        return sum(row.messages for row in removed)

@@ -1,0 +1,113 @@
+"""What holds the log: per kind of holder, where in the log it begins, since when, and which one it is.
+
+Each look costs a walk over the counted ranges and the queues in memory, in steps, and a few index seeks. Nothing here
+changes anything.
+"""
+
+from bisect import insort
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple
+
+from store.messages.log_references import HeldFrom, Holder, LogReferences
+from store.messages.outcomes import Outcomes
+from store.messages.queues import Queues
+from store.messages.topics import Topic, group_of
+from store.state.walks import Walks
+from store.transactions.table import TransactionTable
+
+QUEUES_LOOKED_AT_MAX: Final = 8
+"""Queues whose first rows are compared with the place that is held, the oldest first."""
+
+OUTCOMES_LOOKED_AT_MAX: Final = 64
+"""Entries from the place that is held on that are asked which topic a waiting message is for."""
+
+
+class LogHolder(NamedTuple):
+    """What some kind of holder needs of the log."""
+
+    holder: Holder
+    raft_index: int
+    """Of the first entry it may need; those of the same 4 MiB of the log are kept too."""
+    since_ms: int | None
+    """The replicated clock of that entry; None when this node does not know it any more."""
+    subject: str | None
+    """The topic, group or transaction id; None when it is not found with a few looks."""
+
+
+class LogHolders:
+    def __init__(
+        self,
+        references: LogReferences,
+        walks: Walks,
+        queues: Queues,
+        table: TransactionTable,
+        outcomes: Outcomes,
+    ) -> None:
+        self._references = references
+        self._walks = walks
+        self._queues = queues
+        self._table = table
+        self._outcomes = outcomes
+
+    def find(self) -> Generator[None, None, list[LogHolder]]:
+        """One per kind that points at the log, the one that holds most of it first. Views hold nothing. A walk
+        (store/state/walks.py) that returns what it found."""
+        found: list[LogHolder] = []
+        for holder in Holder:
+            held = self._references.first_of(holder) if holder is not Holder.VIEW else None
+            if held is not None:
+                subject = yield from self._subject(holder, held)
+                found.append(LogHolder(holder, held.raft_index, self._since_ms(held), subject))
+        return sorted(found, key=lambda each: each.raft_index)
+
+    def _since_ms(self, held: HeldFrom) -> int | None:
+        first = next(self._outcomes.scan(held.raft_index, held.raft_index), None)
+        return first.outcome.clock_ms if first is not None else None
+
+    def _subject(self, holder: Holder, held: HeldFrom) -> Generator[None, None, str | None]:
+        match holder:
+            case Holder.TRANSACTION:
+                return self._transaction(held)
+            case Holder.SCHEDULED:
+                return self._scheduled(held)
+        topic = yield from self._topic(holder, held)
+        if topic is None:
+            return None
+        return topic.name if holder is Holder.MESSAGE else group_of(topic.name)
+
+    def _transaction(self, held: HeldFrom) -> str | None:
+        for view in self._table.oldest_undecided():
+            if any(self._references.is_in_range(batch.position, held) for batch in view.batches):
+                return view.transaction_id
+        return None
+
+    def _topic(self, holder: Holder, held: HeldFrom) -> Generator[None, None, Topic | None]:
+        oldest: list[tuple[int, str, int, Topic]] = []  # sorted
+
+        def may_be_older(topic: Topic) -> bool:
+            is_full = len(oldest) == QUEUES_LOOKED_AT_MAX
+            return topic.holder is holder and (not is_full or topic.oldest_ms < oldest[-1][0])
+
+        for found in self._walks.queues(may_be_older) if holder is Holder.MESSAGE else self._own_queues():
+            if found is None:
+                yield
+            elif found[0].holder is holder:
+                topic, queue = found
+                stored_at_ms = self._queues.first_stored_at_ms(topic, queue)
+                if stored_at_ms is not None:
+                    insort(oldest, (stored_at_ms, topic.name, queue, topic), key=lambda each: each[:3])
+                    del oldest[QUEUES_LOOKED_AT_MAX:]
+        for _, _, queue, topic in oldest:
+            first = self._queues.first_row(topic, queue)
+            if first is not None and first.inline is None and self._references.is_in_range(first.position, held):
+                return topic
+        return None
+
+    def _own_queues(self) -> Iterator[tuple[Topic, int] | None]:
+        """Of the topics that are not the users': one each."""
+        return ((topic, 0) if topic is not None else None for topic in self._walks.own_topics())
+
+    def _scheduled(self, held: HeldFrom) -> str | None:
+        last = held.raft_index + OUTCOMES_LOOKED_AT_MAX
+        events = (event for each in self._outcomes.scan(held.raft_index, last) for event in each.outcome.events)
+        return next((event.topic for event in events if event.type == "SCHEDULE"), None)

@@ -1,0 +1,421 @@
+"""The state machine: applies committed entries in order, each exactly once in effect.
+
+- `apply` is the only way state changes. What it does is a function of the entries alone: not of when, or in how many
+  calls, or on which replica they are applied. A running hash over entries and results shows it if that ever fails.
+- A command that cannot be carried out gives `Refused` as its result and changes nothing.
+- Any other exception leaves `apply`: memory and index may disagree then, and the process must stop. A restart begins
+  at what the index has on disk.
+- Applied is not durable: the commit log is. The index reaches the disk now and then; a restart applies again, from
+  `applied_index` on, what was not on disk.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from store.commands.command import (
+    IRREVERSIBLE,
+    AckPopped,
+    CancelScheduled,
+    ChangeInvisible,
+    CloneOffsets,
+    Command,
+    CommitOffsets,
+    Decide,
+    DecodedEntry,
+    DeleteGroup,
+    DeleteTopic,
+    Discard,
+    ExpireMessages,
+    ExpirePopped,
+    FireTimers,
+    GiveBack,
+    JoinGroup,
+    LeaveGroup,
+    Pop,
+    Prepare,
+    Produce,
+    PutGroup,
+    PutSettings,
+    PutTopic,
+    RecordChecks,
+    ReleaseMessages,
+    ReplayDeadLetters,
+    ResetOffsets,
+    ResumeTransaction,
+    SetCheckUrl,
+    SweepIndex,
+    decode_entry,
+)
+from store.commands.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
+from store.errors import CLOCK_IN_DOUBT, Refused
+from store.features import FEATURES, FIRST_LEVEL, read_level
+from store.groups.given_back import GivenBackMarks
+from store.groups.groups import Groups
+from store.groups.history import GroupHistory
+from store.groups.leases import Leases
+from store.groups.pops import Pops
+from store.groups.redelivery import Redeliveries
+from store.groups.removal import GroupRemoval
+from store.index import keys
+from store.index.index import Index
+from store.limits import DEDUPE_MIN_ENTRIES
+from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
+from store.messages.block_location import BlockLocation
+from store.messages.dedupe import DedupeCounters, DedupeWindow
+from store.messages.log_references import LOG_RANGE_BYTES, LogReferences
+from store.messages.message_index import MessageIndex
+from store.messages.outcomes import Outcomes
+from store.messages.placement import At, CarriedOut, Placement
+from store.messages.queues import Queues
+from store.messages.timers import TimerCounters, Timers
+from store.messages.topics import FIRST_TOPIC_ID, Topics
+from store.state.delivery import Delivery
+from store.state.expiry import OUTCOMES_REMOVED_MIN, Expiry
+from store.state.index_upgrade import upgrade
+from store.state.message_search import MessageSearch
+from store.state.queries import Queries
+from store.state.state_history import StateDigest, StateHistory
+from store.transactions.settings import ClusterSettings
+from store.transactions.transactions import Transactions
+
+FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
+"""The index is flushed after so many bytes of log were applied ..."""
+
+FLUSH_ENTRIES: Final = 20_000
+"""... or so many entries: together they bound what a restart applies again."""
+
+HASH_BYTES: Final = 8
+_HASHED_HEADER: Final = struct.Struct(">QQBQ")
+
+Handler = Callable[[Any, At, tuple[int, ...]], Result]
+
+
+class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Written with every apply: how far it went, and the counters that are not in a table of their own."""
+
+    index: int = 0
+    term: int = 0
+    clock_ms: int = 0
+    state_hash: bytes = bytes(HASH_BYTES)
+    next_topic_id: int = FIRST_TOPIC_ID
+    next_group_id: int = 1
+    dedupe: DedupeCounters = msgspec.field(default_factory=DedupeCounters)
+    timers: TimerCounters = msgspec.field(default_factory=TimerCounters)
+    first_outcome: int = 0
+    """Entries before it have no outcome row: an older version applied them. 0 when that version wrote this."""
+    rows_hash: int = 0
+    """CRC32C over every key and value that the entries after `rows_from` staged: entry by entry, sorted within each, as
+    a restart may stage them in another order."""
+    rows_from: int = -1
+    """-1 when an older version wrote this, which hashed no rows."""
+
+
+def _digest(applied: _Applied) -> StateDigest:
+    if applied.rows_from < 0:  # from here on
+        applied.rows_hash, applied.rows_from = 0, applied.index
+    return StateDigest(applied.index, applied.state_hash, applied.rows_from, applied.rows_hash)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
+_decode_applied = msgspec.msgpack.Decoder(_Applied).decode
+
+
+class AppliedState(NamedTuple):
+    """Up to which entry an index is applied, and what the state was then."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    state_hash: str
+
+
+def applied_state(index: Index) -> AppliedState:
+    """Of an index as it is, without loading it. ValueError when it holds no state."""
+    stored = index.get(keys.META_APPLIED)
+    if stored is None:
+        raise ValueError("nothing was ever applied")
+    applied = _decode_applied(stored)
+    return AppliedState(applied.index, applied.state_hash.hex())
+
+
+class StateMachine(Queries):
+    """Owned by one thread. Queries between two calls of `apply` see all of the first and nothing of the second."""
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        flush_log_bytes: int = FLUSH_LOG_BYTES,
+        flush_entries: int = FLUSH_ENTRIES,
+        dedupe_min_entries: int = DEDUPE_MIN_ENTRIES,
+        log_range_bytes: int = LOG_RANGE_BYTES,
+    ) -> None:
+        """Load what the index holds; a new index gets the system topics, one of an earlier version is upgraded."""
+        upgrade(index, log_range_bytes)
+        stored = index.get(keys.META_APPLIED)
+        self._applied = applied = _decode_applied(stored) if stored is not None else _Applied(rows_from=0)
+        if applied.first_outcome == 0:
+            applied.first_outcome = applied.index + 1
+        self._index = index
+        outcomes = Outcomes(index)
+        topics = Topics(index, applied.next_topic_id)
+        references = LogReferences(index, log_range_bytes)
+        queues = Queues(index, topics, references)
+        self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
+        timers = Timers(index, applied.timers, references)
+        self._messages = messages = MessageIndex(index)
+        self._placement = Placement(topics, queues, self._dedupe, timers, messages, outcomes)
+        settings = ClusterSettings(index)
+        transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes, references)
+        marks = GivenBackMarks(index)
+        leases, history = Leases(index), GroupHistory(index)
+        groups = Groups(index, topics, marks, history, applied.next_group_id, outcomes, leases)
+        search = MessageSearch(index, topics, queues, transactions.table, groups, messages, references)
+        redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
+        pops = Pops(topics, queues, groups, leases, redeliveries, outcomes)
+        table = transactions.table
+        super().__init__(
+            index, topics, queues, table, groups, timers, marks, settings, outcomes, search, leases, pops, references
+        )
+        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
+        releases, forget = self._releases, self._forget_outcomes
+        expiry = Expiry(index, topics, queues, table, groups, marks, messages, references, releases, delivery, forget)
+        removal = GroupRemoval(topics, groups, marks, history, leases, messages)
+        self._transactions = transactions
+        self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
+        self._flushed_position: int | None = None
+        self._unflushed_entries = 0
+        self.history = StateHistory(_digest(applied))
+        self._handlers: dict[type[Command], Handler] = {
+            PutTopic: self._put_topic,
+            DeleteTopic: self._delete_topic,
+            Produce: self._produce,
+            Prepare: transactions.prepare,
+            Decide: lambda command, at, _: transactions.decide(command, at),
+            RecordChecks: lambda command, at, _: transactions.record_checks(command, at),
+            Discard: lambda command, at, _: transactions.discard(command, at),
+            SetCheckUrl: self._set_check_url,
+            JoinGroup: lambda command, at, _: self._groups.join(command, at.clock_ms),
+            LeaveGroup: lambda command, _at, _: self._groups.leave(command),
+            CommitOffsets: lambda command, at, _: groups.commit(command, at),
+            ResetOffsets: lambda command, at, _: groups.reset(command, at),
+            CloneOffsets: lambda command, at, _: groups.clone(command, at),
+            FireTimers: lambda command, at, _: delivery.fire(command, at),
+            CancelScheduled: lambda command, at, _: delivery.cancel(command, at),
+            GiveBack: lambda command, at, _: redeliveries.give_back(command, at),
+            PutGroup: lambda command, _at, _: groups.put(command),
+            ReplayDeadLetters: lambda command, at, _: redeliveries.replay(command, at),
+            ResumeTransaction: lambda command, at, _: transactions.resume(command, at),
+            PutSettings: lambda command, _at, _: settings.put(command),
+            ExpireMessages: lambda command, at, _: expiry.expire(command, at),
+            ReleaseMessages: lambda command, at, _: expiry.release(command, at),
+            SweepIndex: lambda command, at, _: expiry.sweep_index(command, at),
+            Pop: lambda command, at, _: pops.pop(command, at),
+            AckPopped: lambda command, at, _: pops.ack(command, at),
+            ChangeInvisible: lambda command, at, _: pops.change_invisible(command, at),
+            ExpirePopped: lambda command, at, _: pops.expire(command, at),
+            DeleteGroup: lambda command, _at, _: removal.delete(command),
+        }
+        self.feature_level = self._level_applied()
+        if stored is None:
+            topics.create_system_topics()
+            self._commit()
+
+    def _level_applied(self) -> int:
+        """That of the last configuration applied: what the next entry is carried out and hashed by."""
+        return FIRST_LEVEL if self.configuration is None else read_level(self.configuration[1]).level
+
+    @property
+    def applied_index(self) -> int:
+        return self._applied.index
+
+    @property
+    def applied_term(self) -> int:
+        return self._applied.term
+
+    @property
+    def clock_ms(self) -> int:
+        """The replicated clock: the time of the last entry, never falling."""
+        return self._applied.clock_ms
+
+    @property
+    def configuration(self) -> tuple[int, bytes] | None:
+        """The last configuration record at or below `applied_index`: its index and payload; None before the first."""
+        stored = self._index.get(keys.META_CONFIGURATION)
+        return None if stored is None else (keys.read_u64(stored[:8]), stored[8:])
+
+    @property
+    def cluster_uid(self) -> str:
+        """What the cluster was named by the first no-op that names one; empty before that."""
+        return (self._index.get(keys.META_CLUSTER) or b"").decode()
+
+    def knows_batch(self, topic: str, batch_id: str) -> bool:
+        """Whether a batch with this id was accepted lately: it is a duplicate when it is sent again."""
+        found = self._topics.get(topic)
+        return found is not None and self._placement.seen(found, batch_id) is not None
+
+    def carried_out(self, command: Command) -> CarriedOut | None:
+        """Of a `Produce` or `Prepare` all of which was applied before: what applying it again would say, and do nothing
+        else. Refused when a transaction's id was used for other content.
+        """
+        if isinstance(command, Produce):
+            return self._placement.placed_before(command.batches)
+        return self._transactions.prepared_before(command) if isinstance(command, Prepare) else None
+
+    @property
+    def first_outcome(self) -> int:
+        """What `outcomes` can tell begins with this entry."""
+        return self._applied.first_outcome
+
+    @property
+    def state_hash(self) -> str:
+        """Equal on all replicas that applied the same entries; a difference at one applied_index is a defect."""
+        return self._applied.state_hash.hex()
+
+    def apply(
+        self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
+    ) -> list[list[Result | Refused]]:
+        """Apply the entries after `applied_index`; per entry, the results of its commands in order.
+
+        `may_go_on()` is asked after each entry: at False the rest is left, and the results are those of the first
+        entries. One index write holds all effects and the new `applied_index`; it is not durable on return. ValueError
+        when the entries do not continue at `applied_index + 1` or are not entries.
+        """
+        results: list[list[Result | Refused]] = []
+        for entry in entries:
+            results.append(self._apply_entry(entry))
+            if not may_go_on():
+                break
+        if results:
+            self._commit()
+            self._flush_sometimes(entries[0], entries[len(results) - 1], len(results))
+        return results
+
+    def _apply_entry(self, entry: Entry) -> list[Result | Refused]:
+        applied = self._applied
+        if entry.index != applied.index + 1:
+            raise ValueError(f"entry {entry.index} does not follow the applied index {applied.index}")
+        touched = self._index.touched
+        touched.clear()
+        results: list[Result | Refused] = []
+        header: bytes | memoryview = b""
+        if entry.kind == KIND_ENTRY:
+            decoded = decode_entry(entry.payload)
+            header = memoryview(entry.payload)[: decoded.header_bytes]
+            applied.clock_ms = max(applied.clock_ms, decoded.timestamp_ms)
+            self._references.begin_entry(entry.index)
+            results = self._carry_out(decoded, self._at(entry))
+            self._dedupe.end_entry(applied.clock_ms, by_age=not decoded.in_doubt)
+            self._references.end_entry()
+            self._outcomes.store(entry.index, entry.term, applied.clock_ms)
+        elif entry.kind == KIND_CONFIG:
+            header = entry.payload
+            self._index.put(keys.META_CONFIGURATION, keys.u64(entry.index) + entry.payload)
+            self.feature_level = read_level(entry.payload).level
+        elif entry.payload:
+            header = entry.payload
+            if not self.cluster_uid:
+                self._index.put(keys.META_CLUSTER, entry.payload)
+        applied.index = entry.index
+        applied.term = entry.term
+        # The header holds the CRC of every block, so the blocks need not be hashed.
+        place = _HASHED_HEADER.pack(entry.index, entry.term, entry.kind, entry.position)
+        said = _encode(FEATURES.at(results, self.feature_level))
+        applied.state_hash = blake2b(
+            b"".join((applied.state_hash, place, header, said)), digest_size=HASH_BYTES
+        ).digest()
+        applied.rows_hash = crc32c(b"".join(b"".join(each) for each in sorted(touched)), applied.rows_hash)
+        self.history.note(entry.index, applied.state_hash, applied.rows_hash)
+        return results
+
+    def _at(self, entry: Entry) -> At:
+        return At(entry.index, entry.term, entry.position, self._applied.clock_ms, self.feature_level)
+
+    def _carry_out(self, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
+        results: list[Result | Refused] = []
+        for command, block_offsets in zip(decoded.commands, decoded.block_offsets, strict=True):
+            mark = self._outcomes.mark()
+            try:
+                if decoded.in_doubt and isinstance(command, IRREVERSIBLE):
+                    raise Refused(CLOCK_IN_DOUBT, "the leader was not sure of the time; it is done once clocks agree")
+                results.append(self._handlers[type(command)](command, at, block_offsets))
+            except Refused as refused:
+                self._outcomes.undo(mark)
+                # Without its traceback: that would keep the frames of apply alive as long as the answer.
+                results.append(refused.with_traceback(None))
+        return results
+
+    def _commit(self) -> None:
+        applied = self._applied
+        applied.next_topic_id = self._topics.next_id
+        applied.next_group_id = self._groups.next_id
+        self._index.put(keys.META_APPLIED, _encode(applied))
+        self._index.commit()
+
+    def _flush_sometimes(self, first: Entry, last: Entry, entries: int) -> None:
+        if self._flushed_position is None:
+            self._flushed_position = first.position
+        self._unflushed_entries += entries
+        log_bytes = last.position + len(last.payload) - self._flushed_position
+        if log_bytes >= self._flush_log_bytes or self._unflushed_entries >= self._flush_entries:
+            self.begin_flush()
+
+    def begin_flush(self) -> bool:
+        """Begin to bring to disk what is applied, in the background; False when that is under way from earlier."""
+        begun = self._index.begin_flush()
+        if begun:
+            self._flushed_position = None
+            self._unflushed_entries = 0
+        return begun
+
+    def flush(self) -> int:
+        """Bring the index to disk; what it has applied then is durable, and returned."""
+        self._index.flush(wait=True)
+        return self._applied.index
+
+    def _forget_outcomes(self, before: int) -> None:
+        if before - self._applied.first_outcome >= OUTCOMES_REMOVED_MIN:
+            self._outcomes.remove(self._applied.first_outcome, before)
+            self._applied.first_outcome = before
+
+    def _put_topic(self, command: PutTopic, at: At, _: tuple[int, ...]) -> TopicPut:
+        known = self._topics.get(command.topic)
+        queues = len(known.ends) if known is not None else 0
+        topic, created = self._topics.put(command, at.clock_ms)
+        if len(topic.ends) != queues:
+            self._groups.topic_grown(topic, queues)
+        return TopicPut(topic.info(), created)
+
+    def _delete_topic(self, command: DeleteTopic, _at: At, _: tuple[int, ...]) -> TopicDeleted:
+        topic = self._topics.delete(command)
+        self._groups.topic_deleted(topic)
+        self._messages.forget_topic(topic.id)
+        return TopicDeleted(topic.name)
+
+    def _produce(self, command: Produce, at: At, block_offsets: tuple[int, ...]) -> Produced:
+        checked = self._placement.check(command.batches, transactional=False, clock_ms=at.clock_ms)
+        placed: list[BatchPlaced] = []
+        for batch, offset in zip(checked, block_offsets, strict=True):
+            header = batch.header
+            block = BlockLocation.of(header, at.position, offset)
+            now = self._placement.recheck(batch) if placed else batch
+            placed.append(self._placement.place(now, block, at))
+        return Produced(tuple(placed))
+
+    def _set_check_url(self, command: SetCheckUrl, _at: At, _: tuple[int, ...]) -> CheckUrlSet:
+        key = keys.check_url(command.producer_group)
+        if command.url is None:
+            self._index.delete(key)
+        else:
+            self._index.put(key, command.url.encode())
+        return CheckUrlSet(command.producer_group, command.url)
+
+
+def _refusal(value: object) -> object:
+    """How a refusal enters the state hash."""
+    if isinstance(value, Refused):
+        return (value.code, value.detail, value.extra)
+    raise NotImplementedError(f"a result holds a {type(value).__name__}")

@@ -1,0 +1,366 @@
+"""What can be asked of the applied state. Nothing here changes anything."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+
+from store.commands.results import (
+    DueCheck,
+    GroupOffset,
+    GroupView,
+    Membership,
+    MemberView,
+    QueueRange,
+    Row,
+    ScheduledPage,
+    Settings,
+    TimelineEvent,
+    TopicInfo,
+    TransactionPage,
+    TransactionState,
+    TransactionView,
+)
+from store.errors import TRANSACTION_NOT_FOUND, Refused
+from store.groups.given_back import REPLAYED, GivenBackMarks
+from store.groups.groups import Groups
+from store.groups.leases import Leases
+from store.groups.pops import Pops
+from store.index import keys
+from store.index.index import Index
+from store.limits import TRANSACTION_RETENTION_MS
+from store.messages.log_references import LogReferences
+from store.messages.message_index import KeyedMessage
+from store.messages.outcomes import OutcomeOf, Outcomes
+from store.messages.queues import Queues
+from store.messages.timers import Timers
+from store.messages.topics import DLQ_PREFIX, Topic, Topics
+from store.state.log_holders import LogHolder, LogHolders
+from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
+from store.state.release import Releases
+from store.state.walks import Walks
+from store.transactions.settings import ClusterSettings
+from store.transactions.table import TransactionTable
+
+
+class Queries(ABC):
+    """Methods that take a topic or queue raise Refused (`topic_not_found`, `queue_not_found`) when there is none."""
+
+    def __init__(
+        self,
+        index: Index,
+        topics: Topics,
+        queues: Queues,
+        table: TransactionTable,
+        groups: Groups,
+        timers: Timers,
+        marks: GivenBackMarks,
+        settings: ClusterSettings,
+        outcomes: Outcomes,
+        search: MessageSearch,
+        leases: Leases,
+        pops: Pops,
+        references: LogReferences,
+    ) -> None:
+        self._references = references
+        self.walks = Walks(topics, queues)
+        self._releases = Releases(queues, table, groups, marks, references, self.walks)
+        self._holders = LogHolders(references, self.walks, queues, table, outcomes)
+        self._leases = leases
+        self._pops = pops
+        self._outcomes = outcomes
+        self._settings = settings
+        self._index = index
+        self._topics = topics
+        self._queues = queues
+        self._table = table
+        self._groups = groups
+        self._timers = timers
+        self._marks = marks
+        self._search = search
+
+    @property
+    @abstractmethod
+    def applied_index(self) -> int:
+        """The last entry whose effects are seen."""
+
+    # Topics and queues.
+
+    def topic(self, name: str) -> TopicInfo | None:
+        topic = self._topics.get(name)
+        return topic.info() if topic is not None else None
+
+    def topics(self, *, system: bool = False) -> list[TopicInfo]:
+        """In the order of their names; system topics only when asked for."""
+        return [topic.info() for topic in self._topics.all() if system or not topic.system]
+
+    @property
+    def topics_of_clients(self) -> int:
+        """How many topics there are that are not the system's."""
+        return self._topics.of_clients
+
+    def topics_after(self, name: str | None, limit: int, *, system: bool = False) -> list[TopicInfo]:
+        """A page of `topics`, behind the topic `name`, at most `limit`."""
+        page = self._topics.after(name, limit) if system else self._topics.users_after(name, limit)
+        return [topic.info() for topic in page]
+
+    def topics_starting(self, prefix: str, limit: int) -> list[str]:
+        """Names of topics that begin so, in order, at most `limit`."""
+        page = self._topics.starting(prefix, limit)
+        return [topic.name for topic in page if topic.name.startswith(prefix)]
+
+    def queue_ranges(self, topic: str) -> list[QueueRange]:
+        found = self._topics.require(topic)
+        return [self._queues.range(found, queue) for queue in range(len(found.ends))]
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        return self._queues.range(self._queue_of(topic, queue), queue).min_offset
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """The offset that the next message will get."""
+        return self._queue_of(topic, queue).ends[queue]
+
+    def rows(self, topic: str, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
+        """Rows from the one that holds `offset` on: at least one if there is any, at most `max_rows`, and while their
+        blocks together stay, unpacked, within `max_bytes`. Empty at or beyond the end; below the first row it begins
+        there."""
+        return self._queues.rows(self._queue_of(topic, queue), queue, offset, max_rows, max_bytes)
+
+    def offset_at(self, topic: str, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
+        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) without
+        one. It is the first offset of a batch: the messages of a batch are stored at one time."""
+        return self._queues.offset_at(self._queue_of(topic, queue), queue, timestamp_ms)
+
+    # Retention.
+
+    def expired_queues(self, clock_ms: int) -> Iterator[tuple[str, int] | None]:
+        """Topics and queues that have something expired at that time: a walk, see store/state/walks.py."""
+        return self.walks.expired(clock_ms)
+
+    def still_expired(self, queues: Sequence[tuple[str, int]], clock_ms: int) -> list[tuple[str, int]]:
+        """Those of them that have something expired at that time."""
+        found = ((name, queue, self._topics.get(name)) for name, queue in queues)
+        return [
+            (name, queue)
+            for name, queue, topic in found
+            if topic is not None and queue < len(topic.ends) and self.walks.has_expired(topic, queue, clock_ms)
+        ]
+
+    def has_expired_others(self, clock_ms: int) -> bool:
+        """Whether rows of deleted topics are left, or transactions whose time is over."""
+        decided_at_ms = self._table.first_decided_at_ms()
+        return bool(self._topics.dropped) or (
+            decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
+        )
+
+    def releasable(self, clock_ms: int) -> Iterator[str | None]:
+        """Topics that have something at their front that may go before its retention is over: a walk."""
+        return self._releases.due(clock_ms)
+
+    def still_releasable(self, topics: Sequence[str], clock_ms: int) -> list[str]:
+        """Those of them that have something at their front that may go."""
+        found = ((name, self._topics.get(name)) for name in topics)
+        return [name for name, topic in found if topic is not None and self._releases.is_due(topic, clock_ms)]
+
+    @property
+    def has_dropped_timers(self) -> bool:
+        """Whether timers of deleted topics are left."""
+        return bool(self._topics.dropped_timers)
+
+    @property
+    def log_floor(self) -> int:
+        """Nothing in this state points at a log entry before this one."""
+        return self._references.floor(self.applied_index)
+
+    @property
+    def log_needed(self) -> int:
+        """Nothing in this state but views points at a log entry before this one."""
+        return self._references.needed(self.applied_index)
+
+    def find_log_holders(self) -> Generator[None, None, list[LogHolder]]:
+        """What holds the log: one per kind, the one that holds most first. A walk that returns what it found."""
+        return self._holders.find()
+
+    @property
+    def sweep_is_under_way(self) -> bool:
+        """A walk over what is kept for those who search has begun and not come to its end."""
+        return self._index.get(keys.SWEEP_CURSOR) is not None
+
+    # Messages.
+
+    def message_places(self, topic: str, message_id: str, limit: int) -> list[MessagePlace]:
+        """Where messages of the topic are that may have this id; their blocks tell which do."""
+        return self._search.by_id(self._topics.require(topic), message_id, limit)
+
+    def keyed_messages(
+        self, topic: str, key: str, *, begin: KeyedMessage, end_ms: int, limit: int
+    ) -> list[KeyedMessage]:
+        """Messages from `begin` on that probably have this key, stored before `end_ms`, in time order."""
+        return self._search.by_key(self._topics.require(topic), key, begin, end_ms, limit)
+
+    def row_of(self, topic: str, queue: int, offset: int) -> Row | None:
+        """The row that holds the message at `offset`; None when there is none."""
+        found = self._queue_of(topic, queue)
+        row = self._queues.row_at(found, queue, offset) if offset < found.ends[queue] else None
+        return row if row is not None and offset < row.next_offset else None
+
+    def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
+        """What happened to a message, in order, as far as it is recorded."""
+        return self._search.trace(place)
+
+    # Timers.
+
+    @property
+    def timers_pending(self) -> int:
+        """Batches that wait for their time."""
+        return self._timers.counters.pending
+
+    @property
+    def messages_scheduled(self) -> int:
+        """Messages that wait for their time."""
+        return self._timers.counters.messages
+
+    def next_due_ms(self) -> int | None:
+        """When the next timer is due, or the time of a popped message is over; None without either. Cheap enough to be
+        asked after every apply."""
+        timers_ms, leases_ms = self._timers.next_due_ms(), self._leases.next_due_ms()
+        return min(timers_ms, leases_ms) if timers_ms is not None and leases_ms is not None else timers_ms or leases_ms
+
+    def leases_next_due_ms(self) -> int | None:
+        """When the time of the next popped message is over; None when none is out."""
+        return self._leases.next_due_ms()
+
+    def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> ScheduledPage:
+        """A topic's waiting messages by due time. `after` is the `next` of an earlier page; Refused
+        (`invalid_request`) if it is not."""
+        return self._timers.page(self._topics.require(topic).id, limit, after)
+
+    # The cluster.
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings.current
+
+    # Transactions.
+
+    def transaction(self, transaction_id: str) -> TransactionView | None:
+        return self._table.view(transaction_id)
+
+    def timeline(self, transaction_id: str) -> list[TimelineEvent]:
+        """Everything that happened to it, in order. Refused (`transaction_not_found`) when there is none."""
+        timeline = self._table.timeline(transaction_id)
+        if timeline is None:
+            detail = f"transaction {transaction_id} does not exist"
+            raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
+        return timeline
+
+    def transactions(
+        self,
+        *,
+        state: TransactionState | None = None,
+        prepared_before_ms: int | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> TransactionPage:
+        """From the oldest on. `after` is the `next` of an earlier page; Refused (`invalid_request`) if it is not."""
+        return self._table.page(state, prepared_before_ms, limit, after)
+
+    @property
+    def transactions_undecided(self) -> int:
+        """Prepared transactions that nobody has decided; discarded ones are not among them."""
+        return self._table.undecided
+
+    def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
+        """Prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
+        transaction_id) of the last one of an earlier call."""
+        return self._table.due_checks(now_ms, limit, after)
+
+    def check_url(self, producer_group: str) -> str | None:
+        url = self._index.get(keys.check_url(producer_group))
+        return url.decode() if url is not None else None
+
+    # Groups.
+
+    def group(self, name: str) -> GroupView | None:
+        return self._groups.view(name)
+
+    def groups(self) -> list[GroupView]:
+        """All of them, whole: for tests. Costs what they hold; see `group_names`."""
+        return self._groups.all()
+
+    @property
+    def groups_count(self) -> int:
+        return len(self._groups)
+
+    @property
+    def members_count(self) -> int:
+        """Members of all groups together; looks at each group."""
+        return self._groups.members_count()
+
+    def member_ids(self, name: str) -> Collection[str] | None:
+        """The ids of its members, without a copy; None when it does not exist."""
+        return self._groups.member_ids(name)
+
+    def group_names(self, after: str | None, limit: int) -> list[str]:
+        """In order, behind `after`, at most `limit`."""
+        return self._groups.names(after, limit)
+
+    def group_members(self, name: str) -> list[str]:
+        """The ids of its members; empty when the group does not exist."""
+        return self._groups.members(name)
+
+    def membership(self, group: str, member_id: str) -> Membership | None:
+        """What one member has; None when it is not in the group. Refused (`group_not_found`)."""
+        return self._groups.membership(group, member_id)
+
+    def generation(self, group: str) -> int:
+        """Refused (`group_not_found`)."""
+        return self._groups.generation(group)
+
+    def rebalance_size(self, group: str, topics: Iterable[str] = ()) -> int:
+        """Members and queues that a join or leave of the group looks at, with these topics beside those it has."""
+        return self._groups.rebalance_size(group, topics)
+
+    def take_moved_groups(self) -> tuple[str, ...]:
+        """Groups whose generation moved on since this was called last; for those that wait for it."""
+        return self._groups.take_moved()
+
+    def group_head(self, name: str) -> GroupView | None:
+        """The group without its members; None when it does not exist."""
+        return self._groups.head(name)
+
+    def members_after(self, group: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
+        """A page of members: at most `limit`, and none behind the one with which they have `queues_max` queues. Refused
+        (`group_not_found`)."""
+        return self._groups.members_after(group, after, limit, queues_max)
+
+    def offsets_after(
+        self, group: str, topic: str | None, after: tuple[str, int] | None, limit: int
+    ) -> list[GroupOffset] | None:
+        """A page of `offsets`, behind the topic and queue `after`; None when the group does not exist."""
+        return self._groups.offsets_after(group, topic, after, limit)
+
+    def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
+        """What the group has committed, by topic and queue; None when it does not exist."""
+        return self._groups.offsets(group, topic)
+
+    def poppable(self, group: str, topic: str) -> int | None:
+        """How many messages a pop could look at, in the topic and among those that come again; None when it may have
+        to be noted, or refused, without any."""
+        return self._pops.poppable(group, topic)
+
+    def replayed_at_ms(self, group: str, offset: int) -> int | None:
+        """When the dead letter at this offset was replayed last; None if it never was. Refused (`group_not_found`)."""
+        topic = self._topics.get(DLQ_PREFIX + group)
+        mark = self._marks.get(self._groups.id_of(group), topic.id, 0, offset) if topic is not None else None
+        return mark.due_at_ms if mark is not None and mark.outcome == REPLAYED else None
+
+    # What entries did.
+
+    def outcomes(self, first: int, last: int, limit: int) -> list[OutcomeOf]:
+        """Of the entries first <= index <= last that did something, in order, at most `limit`."""
+        return list(itertools.islice(self._outcomes.scan(first, last), limit))
+
+    def _queue_of(self, topic: str, queue: int) -> Topic:
+        found = self._topics.require(topic)
+        found.require_queue(queue)
+        return found

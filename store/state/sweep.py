@@ -1,0 +1,116 @@
+"""Sweeping out what is kept for those who search for messages, once the messages are gone.
+
+An id, a key, or what a group did with a message is not found from the row that expires: its block would have to be
+read. So the tables are walked now and then, some keys per entry, and what is about nothing any more goes. How far the
+walk has come is kept in the index; a walk that came to the end begins anew when it is asked for.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from store.groups.history import Commit
+from store.index import keys
+from store.index.index import Index
+from store.limits import RETENTION_FOREVER_MS
+from store.messages.log_references import Holder
+from store.messages.message_index import BatchTimer
+from store.messages.topics import Topics
+
+_decode_timer = msgspec.msgpack.Decoder(BatchTimer).decode
+_decode_commit = msgspec.msgpack.Decoder(Commit).decode
+
+_BEGIN: Final = keys.MESSAGE_INDEX
+_ID_BEGIN: Final = 6
+"""Of a key that is about an id, behind the table, the kind and the topic."""
+
+
+class Sweep:
+    def __init__(self, index: Index, topics: Topics) -> None:
+        self._index = index
+        self._topics = topics
+        self._of_kind: dict[bytes, Callable[[bytes, bytes, int], bool]] = {
+            keys.MESSAGE_INDEX + b"\x00": self._id_is_gone,
+            keys.MESSAGE_INDEX + b"\x01": self._keyed_is_gone,
+            keys.MESSAGE_INDEX + b"\x02": self._event_is_gone,
+        }
+
+    def step(self, limit: int, clock_ms: int) -> None:
+        """Look at the next `limit` keys."""
+        left = limit
+        begin = self._index.get(keys.SWEEP_CURSOR) or _BEGIN
+        gone: list[bytes] = []
+        for table in (keys.MESSAGE_INDEX, keys.GROUP_HISTORY):
+            for key, value in self._index.scan(max(begin, table), keys.after(table)):
+                if not left:
+                    self._remove(gone)
+                    self._index.put(keys.SWEEP_CURSOR, key)
+                    return
+                left -= 1
+                if self._is_gone(key, value, clock_ms):
+                    gone.append(key)
+        self._remove(gone)
+        self._index.delete(keys.SWEEP_CURSOR)
+
+    def _remove(self, gone: list[bytes]) -> None:
+        for key in gone:
+            self._index.delete(key)
+
+    def _is_gone(self, key: bytes, value: bytes, clock_ms: int) -> bool:
+        if key.startswith(keys.GROUP_HISTORY):
+            # A reset begins a pass, and without its beginning a pass cannot be read.
+            topic_id, queue, offset = keys.group_commit_parts(key)
+            if self._start_of(topic_id, queue) < offset:
+                return False
+            commit = _decode_commit(value)
+            return commit.reset_from is None and not self._is_of_a_trace(topic_id, commit, clock_ms)
+        return self._of_kind[key[:2]](key, value, clock_ms)
+
+    def _is_of_a_trace(self, topic_id: int, commit: Commit, clock_ms: int) -> bool:
+        """What a group processed among its retries goes from there at once, and is told for the topic's time."""
+        topic = self._topics.by_id(topic_id)
+        own = topic is not None and topic.holder is Holder.RETRY
+        return own and topic is not None and commit.at_ms + topic.retention_ms > clock_ms
+
+    def _keyed_is_gone(self, key: bytes, _value: bytes, _clock_ms: int) -> bool:
+        _, queue, offset = keys.keyed_message_parts(key)
+        return offset < self._start_of(keys.read_u32(key[2:_ID_BEGIN]), queue)
+
+    def _event_is_gone(self, key: bytes, _value: bytes, _clock_ms: int) -> bool:
+        topic_id, queue, offset = keys.place_event_parts(key)
+        return offset < self._start_of(topic_id, queue)
+
+    def _id_is_gone(self, key: bytes, value: bytes, clock_ms: int) -> bool:
+        topic_id = keys.read_u32(key[2:_ID_BEGIN])
+        end = key.index(b"\x00", _ID_BEGIN)
+        kind, rest = key[end + 1 : end + 2], key[end + 2 :]
+        if kind == keys.ID_PLACE:
+            queue, offset = keys.place_parts(rest)
+            return offset < self._start_of(topic_id, queue)
+        if kind == keys.ID_BATCH:
+            batch_id, _ = keys.batch_of_message_parts(rest)
+            prefix = keys.known_of_id(topic_id, batch_id)
+            return next(self._index.scan(prefix, keys.after(prefix)), None) is None
+        if kind == keys.ID_TRANSACTION:
+            return self._index.get(keys.transaction(rest.decode())) is None
+        timer_key = key[: end + 1] + keys.ID_TIMER + rest
+        if kind == keys.ID_FIRED:  # goes one walk after what it is about
+            return self._index.get(timer_key) is None
+        return self._timer_is_gone(key[: end + 1], topic_id, _decode_timer(value), rest, clock_ms)
+
+    def _timer_is_gone(self, prefix: bytes, topic_id: int, timer: BatchTimer, rest: bytes, clock_ms: int) -> bool:
+        fired = self._index.get(prefix + keys.ID_FIRED + rest)
+        if fired is not None:
+            return keys.read_u64(fired) < self._start_of(topic_id, timer.queue)
+        if self._index.get(keys.timer(timer.due_ms, keys.read_u64(rest))) is not None:
+            return False
+        topic = self._topics.by_id(topic_id)  # all of it was taken back
+        if topic is None:
+            return True
+        return topic.retention_ms != RETENTION_FOREVER_MS and timer.due_ms + topic.retention_ms <= clock_ms
+
+    def _start_of(self, topic_id: int, queue: int) -> int:
+        """Of a topic that is gone, everything is before it."""
+        topic = self._topics.by_id(topic_id)
+        return topic.starts[queue] if topic is not None else 1 << 63

@@ -1,0 +1,95 @@
+"""Walks through all topics or queues, for what is due there, in steps.
+
+A walk is an iterator that gives what it finds, and None after each step: whoever walks lets the event loop go on then.
+Topics may come, change and go meanwhile; what is there from beginning to end of the walk is met once. Of a topic whose
+oldest message is too young one look is enough, however many queues it has.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeVar
+
+from store.messages.queues import Queues
+from store.messages.topics import Topic, Topics
+
+STEP: Final = 128
+"""Queues, or topics of one, that are looked at in a step: at worst an index seek each, two milliseconds in all."""
+
+Found = TypeVar("Found")
+
+
+class Walks:
+    def __init__(self, topics: Topics, queues: Queues) -> None:
+        self._topics = topics
+        self._queues = queues
+        self.steps = 0
+        """Steps of all walks since the start."""
+
+    def own_topics(self) -> Iterator[Topic | None]:
+        """The system's topics and the groups' own."""
+        name: str | None = None
+        while page := self._topics.own_after(name, STEP):
+            for topic in page:
+                if self._topics.by_id(topic.id) is topic:
+                    yield topic
+            name = page[-1].name
+            self.steps += 1
+            yield None
+
+    def queues(self, wanted: Callable[[Topic], bool]) -> Iterator[tuple[Topic, int] | None]:
+        """Every queue that holds a message, of topics that are wanted."""
+        looked_at, name = 0, None
+        while page := self._topics.after(name, STEP):
+            for topic in page:
+                looked_at += 1  # also one that is passed by costs a look
+                queue = 0 if topic.starts != topic.ends and wanted(topic) else len(topic.ends)
+                is_met = queue == 0
+                while self._topics.by_id(topic.id) is topic and queue < len(topic.ends):
+                    if topic.starts[queue] != topic.ends[queue]:
+                        yield topic, queue
+                    queue, looked_at = queue + 1, looked_at + 1
+                    if looked_at >= STEP:
+                        looked_at = 0
+                        self.steps += 1
+                        yield None
+                if is_met and self._topics.by_id(topic.id) is topic:
+                    self._note_oldest(topic)
+            name = page[-1].name
+            if looked_at >= STEP:
+                looked_at = 0
+                self.steps += 1
+                yield None
+
+    def _note_oldest(self, topic: Topic) -> None:
+        """What is stored later is not older, so this stays true."""
+        stored_at_ms = (self._queues.first_stored_at_ms(topic, queue) for queue in range(len(topic.ends)))
+        topic.oldest_ms = min((each for each in stored_at_ms if each is not None), default=topic.oldest_ms)
+
+    def expired(self, clock_ms: int) -> Iterator[tuple[str, int] | None]:
+        """Topics and queues that have something expired at that time."""
+
+        def may_have(topic: Topic) -> bool:
+            until_ms = topic.expires_until_ms(clock_ms)
+            return until_ms is not None and topic.oldest_ms <= until_ms
+
+        for found in self.queues(may_have):
+            if found is None:
+                yield None
+            elif self.has_expired(*found, clock_ms):
+                yield found[0].name, found[1]
+
+    def has_expired(self, topic: Topic, queue: int, clock_ms: int) -> bool:
+        until_ms = topic.expires_until_ms(clock_ms)
+        if until_ms is None:
+            return False
+        stored_at_ms = self._queues.first_stored_at_ms(topic, queue)
+        return stored_at_ms is not None and stored_at_ms <= until_ms
+
+
+def to_the_end(walk: Generator[None, None, Found]) -> Found:
+    """All steps of it at once."""
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            found: Found = end.value
+            return found

@@ -1,0 +1,1 @@
+"""Transactions, from half message to outcome."""
