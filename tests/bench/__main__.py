@@ -36,6 +36,7 @@ from tests.bench import (
 )
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
+from tests.hostile_clients import ATTACKS
 
 TOPIC: Final = "bench"
 TRANSACTION_TOPIC: Final = "bench-transactions"
@@ -116,7 +117,7 @@ async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Fi
     cluster = BenchCluster(directory)
     try:
         cluster.start()
-        await hostile.measure(cluster, settings.seconds, core, figures)
+        await hostile.measure(cluster, settings.attack or list(ATTACKS), settings.seconds, core, figures)
     finally:
         cluster.close()
 
@@ -246,6 +247,9 @@ def main() -> int:
     parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
     parser.add_argument("--pops", action="store_true", help="measure pop consumers, and nothing else")
     parser.add_argument("--hostile", action="store_true", help="measure what attacks leave to others, and nothing else")
+    parser.add_argument(
+        "--attack", action="append", choices=ATTACKS, help="with --hostile: only this attack, or these (all)"
+    )
     parser.add_argument(
         "--cold-reader", action="store_true", help="measure what a reader of old messages does to producers, only"
     )
