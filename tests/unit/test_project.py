@@ -19,6 +19,10 @@ CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "exampl
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 SOURCES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PATH = re.compile(
+    r"(?<![\w./-])(?:[\w-]+/)*(?:cluster|raft|store|client|spark|deploy|examples|tests)/[\w/-]+\.(?:py|sh|md)\b"
+)
+PATH_ROOTS = (ROOT, ROOT / "tests", ROOT / "tests" / "unit")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -31,6 +35,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     targets = [target.split("#")[0] for target in LINK.findall(document.read_text())]
     local = [target for target in targets if target and "://" not in target and not target.startswith("mailto:")]
     assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("text", [*DOCUMENTS, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)
+def test_a_path_that_is_named_leads_to_a_file(text: Path) -> None:
+    """A document of tests may leave out `tests/` or `tests/unit/`. The changes of versions that were name files of then."""
+    named = set(PATH.findall("" if text.name == "CHANGELOG.md" else text.read_text()))
+    assert [path for path in sorted(named) if not any((root / path).exists() for root in PATH_ROOTS)] == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name_of)
