@@ -1,36 +1,120 @@
 """Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.budgets.turns import ALL_GROUPS, REBALANCED_AT_ONCE
 from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
-from cluster.groups.lists import GroupLists, no_group, queue_views
+from cluster.groups.lists import AssignedQueueView, GroupLists, no_group, queue_views
 from cluster.groups.session_expiry import SessionExpiry
-from cluster.groups.subscriptions import topic_filters
+from cluster.groups.subscriptions import JoinRequest, topic_filters
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import (
-    CloneRequest,
-    HeartbeatRequest,
-    JoinRequest,
-    OffsetsRequest,
-    ResetRequest,
+    Id,
+    Natural,
+    Operator,
+    Queue,
+    Reason,
+    Request,
+    WaitMs,
     check_group,
     check_topic,
+    parse_query,
 )
-from cluster.http.responses import CommittedOffsetsView, MembershipView, ResetView, committed_offsets
+from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import ID_REGEX
+from cluster.limits import ID_REGEX, OFFSETS_MAX
 from cluster.problems import Problem
-from store.commands.command import CloneOffsets, CommitOffsets, JoinGroup, LeaveGroup, QueueOffset, ResetOffsets
+from store.commands.command import (
+    CloneOffsets,
+    CommitOffsets,
+    DeleteGroup,
+    JoinGroup,
+    LeaveGroup,
+    QueueOffset,
+    ResetOffsets,
+)
+from store.commands.pop_results import GroupDeleted
 from store.commands.results import AssignedQueue, Joined, Membership, OffsetsCommitted, OffsetsReset
 from store.errors import MEMBER_NOT_FOUND, Refused
+
+
+class DeleteGroupQuery(Request, kw_only=True, frozen=True):
+    with_dead_letters: bool = False
+    operator: Operator = ""
+    reason: Reason = ""
+
+
+class HeartbeatRequest(Request, kw_only=True, frozen=True):
+    """With `wait_ms`, it is answered when the group is not at `generation` any more, or the time is over."""
+
+    generation: Natural | None = None
+    wait_ms: WaitMs = 0
+
+
+class OffsetEntry(Request, kw_only=True, frozen=True):
+    topic: str
+    queue: Queue
+    offset: Natural
+
+
+class OffsetsRequest(Request, kw_only=True, frozen=True):
+    member_id: Id | None = None
+    generation: Natural | None = None
+    offsets: Annotated[tuple[OffsetEntry, ...], Meta(min_length=1, max_length=OFFSETS_MAX)]
+    begins: bool = False
+
+
+class CloneRequest(Request, kw_only=True, frozen=True):
+    source: str
+    topic: str | None = None
+
+
+class ResetRequest(Request, kw_only=True, frozen=True):
+    topic: str
+    queue: Queue | None = None
+    to: Literal["earliest", "latest"] | None = None
+    offset: Natural | None = None
+    timestamp_ms: Natural | None = None
+
+
+class MembershipView(Response, kw_only=True, frozen=True):
+    """What a member is told when it joins and at every heartbeat."""
+
+    member_id: str
+    generation: int
+    assignment: tuple[AssignedQueueView, ...]
+    session_timeout_ms: int
+
+
+class CommittedOffset(Response, kw_only=True, frozen=True):
+    topic: str
+    queue: int
+    offset: int
+
+
+class CommittedOffsetsView(Response, kw_only=True, frozen=True):
+    offsets: list[CommittedOffset]
+
+
+class ResetView(Response, kw_only=True, frozen=True):
+    offsets: list[CommittedOffset]
+    generation: int
+
+
+def committed_offsets(offsets: tuple[QueueOffset, ...]) -> list[CommittedOffset]:
+    return [as_view(CommittedOffset, each) for each in offsets]
+
+
+logger = logging.getLogger(__name__)
 
 _join_decoder: Final = msgspec.json.Decoder(JoinRequest)
 _heartbeat_decoder: Final = msgspec.json.Decoder(HeartbeatRequest)
@@ -152,6 +236,16 @@ class GroupCoordinator:
                 ),
                 redirects=True,
             ),
+            Route(
+                "DELETE",
+                group,
+                self.delete_group,
+                "Delete a group that nobody uses, with its offsets, settings and retries",
+                {204: {}},
+                query=DeleteGroupQuery,
+                errors=("invalid_group", "group_not_found", "group_has_members", "group_is_popped", *WRITE_ERRORS),
+                redirects=True,
+            ),
         ]
 
     def start(self) -> None:
@@ -260,6 +354,17 @@ class GroupCoordinator:
         applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
         cloned: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))
+
+    async def delete_group(self, request: web.Request) -> web.Response:
+        self._core.require_leader()
+        group = check_group(request.match_info["group"])
+        query = parse_query(DeleteGroupQuery, request.query)
+        applied = await self._core.propose(DeleteGroup(group, query.with_dead_letters, query.operator, query.reason))
+        deleted: GroupDeleted = applied.result
+        logger.info(
+            "group %s was deleted by %r, reason %r, with %s", group, query.operator, query.reason, deleted.topics
+        )
+        return web.Response(status=204)
 
     def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
         """At most QUEUES_MAX: a reset is about one topic."""

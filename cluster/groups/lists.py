@@ -15,12 +15,18 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response
 from cluster.http.requests import Request, check_group, check_topic, parse_query
-from cluster.http.responses import AssignedQueueView, Response, as_view
+from cluster.http.responses import Response, as_view
 from cluster.http.routes import Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
 from store.commands.results import AssignedQueue, GroupView, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
+
+
+class AssignedQueueView(Response, kw_only=True, frozen=True):
+    topic: str
+    queue: int
+
 
 OFFSETS_PER_STEP: Final = 512
 

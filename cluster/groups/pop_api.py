@@ -7,40 +7,112 @@ looks into the messages first, one pop per group and topic at a time, and propos
 import asyncio
 import logging
 from collections import Counter
-from typing import Final
+from typing import Annotated, Final, Literal
 from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects
-from cluster.groups.pop_views import (
-    DeleteGroupQuery,
-    PopAckedView,
-    PopAckRequest,
-    PopAckView,
-    PopInvisibleRequest,
-    PopInvisibleView,
-    PoppedMessageView,
-    PopRequest,
-    PopView,
-)
 from cluster.groups.subscriptions import pop_filter
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import PullQuery, check_group, check_topic, parse_query
-from cluster.http.responses import or_unset
+from cluster.http.requests import (
+    ClientId,
+    Request,
+    Tags,
+    WaitMs,
+    check_group,
+    check_topic,
+)
+from cluster.http.responses import Response, or_unset
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import POP_HANDLE_REGEX
+from cluster.limits import (
+    GIVE_BACK_REASON_BYTES_MAX,
+    POP_ACKS_MAX,
+    POP_HANDLE_PATTERN,
+    POP_HANDLE_REGEX,
+    POP_INVISIBLE_MS_DEFAULT,
+    POP_INVISIBLE_MS_MAX,
+    POP_MESSAGES_MAX,
+)
 from cluster.messages.block_reader import BlockReader, message_view
+from cluster.messages.message_views import MessageView
 from cluster.messages.pull import ROWS_PER_READ, selection_of
-from cluster.messages.pull_pages import SCAN_BYTES_MAX, selected
+from cluster.messages.pull_pages import SCAN_BYTES_MAX, PullQuery, selected
 from cluster.problems import Problem
-from store.commands.command import AckPopped, ChangeInvisible, DeleteGroup, Pop, PopHandle, PopPick
-from store.commands.pop_results import GroupDeleted, InvisibleChanged, Popped, PoppedMessages, PopsAcked
+from store.commands.command import AckPopped, ChangeInvisible, Pop, PopHandle, PopPick
+from store.commands.pop_results import (
+    AckOutcome,
+    InvisibleChanged,
+    InvisibleOutcome,
+    Popped,
+    PoppedMessages,
+    PopsAcked,
+)
 from store.commands.results import Row
 from store.messages.topics import RETRY_PREFIX
+
+ReceiptHandle = Annotated[str, Meta(pattern=POP_HANDLE_PATTERN)]
+InvisibleMs = Annotated[int, Meta(ge=0, le=POP_INVISIBLE_MS_MAX)]
+
+
+class PopRequest(Request, kw_only=True, frozen=True):
+    """`start` is where a group begins in queues that it has not read."""
+
+    topic: str
+    max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] = POP_MESSAGES_MAX
+    invisible_ms: Annotated[int, Meta(ge=1, le=POP_INVISIBLE_MS_MAX)] = POP_INVISIBLE_MS_DEFAULT
+    wait_ms: WaitMs = 0
+    tags: Tags | None = None
+    filter: str | None = None
+    start: Literal["earliest", "latest"] = "earliest"
+    client_id: ClientId = ""
+
+
+class PopAckRequest(Request, kw_only=True, frozen=True):
+    receipt_handles: Annotated[tuple[ReceiptHandle, ...], Meta(min_length=1, max_length=POP_ACKS_MAX)]
+
+
+class PopInvisibleRequest(Request, kw_only=True, frozen=True):
+    """Without `invisible_ms` the message is given back and comes again by the group's back-off."""
+
+    receipt_handle: ReceiptHandle
+    invisible_ms: InvisibleMs | None = None
+    reason: Annotated[str, Meta(max_length=GIVE_BACK_REASON_BYTES_MAX)] = ""
+
+
+class PoppedMessageView(MessageView, kw_only=True, frozen=True):
+    """As in a pull; `attempt` is there for all, 0 for the first time."""
+
+    receipt_handle: str
+
+
+class PopView(Response, kw_only=True, frozen=True):
+    """`invisible_until_ms` is when what is not acknowledged comes again; absent without messages."""
+
+    messages: list[PoppedMessageView]
+    invisible_until_ms: int | UnsetType = UNSET
+
+
+class PopAckedView(Response, kw_only=True, frozen=True):
+    receipt_handle: str
+    outcome: AckOutcome
+
+
+class PopAckView(Response, kw_only=True, frozen=True):
+    results: list[PopAckedView]
+
+
+class PopInvisibleView(Response, kw_only=True, frozen=True):
+    """`due_at_ms` is when the message comes again; absent for one that does not."""
+
+    receipt_handle: str
+    outcome: InvisibleOutcome
+    due_at_ms: int | UnsetType = UNSET
+
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +124,7 @@ GroupTopic = tuple[str, str]
 
 
 class PopApi:
-    """/v1/groups/{group}/pop, and DELETE /v1/groups/{group}"""
+    """/v1/groups/{group}/pop"""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -101,16 +173,6 @@ class PopApi:
                 {200: json_of(PopInvisibleView)},
                 body={JSON: PopInvisibleRequest},
                 errors=("invalid_group", "group_not_found", "handle_expired", *WRITE_ERRORS),
-                redirects=True,
-            ),
-            Route(
-                "DELETE",
-                "/v1/groups/{group}",
-                self.delete_group,
-                "Delete a group that nobody uses, with its offsets, settings and retries",
-                {204: {}},
-                query=DeleteGroupQuery,
-                errors=("invalid_group", "group_not_found", "group_has_members", "group_is_popped", *WRITE_ERRORS),
                 redirects=True,
             ),
         ]
@@ -171,17 +233,6 @@ class PopApi:
                 receipt_handle=body.receipt_handle, outcome=changed.outcome, due_at_ms=or_unset(changed.due_ms)
             )
         )
-
-    async def delete_group(self, request: web.Request) -> web.Response:
-        self._core.require_leader()
-        group = check_group(request.match_info["group"])
-        query = parse_query(DeleteGroupQuery, request.query)
-        applied = await self._core.propose(DeleteGroup(group, query.with_dead_letters, query.operator, query.reason))
-        deleted: GroupDeleted = applied.result
-        logger.info(
-            "group %s was deleted by %r, reason %r, with %s", group, query.operator, query.reason, deleted.topics
-        )
-        return web.Response(status=204)
 
     def _may_take(self, command: Pop) -> bool:
         """Whether there is something that no other pop under way has asked for, or something to be noted or refused."""

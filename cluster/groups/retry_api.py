@@ -1,44 +1,110 @@
 """What a group could not process: giving messages back, its dead letters, and the settings of both."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
+from cluster.groups.api import OffsetEntry
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import (
-    DeadLettersQuery,
-    GiveBackRequest,
-    GroupSettings,
-    PullQuery,
-    ReplayRequest,
-    check_group,
-    check_topic,
-    parse_query,
-)
-from cluster.http.responses import (
-    DeadLettersView,
-    DeadLetterView,
-    GiveBackView,
-    GivenBackView,
-    GroupSettingsView,
-    ReplayedView,
-    ReplayView,
-    as_view,
-    or_unset,
-)
+from cluster.http.requests import Id, Natural, Request, check_group, check_topic, parse_query
+from cluster.http.responses import Response, as_view, or_unset
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import PULL_BYTES_MAX
+from cluster.limits import (
+    DELAY_MAX_MS,
+    GIVE_BACK_MESSAGES_MAX,
+    GIVE_BACK_REASON_BYTES_MAX,
+    LIST_MAX,
+    PULL_BYTES_MAX,
+    RETRY_DELAYS_MAX,
+    RETRY_MAX_ATTEMPTS_MAX,
+)
 from cluster.messages.block_reader import BlockReader
-from cluster.messages.pull_pages import MessagePage
+from cluster.messages.message_views import MessageView
+from cluster.messages.pull_pages import MessagePage, PullQuery
 from cluster.problems import Problem
 from store.commands.command import GiveBack, GivenBack, PutGroup, ReplayDeadLetters
-from store.commands.results import DeadLettersReplayed, GroupPut, MessagesGivenBack
+from store.commands.results import DeadLettersReplayed, GiveBackOutcome, GroupPut, MessagesGivenBack
 from store.errors import GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE, Refused
 from store.messages.topics import DLQ_PREFIX
+
+
+class GivenBackEntry(OffsetEntry, kw_only=True, frozen=True):
+    reason: Annotated[str, Meta(max_length=GIVE_BACK_REASON_BYTES_MAX)] = ""
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MAX_MS)] | None = None
+
+
+class GiveBackRequest(Request, kw_only=True, frozen=True):
+    member_id: Id | None = None
+    generation: Natural | None = None
+    messages: Annotated[tuple[GivenBackEntry, ...], Meta(min_length=1, max_length=GIVE_BACK_MESSAGES_MAX)]
+
+
+class GroupSettings(Request, kw_only=True, frozen=True):
+    retry_max_attempts: Annotated[int, Meta(ge=0, le=RETRY_MAX_ATTEMPTS_MAX)] | None = None
+    retry_delays_ms: (
+        Annotated[
+            tuple[Annotated[int, Meta(ge=0, le=DELAY_MAX_MS)], ...], Meta(min_length=1, max_length=RETRY_DELAYS_MAX)
+        ]
+        | None
+    ) = None
+
+
+class ReplayRequest(Request, kw_only=True, frozen=True):
+    offsets: Annotated[tuple[Natural, ...], Meta(min_length=1, max_length=GIVE_BACK_MESSAGES_MAX)]
+
+
+class DeadLettersQuery(Request, kw_only=True, frozen=True):
+    offset: Natural = 0
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+
+
+class DeadLetterView(MessageView, kw_only=True, frozen=True):
+    """`replayed_at_ms` is when it was given to its group once more; absent if it never was."""
+
+    replayed_at_ms: int | UnsetType = UNSET
+
+
+class DeadLettersView(Response, kw_only=True, frozen=True):
+    messages: list[DeadLetterView]
+    next_offset: int
+    max_offset: int
+
+
+class GroupSettingsView(Response, kw_only=True, frozen=True):
+    group: str
+    retry_max_attempts: int
+    retry_delays_ms: tuple[int, ...]
+
+
+class GivenBackView(Response, kw_only=True, frozen=True):
+    """`due_at_ms` is when the group gets the message again; absent when it is a dead letter."""
+
+    topic: str
+    queue: int
+    offset: int
+    attempt: int
+    outcome: GiveBackOutcome
+    due_at_ms: int | UnsetType = UNSET
+
+
+class GiveBackView(Response, kw_only=True, frozen=True):
+    results: list[GivenBackView]
+    generation: int
+
+
+class ReplayedView(Response, kw_only=True, frozen=True):
+    offset: int
+    replayed_at_ms: int
+    duplicate: bool
+
+
+class ReplayView(Response, kw_only=True, frozen=True):
+    results: list[ReplayedView]
+
 
 _give_back_decoder: Final = msgspec.json.Decoder(GiveBackRequest)
 _settings_decoder: Final = msgspec.json.Decoder(GroupSettings)

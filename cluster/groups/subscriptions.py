@@ -1,10 +1,25 @@
 """What the members of a group say they read of each topic, checked before it is proposed."""
 
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
 from cluster.filters.errors import InvalidFilter
 from cluster.filters.selection import by_expression, tag_set
-from cluster.http.requests import JoinRequest
+from cluster.http.requests import ClientId, Id, Request, Tags
+from cluster.limits import GROUP_TOPICS_MAX, SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN
 from cluster.problems import Problem
 from store.commands.command import TopicFilter
+
+
+class JoinRequest(Request, kw_only=True, frozen=True):
+    topics: Annotated[tuple[str, ...], Meta(min_length=1, max_length=GROUP_TOPICS_MAX)]
+    client_id: ClientId = ""
+    session_timeout_ms: Annotated[int, Meta(ge=SESSION_TIMEOUT_MS_MIN, le=SESSION_TIMEOUT_MS_MAX)] = 30_000
+    member_id: Id | None = None
+    tags: dict[str, Tags] = msgspec.field(default_factory=dict)
+    filters: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:

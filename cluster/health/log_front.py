@@ -7,15 +7,29 @@ table of holders.
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client.core import GaugeMetricFamily
 
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
-from cluster.http.responses import LogHolderKind, LogHolderView
+from cluster.http.responses import Response
 from store.messages.log_references import LOG_RANGE_BYTES, Holder
 from store.state.log_holders import LogHolder
+
+LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transaction", "peer"]
+
+
+class LogHolderView(Response, kw_only=True, frozen=True):
+    """What needs the log from the entry at `raft_index` on, `bytes` of it, since `since_ms`. `subject` is a topic,
+    group, transaction id or node id, if it is known."""
+
+    kind: LogHolderKind
+    subject: str | None
+    raft_index: int
+    since_ms: int | None
+    bytes: int
+
 
 _OF_STATE: Final[dict[Holder, LogHolderKind]] = {
     Holder.MESSAGE: "message",

@@ -11,8 +11,9 @@ from msgspec import UNSET, UnsetType
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.core.log_reads import READ_BYTES_MAX, READ_STEP_BYTES
-from cluster.http.responses import AttemptView, MessageView, as_view, origin_view
+from cluster.http.responses import as_view
 from cluster.messages.blocks import BlockMessage, body_text, read_block, read_pieces
+from cluster.messages.message_views import AttemptView, MessageView, origin_view
 from cluster.problems import Problem
 from store.commands.results import HalfBatchView, Redelivery, Row
 from store.log.errors import LogTruncated

@@ -14,11 +14,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from cluster.http.requests import BlockBatch, JsonMessage
+from cluster.http.requests import Id, Natural, Queue, Request
 from cluster.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_MESSAGES_MAX,
     BODY_BYTES_MAX,
+    DELAY_LEVELS_S,
+    DELAY_MAX_MS,
     INT64_MAX,
     KEY_BYTES_MAX,
     KEYS_MAX,
@@ -30,6 +32,47 @@ from cluster.limits import (
 )
 from cluster.messages.compression import unpack
 from cluster.problems import Problem
+from store.commands.command import BlockEncoding
+
+Crc32c = Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class Delay(Request, kw_only=True, frozen=True):
+    """When messages become visible; at most one of these is given."""
+
+    delay_level: Annotated[int, Meta(ge=1, le=len(DELAY_LEVELS_S))] | None = None
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MAX_MS)] | None = None
+    deliver_at_ms: Natural | None = None
+
+
+class JsonMessage(Delay, kw_only=True, frozen=True):
+    body: str
+    encoding: Literal["utf8", "base64"] = "utf8"
+    message_id: Annotated[str, Meta(pattern=MESSAGE_ID_PATTERN)] | None = None
+    keys: Annotated[tuple[Annotated[str, Meta(max_length=KEY_BYTES_MAX)], ...], Meta(max_length=KEYS_MAX)] = ()
+    tag: Annotated[str, Meta(max_length=TAG_BYTES_MAX)] | None = None
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    queue: Queue | None = None
+    sharding_key: Annotated[str, Meta(max_length=SHARDING_KEY_BYTES_MAX)] | None = None
+    born_at_ms: Natural = 0
+
+
+class BlockBatch(Delay, kw_only=True, frozen=True):
+    queue: Queue | None = None
+    batch_id: Id
+    crc32c: Crc32c
+    block: bytes
+    encoding: BlockEncoding = "none"
+    uncompressed_bytes: Annotated[int, Meta(ge=1, le=INT64_MAX)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.encoding == "none") != (self.uncompressed_bytes is None):
+            raise ValueError("`uncompressed_bytes` belongs to a compressed block, and to no other")
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What the block takes once it is unpacked, by its own word."""
+        return len(self.block) if self.uncompressed_bytes is None else self.uncompressed_bytes
 
 
 class BlockMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -56,7 +99,7 @@ class _LooseMessage(msgspec.Struct, array_like=True, gc=False):
 class _StoredMessage(BlockMessage, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message that may have been stored before the number of properties was limited."""
 
-    properties: dict[str, str] = {}
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 _FIXARRAY: Final = 0x90

@@ -3,17 +3,26 @@
 import contextlib
 import re
 from collections.abc import AsyncGenerator, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import MessageIdQuery, MessagesQuery, check_topic, parse_query
-from cluster.http.responses import MessageView, or_unset
+from cluster.http.requests import Natural, Request, check_topic, parse_query
+from cluster.http.responses import or_unset
 from cluster.http.routes import Route, json_of
-from cluster.limits import INT64_MAX, MESSAGE_ID_REGEX, MESSAGES_OF_ID_MAX, PULL_BYTES_MAX, QUEUES_MAX
+from cluster.limits import (
+    INT64_MAX,
+    KEY_BYTES_MAX,
+    LIST_MAX,
+    MESSAGE_ID_REGEX,
+    MESSAGES_OF_ID_MAX,
+    PULL_BYTES_MAX,
+    QUEUES_MAX,
+)
 from cluster.messages.block_reader import message_view
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.half_topics import added_properties
@@ -22,6 +31,7 @@ from cluster.messages.message_views import (
     FoundMessagesView,
     FoundMessageView,
     MessageListView,
+    MessageView,
     TraceEventView,
     TracesView,
     TraceView,
@@ -31,6 +41,19 @@ from store.commands.command import Produce, decode_entry
 from store.log.errors import LogTruncated
 from store.messages.message_index import KeyedMessage
 from store.state.message_search import MessagePlace, TraceEvent
+
+
+class MessagesQuery(Request, kw_only=True, frozen=True):
+    key: Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)] | None = None
+    from_ms: Natural = 0
+    to_ms: Natural | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    after: str | None = None
+
+
+class MessageIdQuery(Request, kw_only=True, frozen=True):
+    topic: str | None = None
+
 
 _CURSOR: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,5})-([0-9]{1,18})")
 

@@ -1,9 +1,58 @@
 """What is answered about messages that were looked up, and about what happened to them."""
 
+from typing import Literal
+
 from msgspec import UNSET, UnsetType
 
-from cluster.http.responses import MessageView, Response
+from cluster.http.responses import Response
+from store.commands.results import Redelivery
 from store.state.message_search import MessageState, TraceEventName
+
+
+class OriginView(Response, kw_only=True, frozen=True):
+    """Where a message that was given back was first."""
+
+    topic: str
+    queue: int
+    offset: int
+
+
+class AttemptView(Response, kw_only=True, frozen=True):
+    """One time that a message was given back."""
+
+    attempt: int
+    at_ms: int
+    reason: str
+    member_id: str
+    client_id: str
+
+
+class MessageView(Response, kw_only=True, frozen=True):
+    """A message as JSON shows it. `offset` is absent while its transaction is undecided, `transaction_id` without one;
+    `attempt` and `origin` are there when a group gave it back, `history` when it is a dead letter."""
+
+    message_id: str
+    topic: str
+    queue: int
+    offset: int | UnsetType = UNSET
+    body: str
+    encoding: Literal["utf8", "base64"]
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    sharding_key: str | None
+    born_at_ms: int
+    stored_at_ms: int
+    transaction_id: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    origin: OriginView | UnsetType = UNSET
+    history: tuple[AttemptView, ...] | UnsetType = UNSET
+
+
+def origin_view(redelivery: Redelivery | None) -> OriginView | UnsetType:
+    if redelivery is None:
+        return UNSET
+    return OriginView(topic=redelivery.topic, queue=redelivery.queue, offset=redelivery.offset)
 
 
 class MessageListView(Response, kw_only=True, frozen=True):

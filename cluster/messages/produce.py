@@ -2,22 +2,25 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
 from crc32c import crc32c
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, read_body
 from cluster.http.json_bodies import parse_json_messages, too_many_messages
-from cluster.http.requests import BlockBatch, BlockProduce, Delay, JsonMessage, JsonProduce, check_topic, parse_msgpack
-from cluster.http.responses import BatchView, BlockProduceView, ProducedMessage, ProduceView, or_unset, receipt_of
+from cluster.http.requests import ClientId, Request, check_topic, parse_msgpack
+from cluster.http.responses import Receipt, Response, or_unset, receipt_of
 from cluster.http.routes import IDEMPOTENCY_KEY, JSON, MSGPACK, WRITE_ERRORS, Route
-from cluster.limits import DELAY_LEVELS_S, ID_REGEX, REQUEST_MESSAGES_MAX
+from cluster.limits import BATCHES_MAX, DELAY_LEVELS_S, ID_REGEX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import (
+    BlockBatch,
     BlockMessage,
+    Delay,
+    JsonMessage,
     announced_messages,
     build_message,
     decode_pieces,
@@ -31,6 +34,48 @@ from raft.proposals import Applied
 from store.commands.command import BatchHeader, Produce
 from store.commands.results import BatchPlaced, Produced, TopicInfo
 from store.errors import QUEUE_NOT_FOUND, SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
+
+
+class JsonProduce(Request, kw_only=True, frozen=True):
+    messages: Annotated[tuple[JsonMessage, ...], Meta(min_length=1, max_length=REQUEST_MESSAGES_MAX)]
+
+
+class BlockProduce(Request, kw_only=True, frozen=True):
+    batches: Annotated[tuple[BlockBatch, ...], Meta(min_length=1, max_length=BATCHES_MAX)]
+    client_id: ClientId = ""
+
+
+class ProducedMessage(Response, kw_only=True, frozen=True):
+    """A message that waits for its time has `deliver_at_ms` instead of an offset."""
+
+    message_id: str
+    queue: int
+    offset: int | UnsetType = UNSET
+    deliver_at_ms: int | UnsetType = UNSET
+    duplicate: bool
+
+
+class ProduceView(Response, kw_only=True, frozen=True):
+    results: list[ProducedMessage]
+    receipt: Receipt
+
+
+class BatchView(Response, kw_only=True, frozen=True):
+    """A batch that waits for its time has `deliver_at_ms` instead of an offset."""
+
+    batch_id: str
+    queue: int
+    offset: int | UnsetType = UNSET
+    deliver_at_ms: int | UnsetType = UNSET
+    count: int
+    duplicate: bool
+    messages: list[ProducedMessage] | UnsetType = UNSET
+
+
+class BlockProduceView(Response, kw_only=True, frozen=True):
+    results: list[BatchView]
+    receipt: Receipt
+
 
 _json_decoder: Final = msgspec.json.Decoder(JsonProduce)
 _msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockProduce)

@@ -5,23 +5,56 @@ Whole batches go to the SDK as they were stored (msgpack), JSON consumers get me
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.filters.selection import Selects, by_expression, by_tags, tag_set
 from cluster.http.app import json_response, msgpack_response, wants_msgpack
-from cluster.http.requests import OffsetQuery, PullQuery, check_queue, check_topic, parse_query
-from cluster.http.responses import BlockPullView, OffsetView, PullView
+from cluster.http.requests import Natural, Request, check_queue, check_topic, parse_query
+from cluster.http.responses import Response
 from cluster.http.routes import JSON, MSGPACK, Route, json_of
 from cluster.messages.block_reader import BlockReader
 from cluster.messages.half_topics import added_properties
-from cluster.messages.pull_pages import SCAN_BYTES_MAX, BlockPage, MessagePage, Page, WholeBlockPage
+from cluster.messages.message_views import MessageView
+from cluster.messages.pull_pages import (
+    SCAN_BYTES_MAX,
+    BlockPage,
+    MessagePage,
+    Page,
+    PulledBatch,
+    PullQuery,
+    WholeBlockPage,
+)
 from cluster.problems import Problem
+
+
+class OffsetQuery(Request, kw_only=True, frozen=True):
+    at: Literal["earliest", "latest"] | Natural
+
+
+class PulledRange(Response, kw_only=True, frozen=True):
+    next_offset: int
+    max_offset: int
+    min_offset: int
+
+
+class PullView(PulledRange, kw_only=True, frozen=True):
+    messages: list[MessageView]
+
+
+class BlockPullView(PulledRange, kw_only=True, frozen=True):
+    batches: list[PulledBatch]
+
+
+class OffsetView(Response, kw_only=True, frozen=True):
+    offset: int
+    timestamp_ms: int | UnsetType = UNSET
+
 
 ROWS_PER_READ: Final = 256
 DISK_BYTES_HEADER: Final = "KeelMQ-Disk-Bytes"

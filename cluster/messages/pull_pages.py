@@ -5,19 +5,51 @@ batches it is said which messages to skip.
 """
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 from crc32c import crc32c
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.budgets.pace import Pace
 from cluster.filters.selection import Expression, Selects
-from cluster.http.requests import PullQuery
-from cluster.http.responses import MessageView, PulledBatch, origin_view
+from cluster.http.requests import Natural, Request, Tags, WaitMs
+from cluster.http.responses import Response
+from cluster.limits import PULL_BYTES_DEFAULT, PULL_BYTES_MAX, PULL_MESSAGES_DEFAULT, PULL_MESSAGES_MAX
 from cluster.messages.block_reader import BlockReader, FoundMessage, delivered, message_view
 from cluster.messages.blocks import BlockMessage, encode_block
 from cluster.messages.half_topics import AddedProperties
+from cluster.messages.message_views import MessageView, OriginView, origin_view
+from store.commands.command import BlockEncoding
 from store.commands.results import Row
+
+
+class PullQuery(Request, kw_only=True, frozen=True):
+    offset: Natural
+    max_messages: Annotated[int, Meta(ge=1, le=PULL_MESSAGES_MAX)] = PULL_MESSAGES_DEFAULT
+    max_bytes: Annotated[int, Meta(ge=1, le=PULL_BYTES_MAX)] = PULL_BYTES_DEFAULT
+    wait_ms: WaitMs = 0
+    tags: Tags | None = None
+    filter: str | None = None
+
+
+class PulledBatch(Response, kw_only=True, frozen=True):
+    """With `only`, `block` is cut: it holds that message of the batch alone, and `crc32c` is that of what is sent."""
+
+    base_offset: int
+    count: int
+    batch_id: str
+    stored_at_ms: int
+    crc32c: int
+    block: bytes
+    transaction_id: str | None
+    skip: tuple[int, ...]
+    filtered: tuple[int, ...] | UnsetType = UNSET
+    only: int | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    origin: OriginView | UnsetType = UNSET
+    encoding: BlockEncoding | UnsetType = UNSET
+    uncompressed_bytes: int | UnsetType = UNSET
+
 
 SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
 """A pull that looks into blocks answers after reading this much, selected or not."""

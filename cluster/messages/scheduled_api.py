@@ -1,17 +1,39 @@
 """Messages that wait for their time: list them, take one back."""
 
+from typing import Annotated
+
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response
-from cluster.http.requests import ScheduledQuery, check_topic, parse_query
-from cluster.http.responses import ScheduledMessageView, ScheduledView
+from cluster.http.requests import Request, check_topic, parse_query
+from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
-from cluster.limits import MESSAGE_ID_REGEX
+from cluster.limits import LIST_MAX, MESSAGE_ID_REGEX
 from cluster.problems import Problem
 from store.commands.command import CancelScheduled
 from store.commands.results import ScheduledMessage
+
+
+class ScheduledQuery(Request, kw_only=True, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    after: str | None = None
+
+
+class ScheduledMessageView(Response, kw_only=True, frozen=True):
+    """A message that waits for its time."""
+
+    message_id: str
+    queue: int
+    deliver_at_ms: int
+    scheduled_at_ms: int
+    transaction_id: str | UnsetType = UNSET
+
+
+class ScheduledView(Response, kw_only=True, frozen=True):
+    messages: list[ScheduledMessageView]
+    next: str | None
 
 
 class ScheduledApi:

@@ -1,20 +1,56 @@
 """Topics: create, change, describe, delete."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import TopicSettings, TopicsQuery, check_topic, parse_query
-from cluster.http.responses import QueueOffsetsView, TopicsView, TopicView
+from cluster.http.requests import Request, check_topic, parse_query
+from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_ROWS_MAX
-from store.commands.command import DeleteTopic, PutTopic
+from cluster.limits import LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
+from store.commands.command import DeleteTopic, PutTopic, TopicType
 from store.commands.results import TopicInfo, TopicPut
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
+
+
+class TopicSettings(Request, kw_only=True, frozen=True):
+    queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] | None = None
+    retention_ms: Annotated[int, Meta(ge=-1, le=RETENTION_MS_MAX)] | None = None
+    type: TopicType | None = None
+
+
+class TopicsQuery(Request, kw_only=True, frozen=True):
+    system: bool = False
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = LIST_MAX
+    after: str | None = None
+
+
+class QueueOffsetsView(Response, kw_only=True, frozen=True):
+    queue: int
+    min_offset: int
+    max_offset: int
+    first_stored_at_ms: int | UnsetType = UNSET
+    last_stored_at_ms: int | UnsetType = UNSET
+
+
+class TopicView(Response, kw_only=True, frozen=True):
+    topic: str
+    queues: int
+    type: TopicType
+    retention_ms: int
+    system: bool
+    created_at_ms: int
+    queue_offsets: tuple[QueueOffsetsView, ...]
+
+
+class TopicsView(Response, kw_only=True, frozen=True):
+    topics: list[TopicView]
+    next: str | None
+
 
 _decoder: Final = msgspec.json.Decoder(TopicSettings)
 

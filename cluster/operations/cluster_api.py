@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal, cast
 
+import msgspec
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -11,11 +12,11 @@ from cluster import VERSION
 from cluster.core.core import Core
 from cluster.health.alarms import Alarms, AlarmView, Condition
 from cluster.health.index_rebuild import IndexRebuild, IndexRebuildView
-from cluster.health.log_front import LogFront
+from cluster.health.log_front import LogFront, LogHolderView
 from cluster.health.readiness import Readiness
 from cluster.http.app import json_response
-from cluster.http.requests import ReadyQuery, parse_query
-from cluster.http.responses import HealthView, LogHolderView, Response, Role
+from cluster.http.requests import Request, parse_query
+from cluster.http.responses import Response
 from cluster.http.routes import TEXT, Route, json_of
 from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.operations.edge_metrics import edge_metrics
@@ -25,6 +26,17 @@ from cluster.operations.snapshot_metrics import snapshot_metrics
 from cluster.operations.state_gauges import state_gauges
 from cluster.problems import Problem
 from cluster.process.config import Address
+
+
+class ReadyQuery(Request, kw_only=True, frozen=True):
+    purpose: Literal["reads", "writes"] = msgspec.field(default="reads", name="for")
+
+
+Role = Literal["leader", "follower", "candidate"]
+
+
+class HealthView(Response, kw_only=True, frozen=True):
+    status: Literal["ok"]
 
 
 class NodeView(Response, kw_only=True, frozen=True):

@@ -1,15 +1,32 @@
 """The committed log for readers such as Spark: its records as they are on disk, and what they did to messages."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.core import Core
-from cluster.http.requests import LogEventsQuery, LogQuery, parse_query
+from cluster.http.requests import Natural, Request, WaitMs, parse_query
 from cluster.http.routes import OCTET_STREAM, Route
+from cluster.limits import INT64_MAX, LOG_BYTES_DEFAULT, LOG_BYTES_MAX
 from cluster.operations.log_events import EventsPage
 from cluster.problems import Problem
 from store.log.errors import LogTruncated
+
+
+class LogQuery(Request, kw_only=True, frozen=True):
+    from_index: Annotated[int, Meta(ge=1, le=INT64_MAX)]
+    max_bytes: Annotated[int, Meta(ge=1, le=LOG_BYTES_MAX)] = LOG_BYTES_DEFAULT
+    wait_ms: WaitMs = 0
+
+
+class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
+    """Entries `from_index` <= index < `to_index`, of the first one the events from `from_event` on."""
+
+    from_event: Natural = 0
+    to_index: Natural | None = None
+    blocks: bool = True
+
 
 NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
 NEXT_EVENT_HEADER: Final = "KeelMQ-Next-Event"

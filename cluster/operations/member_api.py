@@ -2,23 +2,51 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import parse_query
+from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, Route, json_of
-from cluster.operations.member_requests import AddressQuery, AddressRequest, MemberRequest, RemoveQuery
 from cluster.problems import Problem
 from cluster.process.config import Address, ConfigError, is_unspecified, parse_address, parse_url
 from raft.config import PeerAddress
 from raft.errors import MembershipRefused, NotLeader, ProtocolError
-from raft.membership import Configuration, Member
+from raft.membership import ADDRESS_LENGTH_MAX, NODE_ID_MAX, URL_LENGTH_MAX, Configuration, Member
+
+
+class MemberRequest(Request, kw_only=True, frozen=True):
+    """A node to add; its addresses are those by which the others and clients reach it."""
+
+    node_id: Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]
+    peer_address: Annotated[str, Meta(min_length=3, max_length=ADDRESS_LENGTH_MAX)]
+    http_address: Annotated[str, Meta(min_length=8, max_length=URL_LENGTH_MAX)]
+
+
+class AddressRequest(Request, kw_only=True, frozen=True):
+    """Where a node is now; what is left out stays as it is."""
+
+    peer_address: Annotated[str, Meta(min_length=3, max_length=ADDRESS_LENGTH_MAX)] | None = None
+    http_address: Annotated[str, Meta(min_length=8, max_length=URL_LENGTH_MAX)] | None = None
+
+
+class AddressQuery(Request, kw_only=True, frozen=True):
+    """`force`: also when the node does not answer there yet."""
+
+    force: bool = False
+
+
+class RemoveQuery(Request, kw_only=True, frozen=True):
+    """`force`: also when the voters that answer are no majority of those that would remain."""
+
+    force: bool = False
+
 
 CHANGE_ERRORS: Final = ("no_leader", "unknown_outcome", "disk_full", "change_in_progress")
 NODE_ID_DIGITS_MAX: Final = 10

@@ -3,21 +3,32 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
 from cluster.http.app import json_response
-from cluster.http.requests import parse_query
+from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import Route, json_of
-from cluster.operations.member_requests import RebuildQuery
 from cluster.problems import Problem
 from raft.errors import MembershipRefused
 from raft.library import now
+from raft.membership import NODE_ID_MAX
 from raft.replicas import FRESH_INTERVALS
+
+
+class RebuildQuery(Request, kw_only=True, frozen=True):
+    """`node_id`: the node that is meant, refused by another one. `force`: also when the others that hold what is
+    committed are no majority.
+    """
+
+    node_id: Annotated[int, Meta(ge=1, le=NODE_ID_MAX)] | None = None
+    force: bool = False
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,16 @@ from aiohttp import web
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import SettingsRequest
+from cluster.http.requests import Request
 from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from store.commands.command import PutSettings
 from store.commands.results import SettingsPut
+
+
+class SettingsRequest(Request, kw_only=True, frozen=True):
+    reject_transactions: bool | None = None
+
 
 _decoder: Final = msgspec.json.Decoder(SettingsRequest)
 

@@ -1,42 +1,70 @@
 """Half transactions: prepare, decide, look up. Asking producers about undecided ones is the check service's."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.http.json_bodies import parse_json_messages
-from cluster.http.requests import (
-    BlockHalf,
-    DecisionRequest,
-    JsonHalf,
-    ResumeRequest,
-    TransactionsQuery,
-    parse_msgpack,
-    parse_query,
-)
-from cluster.http.responses import (
-    DecidedView,
-    PreparedView,
-    ResumedView,
-    TransactionDetail,
-    TransactionsView,
-    as_view,
-    receipt_of,
-)
+from cluster.http.requests import Natural, Operator, Reason, Request, parse_msgpack, parse_query
+from cluster.http.responses import Receipt, Response, as_view, receipt_of
 from cluster.http.routes import JSON, MSGPACK, WRITE_ERRORS, Route, json_of
-from cluster.limits import ID_REGEX
+from cluster.limits import ID_REGEX, LIST_MAX
 from cluster.messages.produce import QueueChooser
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
-from cluster.transactions.half_batches import Halves, decide_command
-from cluster.transactions.views import event_view, position_views, summary_of
+from cluster.transactions.half_batches import BlockHalf, DecisionRequest, Halves, JsonHalf, decide_command
+from cluster.transactions.views import (
+    PositionView,
+    TransactionDetail,
+    TransactionSummary,
+    event_view,
+    position_views,
+    summary_of,
+)
 from store.commands.command import Decision, ResumeTransaction
-from store.commands.results import Decided, Prepared
+from store.commands.results import Decided, Prepared, TransactionState
 from store.errors import TRANSACTION_NOT_FOUND, Refused
+
+
+class ResumeRequest(Request, kw_only=True, frozen=True):
+    operator: Operator
+    reason: Reason
+
+
+class TransactionsQuery(Request, kw_only=True, frozen=True):
+    state: TransactionState | None = None
+    older_than_ms: Natural | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 100
+    after: str | None = None
+
+
+class PreparedView(Response, kw_only=True, frozen=True):
+    transaction_id: str
+    state: TransactionState
+    duplicate: bool
+    receipt: Receipt
+
+
+class DecidedView(Response, kw_only=True, frozen=True):
+    transaction_id: str
+    state: TransactionState
+    positions: tuple[PositionView, ...] | UnsetType = UNSET
+
+
+class ResumedView(Response, kw_only=True, frozen=True):
+    transaction_id: str
+    state: TransactionState
+    next_check_at_ms: int
+
+
+class TransactionsView(Response, kw_only=True, frozen=True):
+    transactions: list[TransactionSummary]
+    next: str | None
+
 
 _json_decoder: Final = msgspec.json.Decoder(JsonHalf)
 _msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockHalf)

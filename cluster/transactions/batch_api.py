@@ -14,15 +14,15 @@ from msgspec import UNSET, Meta, UnsetType
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, problem_of_part, read_body, wants_msgpack
 from cluster.http.json_bodies import MessageCounter, parse_json, parse_json_messages, too_many_messages
-from cluster.http.requests import BlockHalf, DecisionRequest, Id, JsonHalf, Request, parse_msgpack
-from cluster.http.responses import PositionView, Receipt, Response, receipt_of
+from cluster.http.requests import Id, Request, parse_msgpack
+from cluster.http.responses import Receipt, Response, receipt_of
 from cluster.http.routes import JSON, MSGPACK, WRITE_ERRORS, Route
 from cluster.limits import BATCHES_MAX, JSON_BYTES_MAX, REQUEST_MESSAGES_MAX, TRANSACTIONS_MAX
 from cluster.messages.produce import QueueChooser
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
-from cluster.transactions.half_batches import Halves, decide_command
-from cluster.transactions.views import position_views
+from cluster.transactions.half_batches import BlockHalf, DecisionRequest, Halves, JsonHalf, decide_command
+from cluster.transactions.views import PositionView, position_views
 from raft.proposals import Applied
 from store.commands.command import Decision, Prepare, Proposal
 from store.commands.results import Decided, Prepared, TransactionState

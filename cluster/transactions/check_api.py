@@ -1,25 +1,53 @@
 """How producers are asked: the long poll for checks, and the webhook of a producer group."""
 
 import logging
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
-from cluster.http.requests import ChecksQuery, CheckUrl, WebhookAnswer, check_group, parse_query
-from cluster.http.responses import ChecksView, CheckView, ProducerGroupView, json_body
+from cluster.http.requests import ClientId, Request, WaitMs, check_group, parse_query
+from cluster.http.responses import Response, json_body
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
-from cluster.transactions.check_service import CheckService
+from cluster.transactions.check_service import CheckService, CheckView
 from cluster.transactions.webhook_slots import WebhookSlots
 from cluster.transactions.webhooks import WebhookFailed, Webhooks
-from store.commands.command import Decide, SetCheckUrl
+from store.commands.command import Decide, Decision, SetCheckUrl
 from store.commands.results import CheckUrlSet, DueCheck
+
+
+class CheckUrl(Request, kw_only=True, frozen=True):
+    check_url: Annotated[str, Meta(max_length=URL_LENGTH_MAX)] | None
+
+
+class ChecksQuery(Request, kw_only=True, frozen=True):
+    wait_ms: WaitMs = 0
+    max: Annotated[int, Meta(ge=1, le=CHECKS_MAX)] = 32
+    client_id: ClientId = ""
+
+
+class WebhookAnswer(msgspec.Struct, frozen=True):
+    """What a producer's webhook answers. Further members are left alone: the answer is foreign code's."""
+
+    decision: Decision
+
+
+class ChecksView(Response, kw_only=True, frozen=True):
+    checks: list[CheckView]
+
+
+class ProducerGroupView(Response, kw_only=True, frozen=True):
+    producer_group: str
+    check_url: str | None
+
 
 logger = logging.getLogger(__name__)
 

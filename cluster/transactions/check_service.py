@@ -16,11 +16,24 @@ from typing import Any, Final, NamedTuple
 from cluster.budgets.pace import Pace
 from cluster.core.background import COMMAND_ERRORS
 from cluster.core.core import Core
-from cluster.http.responses import CheckView, MessageView
+from cluster.http.responses import Response
 from cluster.messages.block_reader import BlockReader, message_view
+from cluster.messages.message_views import MessageView
 from cluster.transactions.check_pace import SCAN_SHARE, CheckPace
 from store.commands.command import CheckVia, Discard, RecordChecks
 from store.commands.results import DueCheck
+
+
+class CheckView(Response, kw_only=True, frozen=True):
+    """A question to a producer: is this transaction to be committed?"""
+
+    transaction_id: str
+    producer_group: str
+    client_id: str
+    check_times: int
+    prepared_at_ms: int
+    messages: list[MessageView]
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,52 @@
 """What a client sends about transactions becomes commands: half messages are checked, decisions are named."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from cluster.core.core import Core
-from cluster.http.requests import BlockHalf, DecisionRequest, JsonHalf, JsonHalfMessage, check_group
+from cluster.http.requests import ClientId, Id, Operator, Reason, Request, check_group
+from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
+from cluster.messages.blocks import BlockBatch, JsonMessage
 from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
 from cluster.messages.request_attributes import RequestAttributes
-from store.commands.command import Decide, Decision, Prepare, Proposal
+from store.commands.command import Decide, Decision, DecisionSource, Prepare, Proposal
+from store.limits import CHECK_AFTER_MAX_MS
+
+CheckAfterMs = Annotated[int, Meta(ge=0, le=CHECK_AFTER_MAX_MS)]
+
+
+class JsonHalfMessage(JsonMessage, kw_only=True, frozen=True):
+    topic: str
+
+
+class JsonHalf(Request, kw_only=True, frozen=True):
+    transaction_id: Id | None = None
+    producer_group: str
+    client_id: ClientId = ""
+    check_after_ms: CheckAfterMs | None = None
+    messages: Annotated[tuple[JsonHalfMessage, ...], Meta(min_length=1, max_length=REQUEST_MESSAGES_MAX)]
+
+
+class BlockHalfBatch(BlockBatch, kw_only=True, frozen=True):
+    topic: str
+
+
+class BlockHalf(Request, kw_only=True, frozen=True):
+    transaction_id: Id | None = None
+    producer_group: str
+    client_id: ClientId = ""
+    check_after_ms: CheckAfterMs | None = None
+    batches: Annotated[tuple[BlockHalfBatch, ...], Meta(min_length=1, max_length=BATCHES_MAX)]
+
+
+class DecisionRequest(Request, kw_only=True, frozen=True):
+    producer_group: str | None = None
+    client_id: ClientId = ""
+    source: DecisionSource = "producer"
+    force: bool = False
+    operator: Operator = ""
+    reason: Reason = ""
 
 
 class Halves:

@@ -1,9 +1,59 @@
 """Transactions as they are shown."""
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from cluster.http.responses import HalfMessagesView, PositionView, TimelineEventView, TransactionSummary, or_unset
-from store.commands.results import Position, TimelineEvent, TransactionView
+from cluster.http.responses import Response, or_unset
+from store.commands.results import Position, TimelineEvent, TimelineEventName, TransactionState, TransactionView
+
+
+class PositionView(Response, kw_only=True, frozen=True):
+    """`deliver_at_ms` is given when the commit did not make the batch visible at once; without an `offset` it waits."""
+
+    topic: str
+    queue: int
+    offset: int | UnsetType = UNSET
+    deliver_at_ms: int | UnsetType = UNSET
+    count: int
+
+
+class HalfMessagesView(Response, kw_only=True, frozen=True):
+    """One batch of a half transaction; `position` is that of its commit log record."""
+
+    topic: str
+    queue: int
+    count: int
+    batch_id: str
+    position: int
+
+
+class TimelineEventView(Response, kw_only=True, frozen=True):
+    at_ms: int
+    event: TimelineEventName
+    raft_index: int
+    client_id: str | UnsetType = UNSET
+    via: str | UnsetType = UNSET
+    answer: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    operator: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    forced: bool | UnsetType = UNSET
+
+
+class TransactionSummary(Response, kw_only=True, frozen=True):
+    transaction_id: str
+    state: TransactionState
+    producer_group: str
+    client_id: str
+    prepared_at_ms: int
+    decided_at_ms: int | None
+    check_times: int
+    next_check_at_ms: int | None
+    messages: tuple[HalfMessagesView, ...]
+    positions: tuple[PositionView, ...]
+
+
+class TransactionDetail(TransactionSummary, kw_only=True, frozen=True):
+    timeline: tuple[TimelineEventView, ...]
 
 
 def summary_of(view: TransactionView) -> TransactionSummary:

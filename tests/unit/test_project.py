@@ -39,7 +39,7 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("text", [*DOCUMENTS, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)
 def test_a_path_that_is_named_leads_to_a_file(text: Path) -> None:
-    """A document of tests may leave out `tests/` or `tests/unit/`. The changes of versions that were name files of then."""
+    """`tests/` and `tests/unit/` may be left out. The changes of former versions name the files of then."""
     named = set(PATH.findall("" if text.name == "CHANGELOG.md" else text.read_text()))
     assert [path for path in sorted(named) if not any((root / path).exists() for root in PATH_ROOTS)] == []
 

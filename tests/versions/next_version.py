@@ -107,8 +107,8 @@ def _extend_broker(remark: Any, level: int) -> None:
 
     from cluster.application import Services
     from cluster.core.core import Core
-    from cluster.http.responses import HealthView
     from cluster.http.routes import WRITE_ERRORS, Route, json_of
+    from cluster.operations.cluster_api import HealthView
     from store.commands.command import Produce
 
     propose, routes = Core.propose, Services._routes

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.http.json_bodies import parse_json
-from cluster.http.requests import (
-    JsonMessage,
-    JsonProduce,
-    OffsetQuery,
-    PullQuery,
-    check_group,
-    check_queue,
-    check_topic,
-    parse_query,
-)
+from cluster.http.requests import check_group, check_queue, check_topic, parse_query
 from cluster.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_MESSAGES_MAX,
@@ -29,6 +20,7 @@ from cluster.limits import (
 )
 from cluster.messages.blocks import (
     BlockMessage,
+    JsonMessage,
     body_text,
     build_message,
     decode_block,
@@ -36,6 +28,9 @@ from cluster.messages.blocks import (
     explicit_ids,
     read_block,
 )
+from cluster.messages.produce import JsonProduce
+from cluster.messages.pull import OffsetQuery
+from cluster.messages.pull_pages import PullQuery
 from cluster.problems import Problem
 
 pack = msgspec.msgpack.encode

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.http import json_bodies
 from cluster.http.json_bodies import parse_json, require_no_duplicates, strings_in
-from cluster.http.requests import JsonProduce
 from cluster.limits import JSON_STRINGS_MAX
+from cluster.messages.produce import JsonProduce
 from cluster.problems import Problem
 
 decoder = msgspec.json.Decoder(JsonProduce)

@@ -7,9 +7,9 @@ import pytest
 from crc32c import crc32c
 
 from cluster.http.json_bodies import parse_json, parse_json_messages
-from cluster.http.requests import JsonProduce
 from cluster.limits import DUPLICATES_SOUGHT_BYTES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import announced_messages
+from cluster.messages.produce import JsonProduce
 from cluster.problems import Problem
 from tests.unit.cluster.conftest import Node
 
