@@ -23,7 +23,7 @@ from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
 from raft.transport import TcpTransport
-from store.commands.command import Proposal
+from store.commands.entry import Proposal
 from store.features import LevelOf, UnknownFeatureLevel
 from store.log.commit_log import CommitLog
 from store.log.differs import DiffersMark

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raft.errors import FeatureNotEnabled, Overloaded, ProposalTooLarge, RaftError
-from store.commands.command import Command, Proposal, encode_entry
+from store.commands.entry import Command, Proposal, encode_entry
 from store.errors import Refused
 from store.features import FEATURES
 from store.log.record import MAX_PAYLOAD_BYTES, Entry

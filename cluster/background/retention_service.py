@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 from cluster.core.core import Core
 from cluster.health.log_front import LogFront
 from raft.proposals import Applied
-from store.commands.command import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.retention_results import Expired, Released
+from store.commands.retention import Expired, ExpireMessages, Released, ReleaseMessages, SweepIndex
 from store.log.errors import DiskFull, LogError
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ from typing import Final
 
 from cluster.core.core import Core
 from raft.proposals import Applied
-from store.commands.command import ExpirePopped, FireTimers
-from store.commands.pop_results import PopsExpired
-from store.commands.results import Fired
+from store.commands.messages import Fired, FireTimers
+from store.commands.pops import ExpirePopped, PopsExpired
 
 logger = logging.getLogger(__name__)
 

@@ -9,18 +9,12 @@ from collections.abc import Collection
 
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
-from store.commands.command import (
-    CloneOffsets,
-    Command,
-    CommitOffsets,
-    GiveBack,
-    JoinGroup,
-    Pop,
-    Prepare,
-    Produce,
-    PutGroup,
-    PutTopic,
-)
+from store.commands.entry import Command
+from store.commands.groups import CloneOffsets, CommitOffsets, GiveBack, JoinGroup, PutGroup
+from store.commands.messages import Produce
+from store.commands.pops import Pop
+from store.commands.topics import PutTopic
+from store.commands.transactions import Prepare
 from store.state.machine import StateMachine
 
 _CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGroup)

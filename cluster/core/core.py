@@ -25,16 +25,11 @@ from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied, Proposed
-from store.commands.command import (
-    Command,
-    Decide,
-    DeleteGroup,
-    DeleteTopic,
-    ExpireMessages,
-    Proposal,
-    PutTopic,
-    ReleaseMessages,
-)
+from store.commands.entry import Command, Proposal
+from store.commands.groups import DeleteGroup
+from store.commands.retention import ExpireMessages, ReleaseMessages
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide
 from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
 

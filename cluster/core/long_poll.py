@@ -11,17 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from cluster.core.index_waiters import IndexWaiters
-from store.commands.pop_results import InvisibleChanged, PopsExpired
-from store.commands.results import (
-    DeadLettersReplayed,
-    Decided,
-    Discarded,
-    Fired,
-    MessagesGivenBack,
-    Prepared,
-    Produced,
-    Result,
-)
+from store.commands.entry import Result
+from store.commands.groups import DeadLettersReplayed, MessagesGivenBack
+from store.commands.messages import Fired, Produced
+from store.commands.pops import InvisibleChanged, PopsExpired
+from store.commands.transactions import Decided, Discarded, Prepared
 from store.errors import Refused
 from store.index.index import Index
 from store.log.commit_log import Entry

@@ -33,17 +33,21 @@ from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import ID_REGEX, OFFSETS_MAX
 from cluster.problems import Problem
-from store.commands.command import (
+from store.commands.groups import (
+    AssignedQueue,
     CloneOffsets,
     CommitOffsets,
     DeleteGroup,
+    GroupDeleted,
+    Joined,
     JoinGroup,
     LeaveGroup,
+    OffsetsCommitted,
+    OffsetsReset,
     QueueOffset,
     ResetOffsets,
 )
-from store.commands.pop_results import GroupDeleted
-from store.commands.results import AssignedQueue, Joined, Membership, OffsetsCommitted, OffsetsReset
+from store.commands.views import Membership
 from store.errors import MEMBER_NOT_FOUND, Refused
 
 

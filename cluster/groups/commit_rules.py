@@ -1,7 +1,7 @@
 """A commit of offsets is refused before it is proposed where its request contradicts itself, or the group."""
 
 from cluster.problems import Problem
-from store.commands.command import CommitOffsets
+from store.commands.groups import CommitOffsets
 from store.state.machine import StateMachine
 
 

@@ -19,7 +19,8 @@ from cluster.http.responses import Response, as_view
 from cluster.http.routes import Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
-from store.commands.results import AssignedQueue, GroupView, MemberView
+from store.commands.groups import AssignedQueue
+from store.commands.views import GroupView, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 
 

@@ -43,16 +43,20 @@ from cluster.messages.message_views import MessageView
 from cluster.messages.pull import ROWS_PER_READ, selection_of
 from cluster.messages.pull_pages import SCAN_BYTES_MAX, PullQuery, selected
 from cluster.problems import Problem
-from store.commands.command import AckPopped, ChangeInvisible, Pop, PopHandle, PopPick
-from store.commands.pop_results import (
+from store.commands.pops import (
     AckOutcome,
+    AckPopped,
+    ChangeInvisible,
     InvisibleChanged,
     InvisibleOutcome,
+    Pop,
+    PopHandle,
     Popped,
     PoppedMessages,
+    PopPick,
     PopsAcked,
 )
-from store.commands.results import Row
+from store.commands.views import Row
 from store.messages.topics import RETRY_PREFIX
 
 ReceiptHandle = Annotated[str, Meta(pattern=POP_HANDLE_PATTERN)]

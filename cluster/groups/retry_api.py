@@ -26,8 +26,16 @@ from cluster.messages.block_reader import BlockReader
 from cluster.messages.message_views import MessageView
 from cluster.messages.pull_pages import MessagePage, PullQuery
 from cluster.problems import Problem
-from store.commands.command import GiveBack, GivenBack, PutGroup, ReplayDeadLetters
-from store.commands.results import DeadLettersReplayed, GiveBackOutcome, GroupPut, MessagesGivenBack
+from store.commands.groups import (
+    DeadLettersReplayed,
+    GiveBack,
+    GiveBackOutcome,
+    GivenBack,
+    GroupPut,
+    MessagesGivenBack,
+    PutGroup,
+    ReplayDeadLetters,
+)
 from store.errors import GROUP_NOT_FOUND, OFFSET_OUT_OF_RANGE, Refused
 from store.messages.topics import DLQ_PREFIX
 

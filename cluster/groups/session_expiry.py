@@ -14,7 +14,7 @@ from cluster.core.core import Core
 from cluster.groups.sessions import Session, Sessions
 from cluster.problems import Problem
 from raft.errors import RaftError
-from store.commands.command import LeaveGroup
+from store.commands.groups import LeaveGroup
 from store.errors import Refused
 from store.log.errors import LogError
 

@@ -10,7 +10,7 @@ from cluster.filters.selection import by_expression, tag_set
 from cluster.http.requests import ClientId, Id, Request, Tags
 from cluster.limits import GROUP_TOPICS_MAX, SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN
 from cluster.problems import Problem
-from store.commands.command import TopicFilter
+from store.commands.groups import TopicFilter
 
 
 class JoinRequest(Request, kw_only=True, frozen=True):

@@ -15,7 +15,7 @@ from cluster.http.responses import as_view
 from cluster.messages.blocks import BlockMessage, body_text, read_block, read_pieces
 from cluster.messages.message_views import AttemptView, MessageView, origin_view
 from cluster.problems import Problem
-from store.commands.results import HalfBatchView, Redelivery, Row
+from store.commands.views import HalfBatchView, Redelivery, Row
 from store.log.errors import LogTruncated
 from store.log.extents import BlockPlan
 from store.messages.topics import DLQ_PREFIX

@@ -32,7 +32,7 @@ from cluster.limits import (
 )
 from cluster.messages.compression import unpack
 from cluster.problems import Problem
-from store.commands.command import BlockEncoding
+from store.commands.messages import BlockEncoding
 
 Crc32c = Annotated[int, Meta(ge=0, lt=1 << 32)]
 

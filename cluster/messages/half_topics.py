@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from store.commands.results import Row
+from store.commands.views import Row
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC
 from store.state.machine import StateMachine
 

@@ -37,7 +37,8 @@ from cluster.messages.message_views import (
     TraceView,
 )
 from cluster.problems import Problem
-from store.commands.command import Produce, decode_entry
+from store.commands.entry import decode_entry
+from store.commands.messages import Produce
 from store.log.errors import LogTruncated
 from store.messages.message_index import KeyedMessage
 from store.state.message_search import MessagePlace, TraceEvent

@@ -13,7 +13,7 @@ from cluster.core.core import Core
 from cluster.messages.block_reader import BlockReader, FoundMessage, delivered
 from cluster.messages.blocks import BlockMessage
 from cluster.messages.pull_pages import SCAN_BYTES_MAX
-from store.commands.results import Row
+from store.commands.views import Row
 from store.messages.message_index import KeyedMessage
 from store.state.message_search import MessagePlace
 

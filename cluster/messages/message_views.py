@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from cluster.http.responses import Response
-from store.commands.results import Redelivery
+from store.commands.views import Redelivery
 from store.state.message_search import MessageState, TraceEventName
 
 

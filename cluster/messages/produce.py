@@ -31,8 +31,8 @@ from cluster.messages.blocks import (
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
 from raft.proposals import Applied
-from store.commands.command import BatchHeader, Produce
-from store.commands.results import BatchPlaced, Produced, TopicInfo
+from store.commands.messages import BatchHeader, BatchPlaced, Produce, Produced
+from store.commands.topics import TopicInfo
 from store.errors import QUEUE_NOT_FOUND, SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 
 

@@ -19,8 +19,8 @@ from cluster.messages.block_reader import BlockReader, FoundMessage, delivered, 
 from cluster.messages.blocks import BlockMessage, encode_block
 from cluster.messages.half_topics import AddedProperties
 from cluster.messages.message_views import MessageView, OriginView, origin_view
-from store.commands.command import BlockEncoding
-from store.commands.results import Row
+from store.commands.messages import BlockEncoding
+from store.commands.views import Row
 
 
 class PullQuery(Request, kw_only=True, frozen=True):

@@ -12,8 +12,8 @@ from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
 from cluster.limits import LIST_MAX, MESSAGE_ID_REGEX
 from cluster.problems import Problem
-from store.commands.command import CancelScheduled
-from store.commands.results import ScheduledMessage
+from store.commands.messages import CancelScheduled
+from store.commands.views import ScheduledMessage
 
 
 class ScheduledQuery(Request, kw_only=True, frozen=True):

@@ -12,8 +12,7 @@ from cluster.http.requests import Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
-from store.commands.command import DeleteTopic, PutTopic, TopicType
-from store.commands.results import TopicInfo, TopicPut
+from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicPut, TopicType
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 
 

@@ -16,7 +16,9 @@ from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.messages.blocks import BlockMessage, encode_block, read_block
 from cluster.problems import Problem
-from store.commands.command import BatchHeader, Prepare, Produce, batches_of, decode_entry
+from store.commands.entry import batches_of, decode_entry
+from store.commands.messages import BatchHeader, Produce
+from store.commands.transactions import Prepare
 from store.log.errors import LogTruncated
 from store.messages.outcomes import Event, EventType, MessagesOf, Outcome
 

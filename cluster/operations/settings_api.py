@@ -10,8 +10,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from store.commands.command import PutSettings
-from store.commands.results import SettingsPut
+from store.commands.cluster import PutSettings, SettingsPut
 
 
 class SettingsRequest(Request, kw_only=True, frozen=True):

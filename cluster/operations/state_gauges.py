@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from cluster.core.core import Core
 from cluster.metrics import gauge
-from store.commands.results import GroupOffset
+from store.commands.views import GroupOffset
 from store.messages.topics import DLQ_PREFIX
 
 SERIES_MAX: Final = 1_000

@@ -25,8 +25,7 @@ from cluster.transactions.views import (
     position_views,
     summary_of,
 )
-from store.commands.command import Decision, ResumeTransaction
-from store.commands.results import Decided, Prepared, TransactionState
+from store.commands.transactions import Decided, Decision, Prepared, ResumeTransaction, TransactionState
 from store.errors import TRANSACTION_NOT_FOUND, Refused
 
 

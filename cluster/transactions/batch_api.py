@@ -24,8 +24,8 @@ from cluster.problems import Problem
 from cluster.transactions.half_batches import BlockHalf, DecisionRequest, Halves, JsonHalf, decide_command
 from cluster.transactions.views import PositionView, position_views
 from raft.proposals import Applied
-from store.commands.command import Decision, Prepare, Proposal
-from store.commands.results import Decided, Prepared, TransactionState
+from store.commands.entry import Proposal
+from store.commands.transactions import Decided, Decision, Prepare, Prepared, TransactionState
 
 
 class JsonHalves(Request, kw_only=True, frozen=True):

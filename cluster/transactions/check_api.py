@@ -20,8 +20,8 @@ from cluster.problems import Problem
 from cluster.transactions.check_service import CheckService, CheckView
 from cluster.transactions.webhook_slots import WebhookSlots
 from cluster.transactions.webhooks import WebhookFailed, Webhooks
-from store.commands.command import Decide, Decision, SetCheckUrl
-from store.commands.results import CheckUrlSet, DueCheck
+from store.commands.transactions import CheckUrlSet, Decide, Decision, SetCheckUrl
+from store.commands.views import DueCheck
 
 
 class CheckUrl(Request, kw_only=True, frozen=True):

@@ -20,8 +20,8 @@ from cluster.http.responses import Response
 from cluster.messages.block_reader import BlockReader, message_view
 from cluster.messages.message_views import MessageView
 from cluster.transactions.check_pace import SCAN_SHARE, CheckPace
-from store.commands.command import CheckVia, Discard, RecordChecks
-from store.commands.results import DueCheck
+from store.commands.transactions import CheckVia, Discard, RecordChecks
+from store.commands.views import DueCheck
 
 
 class CheckView(Response, kw_only=True, frozen=True):

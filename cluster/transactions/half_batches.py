@@ -10,7 +10,8 @@ from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import BlockBatch, JsonMessage
 from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
 from cluster.messages.request_attributes import RequestAttributes
-from store.commands.command import Decide, Decision, DecisionSource, Prepare, Proposal
+from store.commands.entry import Proposal
+from store.commands.transactions import Decide, Decision, DecisionSource, Prepare
 from store.limits import CHECK_AFTER_MAX_MS
 
 CheckAfterMs = Annotated[int, Meta(ge=0, le=CHECK_AFTER_MAX_MS)]

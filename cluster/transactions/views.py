@@ -3,7 +3,9 @@
 from msgspec import UNSET, UnsetType
 
 from cluster.http.responses import Response, or_unset
-from store.commands.results import Position, TimelineEvent, TimelineEventName, TransactionState, TransactionView
+from store.commands.messages import Position
+from store.commands.transactions import TransactionState
+from store.commands.views import TimelineEvent, TimelineEventName, TransactionView
 
 
 class PositionView(Response, kw_only=True, frozen=True):

@@ -12,18 +12,22 @@ from collections.abc import Iterable
 
 import msgspec
 
-from store.commands.command import (
+from store.commands.groups import (
     CloneOffsets,
     CommitOffsets,
     GiveBack,
+    GroupPut,
+    Joined,
     JoinGroup,
     LeaveGroup,
-    Pop,
+    Left,
+    OffsetsCommitted,
+    OffsetsReset,
     PutGroup,
     QueueOffset,
     ResetOffsets,
 )
-from store.commands.results import GroupPut, Joined, Left, OffsetsCommitted, OffsetsReset
+from store.commands.pops import Pop
 from store.errors import (
     GROUP_HAS_MEMBERS,
     GROUP_IS_POPPED,

@@ -14,8 +14,20 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from store.commands.command import AckPopped, ChangeInvisible, ExpirePopped, GivenBack, Pop, PopPick
-from store.commands.pop_results import AckOutcome, InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
+from store.commands.groups import GivenBack
+from store.commands.pops import (
+    AckOutcome,
+    AckPopped,
+    ChangeInvisible,
+    ExpirePopped,
+    InvisibleChanged,
+    Pop,
+    Popped,
+    PoppedMessages,
+    PopPick,
+    PopsAcked,
+    PopsExpired,
+)
 from store.errors import HANDLE_EXPIRED, INVALID_REQUEST, TOO_MANY_HELD, Refused
 from store.groups.given_back import Mark
 from store.groups.groups import Groups

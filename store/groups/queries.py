@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from store.commands.results import GroupOffset, GroupView, Membership, MemberView
+from store.commands.views import GroupOffset, GroupView, Membership, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
 from store.groups.given_back import GivingGroup
 from store.groups.history import GroupHistory, Passed

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from store.commands.command import CommitOffsets, GiveBack, GivenBack, QueueOffset, TopicFilter
-from store.commands.results import AssignedQueue, GroupView, MemberView
+from store.commands.groups import AssignedQueue, CommitOffsets, GiveBack, GivenBack, QueueOffset, TopicFilter
+from store.commands.views import GroupView, MemberView
 from store.errors import NOT_ASSIGNED, OFFSET_MOVES_BACK, Refused
 from store.groups.assignment import TopicQueue
 from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS

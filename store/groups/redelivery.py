@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from store.commands.command import GiveBack, GivenBack, ReplayDeadLetters
-from store.commands.results import (
-    Attempt,
+from store.commands.groups import (
     DeadLetterReplayed,
     DeadLettersReplayed,
+    GiveBack,
     GiveBackOutcome,
+    GivenBack,
     MessageGivenBack,
     MessagesGivenBack,
-    Redelivery,
-    Row,
+    ReplayDeadLetters,
 )
+from store.commands.views import Attempt, Redelivery, Row
 from store.errors import INVALID_REQUEST, OFFSET_OUT_OF_RANGE, Refused
 from store.groups.given_back import REPLAYED, GivenBackMarks, GivingGroup, Mark
 from store.groups.groups import Groups

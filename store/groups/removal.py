@@ -5,8 +5,7 @@ for a group of that name to come, unless they are to go too. Its id is never use
 begins as a new one. Producer groups are something else, whatever they are called: transactions do not notice.
 """
 
-from store.commands.command import DeleteGroup
-from store.commands.pop_results import GroupDeleted
+from store.commands.groups import DeleteGroup, GroupDeleted
 from store.errors import INVALID_REQUEST, Refused
 from store.groups.given_back import GivenBackMarks
 from store.groups.groups import Groups

@@ -1,6 +1,6 @@
 """Which settings a group may have."""
 
-from store.commands.command import PutGroup
+from store.commands.groups import PutGroup
 from store.errors import INVALID_REQUEST, Refused
 from store.limits import DELAY_MAX_MS, RETRY_DELAYS_MAX, RETRY_MAX_ATTEMPTS_MAX
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from store.commands.command import TopicFilter
+from store.commands.groups import TopicFilter
 from store.errors import SUBSCRIPTION_MISMATCH, Refused
 
 

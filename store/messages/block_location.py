@@ -2,8 +2,8 @@
 
 import msgspec
 
-from store.commands.command import BatchHeader, BlockEncoding
-from store.commands.results import Row
+from store.commands.messages import BatchHeader, BlockEncoding
+from store.commands.views import Row
 
 
 class BlockLocation(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from store.commands.command import BatchHeader
+from store.commands.messages import BatchHeader
 from store.index import keys
 from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_MIN_ENTRIES, DEDUPE_WINDOW_MS

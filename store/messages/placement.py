@@ -16,8 +16,9 @@ queue position whichever way, and however often, it arrives:
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.commands.command import BatchHeader
-from store.commands.results import BatchPlaced, MessagePlaced, Prepared, Produced, Redelivery, Row
+from store.commands.messages import BatchHeader, BatchPlaced, MessagePlaced, Produced
+from store.commands.transactions import Prepared
+from store.commands.views import Redelivery, Row
 from store.errors import IDEMPOTENCY_CONFLICT, INVALID_REQUEST, Refused
 from store.features import FIRST_LEVEL
 from store.messages.block_location import BlockLocation

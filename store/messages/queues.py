@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from store.commands.results import QueueRange, Redelivery, Row
+from store.commands.views import QueueRange, Redelivery, Row
 from store.index import keys
 from store.index.index import Index
 from store.messages.block_location import BlockLocation

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from store.commands.command import BatchHeader
-from store.commands.results import Redelivery, ScheduledMessage, ScheduledPage
+from store.commands.messages import BatchHeader
+from store.commands.views import Redelivery, ScheduledMessage, ScheduledPage
 from store.errors import INVALID_REQUEST, Refused
 from store.index import keys
 from store.index.index import Index

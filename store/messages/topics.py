@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from store.commands.command import DeleteTopic, PutTopic, TopicType
-from store.commands.results import TopicInfo
+from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicType
 from store.errors import (
     INVALID_REQUEST,
     QUEUE_NOT_FOUND,

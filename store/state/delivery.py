@@ -9,8 +9,7 @@
 
 from collections.abc import Sequence
 
-from store.commands.command import CancelScheduled, FireTimers
-from store.commands.results import Cancelled, Fired, Position
+from store.commands.messages import Cancelled, CancelScheduled, Fired, FireTimers, Position
 from store.errors import NOT_SCHEDULED, Refused
 from store.limits import FIRED_IDS_MAX
 from store.messages.dedupe import DedupeWindow

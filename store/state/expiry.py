@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.commands.command import ExpireMessages, ReleaseMessages, SweepIndex
-from store.commands.retention_results import Expired, ExpiredQueue, Released, Swept
+from store.commands.retention import Expired, ExpiredQueue, ExpireMessages, Released, ReleaseMessages, SweepIndex, Swept
 from store.errors import INVALID_REQUEST, Refused
 from store.groups.given_back import GivenBackMarks
 from store.groups.groups import Groups

@@ -17,41 +17,32 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from store.commands.command import (
-    IRREVERSIBLE,
-    AckPopped,
-    CancelScheduled,
-    ChangeInvisible,
+from store.commands.cluster import PutSettings
+from store.commands.entry import IRREVERSIBLE, Command, DecodedEntry, Result, decode_entry
+from store.commands.groups import (
     CloneOffsets,
-    Command,
     CommitOffsets,
-    Decide,
-    DecodedEntry,
     DeleteGroup,
-    DeleteTopic,
-    Discard,
-    ExpireMessages,
-    ExpirePopped,
-    FireTimers,
     GiveBack,
     JoinGroup,
     LeaveGroup,
-    Pop,
-    Prepare,
-    Produce,
     PutGroup,
-    PutSettings,
-    PutTopic,
-    RecordChecks,
-    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
+)
+from store.commands.messages import BatchPlaced, CancelScheduled, FireTimers, Produce, Produced
+from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
+from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
+from store.commands.transactions import (
+    CheckUrlSet,
+    Decide,
+    Discard,
+    Prepare,
+    RecordChecks,
     ResumeTransaction,
     SetCheckUrl,
-    SweepIndex,
-    decode_entry,
 )
-from store.commands.results import BatchPlaced, CheckUrlSet, Produced, Result, TopicDeleted, TopicPut
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.groups.given_back import GivenBackMarks

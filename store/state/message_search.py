@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from store.commands.results import HalfBatchView, Row, TransactionView
+from store.commands.views import HalfBatchView, Row, TransactionView
 from store.groups.groups import Groups
 from store.index import keys
 from store.index.index import Index

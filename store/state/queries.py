@@ -4,7 +4,10 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
-from store.commands.results import (
+from store.commands.cluster import Settings
+from store.commands.topics import TopicInfo
+from store.commands.transactions import TransactionState
+from store.commands.views import (
     DueCheck,
     GroupOffset,
     GroupView,
@@ -13,11 +16,8 @@ from store.commands.results import (
     QueueRange,
     Row,
     ScheduledPage,
-    Settings,
     TimelineEvent,
-    TopicInfo,
     TransactionPage,
-    TransactionState,
     TransactionView,
 )
 from store.errors import TRANSACTION_NOT_FOUND, Refused

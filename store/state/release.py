@@ -13,7 +13,7 @@ Whether a row may go is a function of the entries, and is decided when ReleaseMe
 
 from collections.abc import Callable, Iterator
 
-from store.commands.results import Row
+from store.commands.views import Row
 from store.groups.given_back import REPLAYED, GivenBackMarks
 from store.groups.groups import Groups
 from store.limits import REPLAYED_KEPT_MS

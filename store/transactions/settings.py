@@ -2,8 +2,7 @@
 
 import msgspec
 
-from store.commands.command import PutSettings
-from store.commands.results import Settings, SettingsPut
+from store.commands.cluster import PutSettings, Settings, SettingsPut
 from store.errors import TRANSACTIONS_REJECTED, Refused
 from store.index import keys
 from store.index.index import Index

@@ -11,15 +11,14 @@ from typing import Final
 
 import msgspec
 
-from store.commands.command import BatchHeader
-from store.commands.results import (
+from store.commands.messages import BatchHeader, Position
+from store.commands.transactions import TransactionState
+from store.commands.views import (
     DueCheck,
     HalfBatchView,
-    Position,
     TimelineEvent,
     TimelineEventName,
     TransactionPage,
-    TransactionState,
     TransactionView,
 )
 from store.errors import INVALID_REQUEST, Refused

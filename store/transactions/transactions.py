@@ -14,8 +14,20 @@
 
 from collections.abc import Sequence
 
-from store.commands.command import BatchHeader, Decide, Discard, Prepare, RecordChecks, ResumeTransaction
-from store.commands.results import ChecksRecorded, Decided, Discarded, Position, Prepared, Resumed, TimelineEvent
+from store.commands.messages import BatchHeader, Position
+from store.commands.transactions import (
+    ChecksRecorded,
+    Decide,
+    Decided,
+    Discard,
+    Discarded,
+    Prepare,
+    Prepared,
+    RecordChecks,
+    Resumed,
+    ResumeTransaction,
+)
+from store.commands.views import TimelineEvent
 from store.errors import (
     IDEMPOTENCY_CONFLICT,
     INVALID_REQUEST,

@@ -149,7 +149,7 @@ def expires_early() -> None:
 
 
 def forgets_commits() -> None:
-    from store.commands.results import OffsetsCommitted
+    from store.commands.groups import OffsetsCommitted
     from store.groups.groups import Groups
 
     commit = Groups.commit

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from keelmq.blocks.batch import encode_messages
-from store.commands.command import BatchHeader, Produce, Proposal, encode_entry
+from store.commands.entry import Proposal, encode_entry
+from store.commands.messages import BatchHeader, Produce
 from store.log.commit_log import CommitLog
 from store.log.disk import PosixDisk
 from store.log.record import KIND_ENTRY

@@ -24,7 +24,8 @@ from keelmq.log.log_events import read_frames
 from keelmq.log.log_records import entry_header, read_records
 from keelmq.message import Receipt
 from keelmq.transport.http1 import Origin
-from store.commands.command import Proposal, PutTopic, encode_entry
+from store.commands.entry import Proposal, encode_entry
+from store.commands.topics import PutTopic
 from store.log.record import KIND_ENTRY, encode_header
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, msgpack_like, plain_values

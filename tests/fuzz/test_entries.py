@@ -7,20 +7,11 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.commands.command import (
-    BatchHeader,
-    CommitOffsets,
-    Decide,
-    JoinGroup,
-    Prepare,
-    Produce,
-    Proposal,
-    PutTopic,
-    QueueOffset,
-    batches_of,
-    decode_entry,
-    encode_entry,
-)
+from store.commands.entry import Proposal, batches_of, decode_entry, encode_entry
+from store.commands.groups import CommitOffsets, JoinGroup, QueueOffset
+from store.commands.messages import BatchHeader, Produce
+from store.commands.topics import PutTopic
+from store.commands.transactions import Decide, Prepare
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, integers_at_edges, msgpack_like, plain_values
 

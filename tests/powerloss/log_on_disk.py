@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cluster.messages.compression import unpack
-from store.commands.command import Decide, batches_of, decode_entry
+from store.commands.entry import batches_of, decode_entry
+from store.commands.transactions import Decide
 from store.log.base import BEGINNING, LogBase, StoredBase, read_base
 from store.log.disk import PosixDisk
 from store.log.dump import Finding, verify_log

@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from store.commands.results import Cancelled, DeadLettersReplayed, GroupPut, MessagesGivenBack, Result, TopicDeleted
+from store.commands.entry import Result
+from store.commands.groups import DeadLettersReplayed, GroupPut, MessagesGivenBack
+from store.commands.messages import Cancelled
+from store.commands.topics import TopicDeleted
 from store.log.recovery import RecoveryCase
 
 from .checkers.corruption import HARD_STATE_CASE

@@ -17,20 +17,10 @@ from cluster.process.config import NodeConfig
 from cluster.transactions.webhooks import WebhookFailed, WebhookReply
 from raft.clock import Clock
 from raft.proposals import Applied
-from store.commands.command import (
-    Command,
-    CommitOffsets,
-    Decide,
-    Discard,
-    JoinGroup,
-    LeaveGroup,
-    Prepare,
-    Produce,
-    Proposal,
-    RecordChecks,
-    ResumeTransaction,
-)
-from store.commands.results import Prepared, Produced
+from store.commands.entry import Command, Proposal
+from store.commands.groups import CommitOffsets, JoinGroup, LeaveGroup
+from store.commands.messages import Produce, Produced
+from store.commands.transactions import Decide, Discard, Prepare, Prepared, RecordChecks, ResumeTransaction
 
 from .checkers.majority_durable import check_entry_holds, check_entry_holds_content
 from .wire import ServerTransport

@@ -11,7 +11,8 @@ from raft.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
 from raft.proposals import Applied
-from store.commands.results import Produced, Result
+from store.commands.entry import Result
+from store.commands.messages import Produced
 from store.errors import Refused
 from store.index.index import Index
 from store.log.commit_log import CommitLog

@@ -8,8 +8,11 @@ import pytest
 from crc32c import crc32c
 
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
-from store.commands.command import BatchHeader, ExpireMessages, LeaveGroup, Prepare, Produce, Proposal, encode_entry
-from store.commands.retention_results import Expired
+from store.commands.entry import Proposal, encode_entry
+from store.commands.groups import LeaveGroup
+from store.commands.messages import BatchHeader, Produce
+from store.commands.retention import Expired, ExpireMessages
+from store.commands.transactions import Prepare
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_ENTRY

@@ -4,25 +4,33 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commands.command import (
-    BatchHeader,
+from store.commands.groups import GiveBack, GivenBack
+from store.commands.messages import BatchHeader
+from store.commands.pops import (
     ChangeInvisible,
-    Decide,
-    Decision,
-    Discard,
-    ExpireMessages,
     ExpirePopped,
-    GiveBack,
-    GivenBack,
+    InvisibleChanged,
+    InvisibleOutcome,
     Pop,
     PopHandle,
+    Popped,
+    PoppedMessages,
+    PopsExpired,
+)
+from store.commands.retention import Expired, ExpireMessages
+from store.commands.transactions import (
+    ChecksRecorded,
+    Decide,
+    Decided,
+    Decision,
+    Discard,
+    Discarded,
     Prepare,
+    Prepared,
     RecordChecks,
+    Resumed,
     ResumeTransaction,
 )
-from store.commands.pop_results import InvisibleChanged, InvisibleOutcome, Popped, PoppedMessages, PopsExpired
-from store.commands.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed
-from store.commands.retention_results import Expired
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
 
 from .checkers import Violation

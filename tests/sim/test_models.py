@@ -4,45 +4,42 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commands.command import (
-    BatchHeader,
-    CommitOffsets,
-    Decide,
-    Discard,
-    GiveBack,
-    GivenBack,
-    JoinGroup,
-    LeaveGroup,
-    Prepare,
-    PutGroup,
-    PutSettings,
-    QueueOffset,
-    RecordChecks,
-    ReplayDeadLetters,
-    ResetOffsets,
-    ResumeTransaction,
-)
-from store.commands.results import (
+from store.commands.cluster import PutSettings, Settings, SettingsPut
+from store.commands.groups import (
     AssignedQueue,
-    ChecksRecorded,
+    CommitOffsets,
     DeadLetterReplayed,
     DeadLettersReplayed,
-    Decided,
-    Discarded,
+    GiveBack,
+    GivenBack,
     GroupPut,
-    GroupView,
     Joined,
+    JoinGroup,
+    LeaveGroup,
     Left,
-    MemberView,
     MessageGivenBack,
     MessagesGivenBack,
     OffsetsCommitted,
     OffsetsReset,
-    Prepared,
-    Resumed,
-    Settings,
-    SettingsPut,
+    PutGroup,
+    QueueOffset,
+    ReplayDeadLetters,
+    ResetOffsets,
 )
+from store.commands.messages import BatchHeader
+from store.commands.transactions import (
+    ChecksRecorded,
+    Decide,
+    Decided,
+    Discard,
+    Discarded,
+    Prepare,
+    Prepared,
+    RecordChecks,
+    Resumed,
+    ResumeTransaction,
+)
+from store.commands.views import GroupView, MemberView
 from store.errors import (
     MEMBER_NOT_FOUND,
     STALE_GENERATION,

@@ -4,18 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commands.command import AckPopped, ChangeInvisible, DeleteGroup, ExpirePopped, Pop, PopHandle, ResetOffsets
-from store.commands.command import QueueOffset as At
-from store.commands.pop_results import (
+from store.commands.groups import DeleteGroup, GroupDeleted, Joined, OffsetsReset, ResetOffsets
+from store.commands.groups import QueueOffset as At
+from store.commands.pops import (
     AckOutcome,
-    GroupDeleted,
+    AckPopped,
+    ChangeInvisible,
+    ExpirePopped,
     InvisibleChanged,
+    Pop,
+    PopHandle,
     Popped,
     PoppedMessages,
     PopsAcked,
     PopsExpired,
 )
-from store.commands.results import Joined, OffsetsReset
 from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
 
 from .checkers import Violation

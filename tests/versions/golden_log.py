@@ -19,43 +19,27 @@ import msgspec
 from crc32c import crc32c
 
 from raft.membership import Configuration, Member, encode_configuration
-from store.commands.command import (
-    AckPopped,
-    CancelScheduled,
-    ChangeInvisible,
+from store.commands.cluster import PutSettings
+from store.commands.entry import Command, Proposal, decode_entry, encode_entry
+from store.commands.groups import (
     CloneOffsets,
-    Command,
     CommitOffsets,
-    Decide,
     DeleteGroup,
-    DeleteTopic,
-    Discard,
-    ExpireMessages,
-    ExpirePopped,
-    FireTimers,
     GiveBack,
     GivenBack,
     JoinGroup,
     LeaveGroup,
-    Pop,
-    PopHandle,
-    PopPick,
-    Proposal,
     PutGroup,
-    PutSettings,
-    PutTopic,
     QueueOffset,
-    RecordChecks,
-    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
-    ResumeTransaction,
-    SetCheckUrl,
-    SweepIndex,
     TopicFilter,
-    decode_entry,
-    encode_entry,
 )
+from store.commands.messages import CancelScheduled, FireTimers
+from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, PopHandle, PopPick
+from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction, SetCheckUrl
 from store.errors import Refused
 from store.features import FEATURES
 from store.index.index import Index

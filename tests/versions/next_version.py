@@ -51,16 +51,18 @@ def _wider(kind: Any, field: str, hint: type, default: object) -> Any:
 
 
 def _extend_commands() -> tuple[Any, Any]:
-    import store.commands.command as command
-    import store.commands.results as results
+    import store.commands.base as base
+    import store.commands.entry as entry
+    import store.commands.messages as messages
+    import store.commands.transactions as transactions
 
-    wider = _wider(command.Produce, "origin", str, "")
+    wider = _wider(messages.Produce, "origin", str, "")
     remark: Any = msgspec.defstruct(
-        "Remark", [("text", str)], bases=(command._Command,), module="store.commands.command", frozen=True, tag=250
+        "Remark", [("text", str)], bases=(base.CommandBase,), module="store.commands.cluster", frozen=True, tag=250
     )
-    known = [wider if kind.__name__ == "Produce" else kind for kind in get_args(command.Command)]
+    known = [wider if kind.__name__ == "Produce" else kind for kind in get_args(entry.Command)]
     union: Any = Union[tuple([*known, remark])]  # noqa: UP007 - made while it runs
-    command._WITH_BATCHES = (wider, command.Prepare)  # type: ignore[misc]
+    entry._WITH_BATCHES = (wider, transactions.Prepare)  # type: ignore[misc]
     header = msgspec.defstruct(
         "_Header",
         [("timestamp_ms", int), ("commands", tuple[union, ...]), ("in_doubt", bool, False)],
@@ -68,12 +70,12 @@ def _extend_commands() -> tuple[Any, Any]:
         forbid_unknown_fields=True,
         frozen=True,
     )
-    command._decoder = msgspec.msgpack.Decoder(header)
-    _wider(results.Produced, "weight", int, 0)
+    entry._decoder = msgspec.msgpack.Decoder(header)
+    _wider(messages.Produced, "weight", int, 0)
     remarked: Any = msgspec.defstruct(
         "Remarked",
         [("text", str)],
-        module="store.commands.results",
+        module="store.commands.cluster",
         array_like=True,
         forbid_unknown_fields=True,
         frozen=True,
@@ -109,7 +111,7 @@ def _extend_broker(remark: Any, level: int) -> None:
     from cluster.core.core import Core
     from cluster.http.routes import WRITE_ERRORS, Route, json_of
     from cluster.operations.cluster_api import HealthView
-    from store.commands.command import Produce
+    from store.commands.messages import Produce
 
     propose, routes = Core.propose, Services._routes
 
@@ -139,9 +141,9 @@ def _make(mistake: str) -> None:
             import raft.proposals
 
             raft.proposals.require_enabled = lambda command, level: None
-            _encode_as_is("store.commands.command")
+            _encode_as_is("store.commands.entry")
         case "encodes-above-the-level":
-            _encode_as_is("store.commands.command")
+            _encode_as_is("store.commands.entry")
         case "sends-above-the-level":
             _encode_as_is("raft.messages")
         case _:

@@ -30,7 +30,7 @@ from tests.versions.releases import frozen_level
 GOLDEN: Final = Path(__file__).with_name("golden")
 FORMATS: Final = ("MAGIC", "VERSION", "FORMAT", "PROTOCOL", "FILE_BYTES", "KINDS", "FILE_NAME", "DECISION_FILE")
 REPLAY_RULES: Final = {
-    "store.commands.command": ("IRREVERSIBLE",),
+    "store.commands.entry": ("IRREVERSIBLE",),
     "store.messages.dedupe": ("EXPIRED_RECORDS_PER_ENTRY",),
     "store.state.expiry": ("OUTCOMES_REMOVED_MIN",),
     "store.groups.given_back": ("REPLAYED",),

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 import keelmq.version
-import store.commands.command
+import store.commands.topics
 import store.groups.pops
 import store.messages.timers
 import store.messages.topics
 import store.state.expiry
 from raft.messages import Vitals
-from store.commands.command import Command, PutTopic
+from store.commands.entry import Command
+from store.commands.topics import PutTopic
 from store.features import FEATURES, LEVELS, FeatureLevel
 from store.version import VERSION
 from tests.versions import golden_log, releases, schema
@@ -78,18 +79,18 @@ def test_nothing_takes_more_elements_than_it_knows() -> None:
 
 def test_a_field_without_a_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = msgspec.defstruct(
-        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.command", frozen=True, tag=1
+        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.topics", frozen=True, tag=1
     )
-    monkeypatch.setattr(store.commands.command, "PutTopic", wider)
+    monkeypatch.setattr(store.commands.topics, "PutTopic", wider)
     assert schema.description(1) != schema.golden_file(1).read_text()
 
 
 @pytest.mark.usefixtures("_own_table")
 def test_a_field_with_a_level_leaves_those_before_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = msgspec.defstruct(
-        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.command", frozen=True, tag=1
+        "PutTopic", [("owner", str, "")], bases=(PutTopic,), module="store.commands.topics", frozen=True, tag=1
     )
-    monkeypatch.setattr(store.commands.command, "PutTopic", wider)
+    monkeypatch.setattr(store.commands.topics, "PutTopic", wider)
     FEATURES.set_levels([*LEVELS, FeatureLevel(len(LEVELS) + 1, "9.0", frozenset({"PutTopic.owner"}))], 1, "9.0")
     assert schema.description(1) == schema.golden_file(1).read_text()
     assert schema.description(len(LEVELS) + 1) != schema.description(1)

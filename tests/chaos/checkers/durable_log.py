@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from cluster.messages.compression import unpack
-from store.commands.command import batches_of, decode_entry
+from store.commands.entry import batches_of, decode_entry
 from store.log.disk import PosixDisk
 from store.log.dump import verify_log
 from store.log.record import KIND_ENTRY

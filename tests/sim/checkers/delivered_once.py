@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from store.commands.results import Row
+from store.commands.views import Row
 
 from .violation import Violation
 

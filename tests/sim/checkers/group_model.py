@@ -8,8 +8,20 @@ processed.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from store.commands.command import CommitOffsets, GiveBack, JoinGroup, LeaveGroup, PutGroup, ResetOffsets
-from store.commands.results import GroupPut, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
+from store.commands.groups import (
+    CommitOffsets,
+    GiveBack,
+    GroupPut,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    OffsetsCommitted,
+    OffsetsReset,
+    PutGroup,
+    ResetOffsets,
+)
+from store.commands.views import GroupView
 from store.errors import GROUP_HAS_MEMBERS, GROUP_NOT_FOUND, MEMBER_NOT_FOUND, STALE_GENERATION, Refused
 from store.messages.topics import RETRY_PREFIX
 from store.state.machine import StateMachine

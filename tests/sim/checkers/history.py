@@ -3,34 +3,25 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.commands.command import (
-    IRREVERSIBLE,
-    AckPopped,
-    ChangeInvisible,
-    Command,
+from store.commands.cluster import PutSettings
+from store.commands.entry import IRREVERSIBLE, Command, Result, decode_entry
+from store.commands.groups import (
     CommitOffsets,
-    Decide,
     DeleteGroup,
-    Discard,
-    ExpireMessages,
-    ExpirePopped,
     GiveBack,
+    GroupDeleted,
     JoinGroup,
     LeaveGroup,
-    Pop,
-    Prepare,
+    OffsetsCommitted,
+    OffsetsReset,
     PutGroup,
-    PutSettings,
-    PutTopic,
-    RecordChecks,
-    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
-    ResumeTransaction,
-    decode_entry,
 )
-from store.commands.pop_results import GroupDeleted
-from store.commands.results import OffsetsCommitted, OffsetsReset, Result, TopicPut
+from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop
+from store.commands.retention import ExpireMessages, ReleaseMessages
+from store.commands.topics import PutTopic, TopicPut
+from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction
 from store.errors import Refused
 from store.log.record import KIND_ENTRY, Entry
 from store.messages.topics import RETRY_PREFIX

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from store.commands.command import Command, Prepare, Produce, decode_entry
+from store.commands.entry import Command, decode_entry
+from store.commands.messages import Produce
+from store.commands.transactions import Prepare
 
 from .durable_log import DurableLog
 from .membership import Members

@@ -10,18 +10,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from store.commands.command import (
+from store.commands.groups import DeleteGroup, GroupDeleted, GroupPut, Joined, OffsetsReset, PutGroup, ResetOffsets
+from store.commands.pops import (
     AckPopped,
     ChangeInvisible,
-    DeleteGroup,
     ExpirePopped,
+    InvisibleChanged,
     Pop,
     PopHandle,
-    PutGroup,
-    ResetOffsets,
+    Popped,
+    PopsAcked,
+    PopsExpired,
 )
-from store.commands.pop_results import GroupDeleted, InvisibleChanged, Popped, PopsAcked, PopsExpired
-from store.commands.results import GroupPut, Joined, OffsetsReset
 from store.errors import GROUP_HAS_MEMBERS, GROUP_IS_POPPED, HANDLE_EXPIRED, Refused
 from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX
 from store.state.machine import StateMachine

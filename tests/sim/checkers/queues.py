@@ -6,7 +6,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from store.commands.results import Row
+from store.commands.views import Row
 from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
 

@@ -9,8 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.commands.command import GiveBack, PutGroup, ReplayDeadLetters
-from store.commands.results import DeadLettersReplayed, GroupPut, MessagesGivenBack, Row
+from store.commands.groups import (
+    DeadLettersReplayed,
+    GiveBack,
+    GroupPut,
+    MessagesGivenBack,
+    PutGroup,
+    ReplayDeadLetters,
+)
+from store.commands.views import Row
 from store.errors import OFFSET_OUT_OF_RANGE, Refused
 from store.limits import RETRY_MAX_ATTEMPTS
 from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX

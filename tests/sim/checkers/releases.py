@@ -7,9 +7,8 @@ cluster nothing of the kind is left, so that nothing holds the log for ever.
 
 from collections.abc import Iterator
 
-from store.commands.command import ReleaseMessages
-from store.commands.results import Row
-from store.commands.retention_results import Released
+from store.commands.retention import Released, ReleaseMessages
+from store.commands.views import Row
 from store.index.index import Index
 from store.limits import REPLAYED_KEPT_MS
 from store.messages.log_references import Holder

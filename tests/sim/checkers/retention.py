@@ -7,10 +7,10 @@ in the log is found by looking at everything, and the log is needed from there o
 
 from collections import deque
 
-from store.commands.command import ExpireMessages
-from store.commands.pop_results import GroupDeleted
-from store.commands.results import Row, TopicPut
-from store.commands.retention_results import Expired, ExpiredQueue
+from store.commands.groups import GroupDeleted
+from store.commands.retention import Expired, ExpiredQueue, ExpireMessages
+from store.commands.topics import TopicPut
+from store.commands.views import Row
 from store.index import keys
 from store.index.index import Index
 from store.limits import DEFAULT_RETENTION_MS

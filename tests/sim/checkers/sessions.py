@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from store.commands.command import Command, LeaveGroup
-from store.commands.results import GroupView
+from store.commands.entry import Command
+from store.commands.groups import LeaveGroup
+from store.commands.views import GroupView
 
 from .violation import Violation
 

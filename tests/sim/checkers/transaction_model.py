@@ -10,17 +10,20 @@ before; an undecided transaction never is. One that is prepared after that is an
 from collections import Counter
 from dataclasses import dataclass, field
 
-from store.commands.command import (
+from store.commands.cluster import PutSettings, SettingsPut
+from store.commands.retention import Expired, ExpireMessages
+from store.commands.transactions import (
+    ChecksRecorded,
     Decide,
+    Decided,
     Discard,
-    ExpireMessages,
+    Discarded,
     Prepare,
-    PutSettings,
+    Prepared,
     RecordChecks,
+    Resumed,
     ResumeTransaction,
 )
-from store.commands.results import ChecksRecorded, Decided, Discarded, Prepared, Resumed, SettingsPut
-from store.commands.retention_results import Expired
 from store.errors import TRANSACTIONS_REJECTED, Refused
 from store.limits import TRANSACTION_RETENTION_MS
 from store.state.machine import StateMachine

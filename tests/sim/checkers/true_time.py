@@ -7,7 +7,7 @@ over before its true time.
 import math
 from collections.abc import Callable
 
-from store.commands.command import decode_entry
+from store.commands.entry import decode_entry
 
 from .violation import Violation
 

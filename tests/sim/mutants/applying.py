@@ -3,8 +3,7 @@
 from typing import Any
 
 from raft.clock import ReplicatedClock
-from store.commands.command import DecodedEntry
-from store.commands.results import Result
+from store.commands.entry import DecodedEntry, Result
 from store.errors import Refused
 from store.index.index import Index
 from store.messages.block_location import BlockLocation

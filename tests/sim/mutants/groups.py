@@ -1,8 +1,7 @@
 """Consumer groups and their offsets, broken."""
 
 import store.groups.groups
-from store.commands.command import CommitOffsets
-from store.commands.results import OffsetsCommitted
+from store.commands.groups import CommitOffsets, OffsetsCommitted
 from store.errors import Refused
 from store.groups.groups import Groups, _require_member
 from store.groups.record import Group, Member

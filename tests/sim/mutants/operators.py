@@ -5,8 +5,9 @@ from typing import Any
 
 from cluster.core.core import Core
 from raft.proposals import Applied
-from store.commands.command import Decide, Prepare, Proposal, ResumeTransaction
-from store.commands.results import Decided, Prepared, Resumed, Settings
+from store.commands.cluster import Settings
+from store.commands.entry import Proposal
+from store.commands.transactions import Decide, Decided, Prepare, Prepared, Resumed, ResumeTransaction
 from store.errors import TRANSACTIONS_REJECTED, Refused
 from store.messages.placement import At
 from store.transactions.settings import ClusterSettings

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from store.commands.command import AckPopped, ExpirePopped, GivenBack, PopPick
-from store.commands.pop_results import PopsAcked, PopsExpired
+from store.commands.groups import GivenBack
+from store.commands.pops import AckPopped, ExpirePopped, PopPick, PopsAcked, PopsExpired
 from store.groups.given_back import GivingGroup, Mark
 from store.groups.groups import Groups
 from store.groups.leases import Lease, LeaseKey, Leases

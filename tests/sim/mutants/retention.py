@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from store.commands.command import BatchHeader
+from store.commands.messages import BatchHeader
 from store.groups.queries import GroupQueries
 from store.index import keys
 from store.limits import RETENTION_FOREVER_MS

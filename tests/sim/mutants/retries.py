@@ -7,8 +7,8 @@ import store.groups.redelivery
 from cluster.groups.lists import GroupLists, GroupOffsetsView
 from cluster.http.app import json_response
 from cluster.limits import LIST_MAX
-from store.commands.command import GiveBack, GivenBack
-from store.commands.results import Attempt, Redelivery, Row
+from store.commands.groups import GiveBack, GivenBack
+from store.commands.views import Attempt, Redelivery, Row
 from store.groups.given_back import GivenBackMarks, GivingGroup, Mark
 from store.groups.groups import Groups
 from tests.sim.variant import Swap, mutant

@@ -11,8 +11,10 @@ from cluster.core.core import Core
 from cluster.groups.sessions import Session, Sessions
 from cluster.transactions.check_service import CheckService
 from raft.proposals import Applied
-from store.commands.command import Command, CommitOffsets, Decide, RecordChecks
-from store.commands.results import ChecksRecorded, Decided, DueCheck, OffsetsCommitted
+from store.commands.entry import Command
+from store.commands.groups import CommitOffsets, OffsetsCommitted
+from store.commands.transactions import ChecksRecorded, Decide, Decided, RecordChecks
+from store.commands.views import DueCheck
 from store.groups.assignment import TopicQueue, assign
 from store.groups.groups import Groups
 from store.groups.record import Group

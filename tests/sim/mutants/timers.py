@@ -1,8 +1,7 @@
 """Messages that become visible at a time, broken."""
 
 import store.messages.placement
-from store.commands.command import BatchHeader
-from store.commands.results import Position
+from store.commands.messages import BatchHeader, Position
 from store.messages.dedupe import SeenBatch
 from store.messages.placement import At, Placement
 from store.messages.timers import Timer, TimerKey, Timers

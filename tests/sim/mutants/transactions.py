@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from store.commands.command import Decide, Prepare
-from store.commands.results import Decided, Position, Prepared
+from store.commands.messages import Position
+from store.commands.transactions import Decide, Decided, Prepare, Prepared
 from store.messages.placement import At
 from store.transactions.table import PREPARED, ROLLED_BACK, TransactionRecord
 from store.transactions.transactions import Transactions

@@ -4,7 +4,7 @@ import re
 import typing
 
 from keelmq.log.log_records import COMMAND_NAMES, KIND_NAMES
-from store.commands.command import Command
+from store.commands.entry import Command
 from store.log import dump
 
 

@@ -22,7 +22,8 @@ from cluster.messages.block_reader import BlockReader
 from cluster.messages.blocks import BlockMessage, encode_block
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
-from store.commands.command import BatchHeader, Produce, Proposal
+from store.commands.entry import Proposal
+from store.commands.messages import BatchHeader, Produce
 from store.log.disk import PosixDisk
 from store.messages.message_index import key_hash
 from tests.rewrite import rewrite_record

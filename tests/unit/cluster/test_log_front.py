@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from store.commands.command import Decide, Discard, GiveBack, GivenBack
+from store.commands.groups import GiveBack, GivenBack
+from store.commands.transactions import Decide, Discard
 from tests.unit.cluster.conftest import START_MS, Node, node_config, running_node
 
 BODY = "x" * 200_000

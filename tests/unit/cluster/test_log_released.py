@@ -8,23 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import (
-    AckPopped,
-    CancelScheduled,
+from store.commands.groups import (
     CommitOffsets,
-    Decide,
     DeleteGroup,
-    DeleteTopic,
-    Discard,
     GiveBack,
     GivenBack,
-    Pop,
     PutGroup,
     QueueOffset,
     ReplayDeadLetters,
-    ResumeTransaction,
 )
-from store.commands.pop_results import Popped
+from store.commands.messages import CancelScheduled
+from store.commands.pops import AckPopped, Pop, Popped
+from store.commands.topics import DeleteTopic
+from store.commands.transactions import Decide, Discard, ResumeTransaction
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 RETENTION_MS = 2_000

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from cluster.problems import KINDS
-from store.commands.command import Discard
+from store.commands.transactions import Discard
 from tests.unit.cluster.conftest import Node
 from tests.unit.cluster.schema_check import violations
 

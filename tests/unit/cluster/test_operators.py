@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from cluster.messages.blocks import read_block
-from store.commands.command import Discard, GiveBack, GivenBack
+from store.commands.groups import GiveBack, GivenBack
+from store.commands.transactions import Discard
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.cluster.conftest import Answer, Node
 

@@ -13,7 +13,8 @@ from cluster.health.readiness import STUCK_S
 from cluster.problems import problem_of
 from raft.errors import NoRoom
 from raft.messages import DiskVitals
-from store.commands.command import Proposal, PutSettings
+from store.commands.cluster import PutSettings
+from store.commands.entry import Proposal
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 

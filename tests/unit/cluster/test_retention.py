@@ -13,7 +13,7 @@ from cluster.process.config import NodeConfig
 from cluster.process.exit_codes import ExitCode, StartupError
 from raft.node import RaftNode
 from raft.proposals import Applied
-from store.commands.command import Command
+from store.commands.entry import Command
 from store.index import keys
 from store.index.index import Index
 from store.log.errors import REPAIR_ADVICE, DiskError, DiskFull

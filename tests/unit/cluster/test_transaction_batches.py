@@ -12,7 +12,8 @@ from cluster import limits
 from cluster.core.core import Core
 from raft.errors import NotLeader, Overloaded, UnknownOutcome
 from raft.proposals import Proposed
-from store.commands.command import Decide, Proposal
+from store.commands.entry import Proposal
+from store.commands.transactions import Decide
 from store.log.errors import DiskFull
 from tests.unit.cluster.conftest import Answer, Node
 

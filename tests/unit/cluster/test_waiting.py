@@ -8,18 +8,10 @@ import pytest
 from cluster.core.long_poll import WOKEN_PER_TURN, AppliedWaiters
 from cluster.groups.sessions import BROKEN_SESSION_S, Session, Sessions
 from raft.proposals import Applied
-from store.commands.command import Command, LeaveGroup
-from store.commands.results import (
-    BatchPlaced,
-    Decided,
-    Discarded,
-    GiveBackOutcome,
-    MessageGivenBack,
-    MessagesGivenBack,
-    Position,
-    Prepared,
-    Produced,
-)
+from store.commands.entry import Command
+from store.commands.groups import GiveBackOutcome, LeaveGroup, MessageGivenBack, MessagesGivenBack
+from store.commands.messages import BatchPlaced, Position, Produced
+from store.commands.transactions import Decided, Discarded, Prepared
 from store.messages.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node

@@ -14,7 +14,10 @@ from raft.proposals import (
     Applied,
     ProposalQueue,
 )
-from store.commands.command import BatchHeader, DeleteTopic, Produce, Proposal, QueueOffset, ResetOffsets, decode_entry
+from store.commands.entry import Proposal, decode_entry
+from store.commands.groups import QueueOffset, ResetOffsets
+from store.commands.messages import BatchHeader, Produce
+from store.commands.topics import DeleteTopic
 from store.errors import Refused
 from store.log.errors import DiskFull
 from store.log.record import KIND_ENTRY, MAX_PAYLOAD_BYTES, Entry

@@ -19,17 +19,8 @@ from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_ENTRY
 from store.log.watermarks import Watermarks
-from tests.unit.raft.test_node import (
-    Member,
-    cluster,
-    leader_of,
-    propose_until_accepted,
-    put_topic,
-    same_state,
-)
-from tests.unit.raft.test_node import (
-    message as message_of,
-)
+from tests.unit.raft.members import Member, cluster, leader_of, propose_until_accepted, put_topic, same_state
+from tests.unit.raft.members import message as message_of
 from tests.unit.raft.test_second_vote import RecordingTransport
 from tests.unit.raft.test_transport import until
 from tests.unit.store.logs import sim_disk

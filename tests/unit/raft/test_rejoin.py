@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.raft.test_node import (
+from tests.unit.raft.members import (
     Member,
     cluster,
     leader_of,
@@ -16,8 +16,8 @@ from tests.unit.raft.test_node import (
     propose_until_accepted,
     put_topic,
     same_state,
-    unanswered,
 )
+from tests.unit.raft.test_node import unanswered
 from tests.unit.raft.test_transport import until
 
 SEVERAL_ELECTIONS_S = 3.0

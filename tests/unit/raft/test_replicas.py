@@ -11,7 +11,7 @@ from store.index.index import Index
 from store.log.commit_log import CommitLog
 from store.log.record import KIND_NOOP, Entry
 from tests.rewrite import rewrite_record
-from tests.unit.raft.test_node import Member, cluster, leader_of, message, propose_until_accepted, put_topic, same_state
+from tests.unit.raft.members import Member, cluster, leader_of, message, propose_until_accepted, put_topic, same_state
 from tests.unit.raft.test_transport import until
 
 MESSAGES = 20

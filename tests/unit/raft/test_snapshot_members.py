@@ -12,7 +12,7 @@ from raft.errors import RaftError
 from raft.membership import Configuration
 from raft.membership import Member as ClusterMember
 from tests.patience import PATIENCE_S
-from tests.unit.raft.test_node import leader_of, same_state
+from tests.unit.raft.members import leader_of, same_state
 from tests.unit.raft.test_snapshots import SnapshotMember, cluster, fill, leader_with_topic
 from tests.unit.raft.test_transport import free_port, until
 

@@ -20,7 +20,7 @@ from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
 from store.snapshots.install import IndexDirectories, SnapshotStore, finish_install
 from store.state.machine import StateMachine
-from tests.unit.raft.test_node import (
+from tests.unit.raft.members import (
     Member,
     leader_of,
     make_members,

@@ -9,7 +9,7 @@ import pytest
 from raft.errors import NoLeader
 from raft.journal import Journal
 from raft.messages import Append, AppendReply
-from tests.unit.raft.test_node import cluster, leader_of, message, put_topic, same_state
+from tests.unit.raft.members import cluster, leader_of, message, put_topic, same_state
 from tests.unit.raft.test_transport import until
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from store.commands.command import BatchHeader
+from store.commands.messages import BatchHeader
 
 Content = tuple[int, int]
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.commands.command import BatchHeader, Command, Prepare, Produce, Proposal, encode_entry
-from store.commands.results import Result
+from store.commands.entry import Command, Proposal, Result, encode_entry
+from store.commands.messages import BatchHeader, Produce
+from store.commands.transactions import Prepare
 from store.errors import Refused
 from store.index.index import Index
 from store.log.record import KIND_ENTRY, KIND_NOOP, Entry

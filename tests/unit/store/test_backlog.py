@@ -3,7 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from store.commands.command import ExpireMessages, PutTopic, SweepIndex
+from store.commands.retention import ExpireMessages, SweepIndex
+from store.commands.topics import PutTopic
 from store.index.index import Index
 from store.log.record import Entry
 from store.state.machine import StateMachine

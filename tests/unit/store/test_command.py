@@ -5,32 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commands.command import (
-    BatchHeader,
-    CancelScheduled,
+from store.commands.cluster import PutSettings
+from store.commands.entry import Command, Proposal, decode_entry, encode_entry
+from store.commands.groups import (
     CloneOffsets,
-    Command,
     CommitOffsets,
-    Decide,
-    DeleteTopic,
-    Discard,
-    FireTimers,
     JoinGroup,
     LeaveGroup,
-    Prepare,
-    Produce,
-    Proposal,
-    PutSettings,
-    PutTopic,
     QueueOffset,
-    RecordChecks,
     ResetOffsets,
-    ResumeTransaction,
-    SetCheckUrl,
     TopicFilter,
-    decode_entry,
-    encode_entry,
 )
+from store.commands.messages import BatchHeader, CancelScheduled, FireTimers, Produce
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
 
 EVERY_COMMAND: list[Command] = [
     PutTopic("orders", 4, 1000, "any"),

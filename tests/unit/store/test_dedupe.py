@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import BatchHeader, Decide, PutTopic
-from store.commands.results import BatchPlaced, MessagePlaced, Produced
+from store.commands.messages import BatchHeader, BatchPlaced, MessagePlaced, Produced
+from store.commands.topics import PutTopic
+from store.commands.transactions import Decide
 from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_WINDOW_MS
 from store.messages.dedupe import DedupeCounters, DedupeWindow, SeenBatch, SeenMessage

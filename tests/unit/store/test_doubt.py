@@ -3,8 +3,11 @@
 import msgspec
 import pytest
 
-from store.commands.command import Command, Discard, ExpireMessages, FireTimers, PutTopic, SweepIndex
-from store.commands.results import BatchPlaced, Produced
+from store.commands.entry import Command
+from store.commands.messages import BatchPlaced, FireTimers, Produced
+from store.commands.retention import ExpireMessages, SweepIndex
+from store.commands.topics import PutTopic
+from store.commands.transactions import Discard
 from store.errors import Refused
 from store.limits import DEDUPE_WINDOW_MS
 from tests.unit.store.replica import Replica, header, prepare, produce

@@ -3,8 +3,11 @@
 import msgspec
 import pytest
 
-from store.commands.command import BatchHeader, Decide, Discard, Prepare, Produce, Proposal, PutTopic
-from store.commands.results import Produced, Row
+from store.commands.entry import Proposal
+from store.commands.messages import BatchHeader, Produce, Produced
+from store.commands.topics import PutTopic
+from store.commands.transactions import Decide, Discard, Prepare
+from store.commands.views import Row
 from store.index import keys
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC
 from tests.unit.store.replica import Replica, prepare, produce

@@ -5,31 +5,14 @@ from random import Random
 import msgspec
 import pytest
 
-from store.commands.command import (
-    BatchHeader,
-    CancelScheduled,
-    Command,
-    CommitOffsets,
-    Decide,
-    Decision,
-    DeleteTopic,
-    Discard,
-    ExpireMessages,
-    FireTimers,
-    GiveBack,
-    GivenBack,
-    Produce,
-    PutGroup,
-    PutTopic,
-    QueueOffset,
-    ReleaseMessages,
-    ReplayDeadLetters,
-    ResumeTransaction,
-    SweepIndex,
-)
-from store.commands.command import Proposal as Proposed
-from store.commands.results import QueueRange
-from store.commands.retention_results import Expired, ExpiredQueue, Swept
+from store.commands.entry import Command
+from store.commands.entry import Proposal as Proposed
+from store.commands.groups import CommitOffsets, GiveBack, GivenBack, PutGroup, QueueOffset, ReplayDeadLetters
+from store.commands.messages import BatchHeader, CancelScheduled, FireTimers, Produce
+from store.commands.retention import Expired, ExpiredQueue, ExpireMessages, ReleaseMessages, SweepIndex, Swept
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Decision, Discard, ResumeTransaction
+from store.commands.views import QueueRange
 from store.index import keys
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
 from store.messages.block_location import BlockLocation

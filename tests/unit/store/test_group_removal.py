@@ -2,23 +2,21 @@
 
 import pytest
 
-from store.commands.command import (
+from store.commands.groups import (
     CommitOffsets,
-    Decide,
     DeleteGroup,
-    FireTimers,
     GiveBack,
     GivenBack,
+    GroupDeleted,
     JoinGroup,
     LeaveGroup,
-    Pop,
     PutGroup,
-    PutTopic,
     QueueOffset,
-    RecordChecks,
 )
-from store.commands.pop_results import GroupDeleted
-from store.commands.results import Decided, Fired
+from store.commands.messages import Fired, FireTimers
+from store.commands.pops import Pop
+from store.commands.topics import PutTopic
+from store.commands.transactions import Decide, Decided, RecordChecks
 from store.messages.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.unit.store.replica import Replica, header, prepare, produce
 

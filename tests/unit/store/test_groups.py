@@ -5,17 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commands.command import (
+from store.commands.groups import (
+    AssignedQueue,
     CommitOffsets,
-    DeleteTopic,
+    Joined,
     JoinGroup,
     LeaveGroup,
-    PutTopic,
+    Left,
+    OffsetsCommitted,
+    OffsetsReset,
     QueueOffset,
     ResetOffsets,
     TopicFilter,
 )
-from store.commands.results import AssignedQueue, GroupOffset, GroupView, Joined, Left, OffsetsCommitted, OffsetsReset
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.views import GroupOffset, GroupView
 from store.groups.assignment import assign
 from store.index import keys
 from tests.unit.store.replica import Replica, header, produce

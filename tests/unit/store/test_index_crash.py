@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import (
-    Command,
-    CommitOffsets,
-    Decide,
-    DeleteTopic,
-    JoinGroup,
-    Proposal,
-    PutTopic,
-    QueueOffset,
-)
+from store.commands.entry import Command, Proposal
+from store.commands.groups import CommitOffsets, JoinGroup, QueueOffset
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide
 from store.index.index import Index
 from store.state.machine import StateMachine
 from tests.patience import PATIENCE_S
@@ -28,8 +22,8 @@ ENTRIES = 400
 # Applies entries one by one and dies by SIGKILL after the given one, flushing sometimes.
 VICTIM = """
 import os, signal, sys
-from store.index import Index
-from store.state_machine import StateMachine
+from store.index.index import Index
+from store.state.machine import StateMachine
 from tests.unit.store.test_index_crash import a_long_log
 
 path, die_after, flush_entries = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

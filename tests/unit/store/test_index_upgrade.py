@@ -7,7 +7,9 @@ from random import Random
 import msgspec
 import pytest
 
-from store.commands.command import Decide, DeleteTopic, PutTopic, ReleaseMessages
+from store.commands.retention import ReleaseMessages
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide
 from store.index import keys
 from store.index.index import Index
 from store.limits import TRANSACTION_RETENTION_MS

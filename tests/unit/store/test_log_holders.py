@@ -6,35 +6,23 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from store.commands.command import (
-    AckPopped,
-    CancelScheduled,
-    ChangeInvisible,
-    Command,
+from store.commands.entry import Command
+from store.commands.entry import Proposal as Proposed
+from store.commands.groups import (
     CommitOffsets,
-    Decide,
     DeleteGroup,
-    DeleteTopic,
-    Discard,
-    ExpireMessages,
-    ExpirePopped,
-    FireTimers,
     GiveBack,
     GivenBack,
-    Pop,
-    PopHandle,
     PutGroup,
-    PutTopic,
     QueueOffset,
-    ReleaseMessages,
     ReplayDeadLetters,
     ResetOffsets,
-    ResumeTransaction,
-    SweepIndex,
 )
-from store.commands.command import Proposal as Proposed
-from store.commands.pop_results import Popped
-from store.commands.retention_results import ExpiredQueue, Released
+from store.commands.messages import CancelScheduled, FireTimers
+from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, PopHandle, Popped
+from store.commands.retention import ExpiredQueue, ExpireMessages, Released, ReleaseMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Discard, ResumeTransaction
 from store.errors import Refused
 from store.limits import (
     DEFAULT_RETENTION_MS,

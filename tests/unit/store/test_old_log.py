@@ -5,29 +5,14 @@ from random import Random
 
 import msgspec
 
-from store.commands.command import (
-    AckPopped,
-    CancelScheduled,
-    Command,
-    CommitOffsets,
-    Decide,
-    DeleteGroup,
-    DeleteTopic,
-    Discard,
-    ExpireMessages,
-    ExpirePopped,
-    FireTimers,
-    GiveBack,
-    GivenBack,
-    Pop,
-    PopHandle,
-    PutTopic,
-    QueueOffset,
-    ReplayDeadLetters,
-    ResumeTransaction,
-    SweepIndex,
-)
-from store.commands.command import Proposal as Proposed
+from store.commands.entry import Command
+from store.commands.entry import Proposal as Proposed
+from store.commands.groups import CommitOffsets, DeleteGroup, GiveBack, GivenBack, QueueOffset, ReplayDeadLetters
+from store.commands.messages import CancelScheduled, FireTimers
+from store.commands.pops import AckPopped, ExpirePopped, Pop, PopHandle
+from store.commands.retention import ExpireMessages, SweepIndex
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Discard, ResumeTransaction
 from store.limits import TRANSACTION_RETENTION_MS
 from tests.unit.store.replica import Replica, header, prepare, produce
 

@@ -4,28 +4,22 @@ import msgspec
 import pytest
 
 from cluster.messages.blocks import BlockMessage, read_block
-from store.commands.command import (
-    Command,
+from store.commands.cluster import PutSettings, Settings, SettingsPut
+from store.commands.entry import Command
+from store.commands.messages import Position
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import (
     Decide,
+    Decided,
     Decision,
-    DeleteTopic,
     Discard,
-    PutSettings,
-    PutTopic,
+    Discarded,
+    Prepared,
     RecordChecks,
+    Resumed,
     ResumeTransaction,
 )
-from store.commands.results import (
-    Decided,
-    Discarded,
-    Position,
-    Prepared,
-    Resumed,
-    Settings,
-    SettingsPut,
-    TimelineEvent,
-    TransactionView,
-)
+from store.commands.views import TimelineEvent, TransactionView
 from store.errors import Refused
 from store.index import keys
 from store.limits import CHECK_AFTER_MAX_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX, TIMELINE_EVENTS_MAX

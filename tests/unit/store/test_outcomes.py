@@ -6,25 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from store.commands.command import (
-    CancelScheduled,
+from store.commands.entry import decode_entry
+from store.commands.groups import (
     CommitOffsets,
-    Decide,
-    DeleteTopic,
-    Discard,
-    FireTimers,
     GiveBack,
     GivenBack,
     JoinGroup,
     PutGroup,
-    PutTopic,
     QueueOffset,
-    RecordChecks,
     ReplayDeadLetters,
     ResetOffsets,
-    ResumeTransaction,
-    decode_entry,
 )
+from store.commands.messages import CancelScheduled, FireTimers
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction
 from store.errors import Refused
 from store.index import keys
 from store.log.record import Entry

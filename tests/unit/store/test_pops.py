@@ -5,28 +5,33 @@ from collections.abc import Sequence
 import pytest
 
 import store.groups.pops
-from store.commands.command import (
-    AckPopped,
-    ChangeInvisible,
+from store.commands.groups import (
     CloneOffsets,
     CommitOffsets,
-    DeleteTopic,
-    ExpirePopped,
     GiveBack,
     GivenBack,
     JoinGroup,
     LeaveGroup,
-    Pop,
-    PopHandle,
-    PopPick,
     PutGroup,
-    PutTopic,
     QueueOffset,
     ResetOffsets,
     TopicFilter,
 )
-from store.commands.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
-from store.commands.results import GroupOffset
+from store.commands.pops import (
+    AckPopped,
+    ChangeInvisible,
+    ExpirePopped,
+    InvisibleChanged,
+    Pop,
+    PopHandle,
+    Popped,
+    PoppedMessages,
+    PopPick,
+    PopsAcked,
+    PopsExpired,
+)
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.views import GroupOffset
 from store.errors import Refused
 from store.limits import POP_ACK_KEPT_MS, POP_ACK_SWEPT_MS, POP_INVISIBLE_MS_MAX, POP_MESSAGES_MAX
 from tests.unit.store.replica import Replica, header, produce

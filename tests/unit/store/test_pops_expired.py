@@ -2,20 +2,23 @@
 
 import pytest
 
-from store.commands.command import (
+from store.commands.groups import TopicFilter
+from store.commands.pops import (
     AckPopped,
     ChangeInvisible,
-    ExpireMessages,
     ExpirePopped,
+    InvisibleChanged,
     Pop,
     PopHandle,
+    Popped,
+    PoppedMessages,
     PopPick,
-    PutTopic,
-    TopicFilter,
+    PopsAcked,
+    PopsExpired,
 )
-from store.commands.pop_results import InvisibleChanged, Popped, PoppedMessages, PopsAcked, PopsExpired
-from store.commands.results import GroupOffset
-from store.commands.retention_results import Expired
+from store.commands.retention import Expired, ExpireMessages
+from store.commands.topics import PutTopic
+from store.commands.views import GroupOffset
 from tests.unit.store.replica import Replica, header, produce
 
 KEPT_MS = 1_000

@@ -2,34 +2,27 @@
 
 import pytest
 
-from store.commands.command import (
-    Command,
+from store.commands.entry import Command, decode_entry, encode_entry
+from store.commands.entry import Proposal as Proposed
+from store.commands.groups import (
     CommitOffsets,
-    DeleteTopic,
-    FireTimers,
+    DeadLetterReplayed,
+    DeadLettersReplayed,
     GiveBack,
     GivenBack,
+    GroupPut,
+    Joined,
     JoinGroup,
+    MessageGivenBack,
+    MessagesGivenBack,
     PutGroup,
-    PutTopic,
     QueueOffset,
     ReplayDeadLetters,
     ResetOffsets,
-    decode_entry,
-    encode_entry,
 )
-from store.commands.command import Proposal as Proposed
-from store.commands.results import (
-    Attempt,
-    DeadLetterReplayed,
-    DeadLettersReplayed,
-    GroupPut,
-    Joined,
-    MessageGivenBack,
-    MessagesGivenBack,
-    Redelivery,
-    Row,
-)
+from store.commands.messages import FireTimers
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.views import Attempt, Redelivery, Row
 from store.limits import (
     GIVE_BACK_HISTORY_MAX,
     GIVE_BACK_REASON_BYTES_MAX,

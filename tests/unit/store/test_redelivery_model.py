@@ -9,19 +9,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from store.commands.command import (
-    Command,
+from store.commands.entry import Command
+from store.commands.groups import (
     CommitOffsets,
-    FireTimers,
     GiveBack,
     GivenBack,
+    MessagesGivenBack,
     PutGroup,
-    PutTopic,
     QueueOffset,
     ReplayDeadLetters,
     ResetOffsets,
 )
-from store.commands.results import MessagesGivenBack
+from store.commands.messages import FireTimers
+from store.commands.topics import PutTopic
 from store.errors import Refused
 from store.index.index import Index
 from store.state.machine import StateMachine

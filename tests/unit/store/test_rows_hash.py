@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import CommitOffsets, DeleteTopic, Proposal, PutTopic, QueueOffset
+from store.commands.entry import Proposal
+from store.commands.groups import CommitOffsets, QueueOffset
+from store.commands.topics import DeleteTopic, PutTopic
 from tests.unit.store.replica import Replica, header, produce
 
 

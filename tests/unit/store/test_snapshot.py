@@ -7,7 +7,9 @@ import pytest
 from crc32c import crc32c
 
 import store.snapshots.snapshot
-from store.commands.command import BatchHeader, Produce, Proposal, PutTopic
+from store.commands.entry import Proposal
+from store.commands.messages import BatchHeader, Produce
+from store.commands.topics import PutTopic
 from store.index.index import Index
 from store.log.base import LogBase
 from store.snapshots.snapshot import SnapshotReader, SnapshotRefused, SnapshotWriter

@@ -5,18 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import (
-    BatchHeader,
-    DeleteTopic,
-    ExpireMessages,
-    Produce,
-    Proposal,
-    PutTopic,
-    SetCheckUrl,
-    TopicType,
-)
-from store.commands.results import BatchPlaced, CheckUrlSet, Produced, QueueRange, TopicDeleted, TopicInfo, TopicPut
-from store.commands.retention_results import Expired
+from store.commands.entry import Proposal
+from store.commands.messages import BatchHeader, BatchPlaced, Produce, Produced
+from store.commands.retention import Expired, ExpireMessages
+from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicInfo, TopicPut, TopicType
+from store.commands.transactions import CheckUrlSet, SetCheckUrl
+from store.commands.views import QueueRange
 from store.errors import Refused
 from store.limits import QUEUES_MAX
 from store.log.record import KIND_ENTRY, Entry

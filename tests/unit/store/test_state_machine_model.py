@@ -9,25 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from store.commands.command import (
-    BatchHeader,
-    CancelScheduled,
-    Command,
-    CommitOffsets,
-    Decide,
-    Decision,
-    DeleteTopic,
-    Discard,
-    FireTimers,
-    JoinGroup,
-    LeaveGroup,
-    Proposal,
-    PutSettings,
-    PutTopic,
-    QueueOffset,
-    ResumeTransaction,
-    decode_entry,
-)
+from store.commands.cluster import PutSettings
+from store.commands.entry import Command, Proposal, decode_entry
+from store.commands.groups import CommitOffsets, JoinGroup, LeaveGroup, QueueOffset
+from store.commands.messages import BatchHeader, CancelScheduled, FireTimers
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Decision, Discard, ResumeTransaction
 from store.errors import Refused
 from store.index.index import Index
 from store.limits import DEDUPE_WINDOW_MS

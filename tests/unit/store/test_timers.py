@@ -7,17 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from store.commands.command import BatchHeader, CancelScheduled, Decide, DeleteTopic, FireTimers, PutTopic
-from store.commands.results import (
+from store.commands.messages import (
+    BatchHeader,
     BatchPlaced,
     Cancelled,
-    Decided,
+    CancelScheduled,
     Fired,
+    FireTimers,
     MessagePlaced,
     Position,
     Produced,
-    ScheduledMessage,
 )
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import Decide, Decided
+from store.commands.views import ScheduledMessage
 from store.errors import Refused
 from store.index import keys
 from store.limits import DEDUPE_WINDOW_MS, DELAY_MAX_MS, FIRED_IDS_MAX

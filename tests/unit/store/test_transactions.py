@@ -2,16 +2,11 @@
 
 import pytest
 
-from store.commands.command import Command, Decide, DeleteTopic, Discard, PutTopic, RecordChecks
-from store.commands.results import (
-    ChecksRecorded,
-    Decided,
-    Discarded,
-    Position,
-    Prepared,
-    TimelineEvent,
-    TransactionView,
-)
+from store.commands.entry import Command
+from store.commands.messages import Position
+from store.commands.topics import DeleteTopic, PutTopic
+from store.commands.transactions import ChecksRecorded, Decide, Decided, Discard, Discarded, Prepared, RecordChecks
+from store.commands.views import TimelineEvent, TransactionView
 from store.errors import Refused
 from store.index import keys
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, TIMELINE_EVENTS_MAX

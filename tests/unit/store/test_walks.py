@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from store.commands.command import DeleteTopic, ExpireMessages, PutTopic
+from store.commands.retention import ExpireMessages
+from store.commands.topics import DeleteTopic, PutTopic
 from store.messages.sorted_names import SortedNames
 from store.state.walks import STEP
 from tests.unit.store.replica import Replica, header, produce

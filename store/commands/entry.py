@@ -1,0 +1,210 @@
+"""Entries: what a Raft entry asks the state machine to do, and how its payload is laid out.
+
+    u32 header_length (little-endian) | header (msgpack) | block 0 | block 1 | ...
+    header = [timestamp_ms, [command, ...]]
+
+The commands are beside this file, each with its result. Blocks are opaque: headers say how long they are, in order.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from store.commands.cluster import PutSettings, SettingsPut
+from store.commands.groups import (
+    CloneOffsets,
+    CommitOffsets,
+    DeadLettersReplayed,
+    DeleteGroup,
+    GiveBack,
+    GroupDeleted,
+    GroupPut,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    Left,
+    MessagesGivenBack,
+    OffsetsCommitted,
+    OffsetsReset,
+    PutGroup,
+    ReplayDeadLetters,
+    ResetOffsets,
+)
+from store.commands.messages import BatchHeader, Cancelled, CancelScheduled, Fired, FireTimers, Produce, Produced
+from store.commands.pops import (
+    AckPopped,
+    ChangeInvisible,
+    ExpirePopped,
+    InvisibleChanged,
+    Pop,
+    Popped,
+    PopsAcked,
+    PopsExpired,
+)
+from store.commands.retention import Expired, ExpireMessages, Released, ReleaseMessages, SweepIndex, Swept
+from store.commands.topics import DeleteTopic, PutTopic, TopicDeleted, TopicPut
+from store.commands.transactions import (
+    ChecksRecorded,
+    CheckUrlSet,
+    Decide,
+    Decided,
+    Discard,
+    Discarded,
+    Prepare,
+    Prepared,
+    RecordChecks,
+    Resumed,
+    ResumeTransaction,
+    SetCheckUrl,
+)
+from store.features import FEATURES, LEVEL_MAX
+
+_HEADER_LENGTH: Final = struct.Struct("<I")
+
+Command = (
+    PutTopic
+    | DeleteTopic
+    | Produce
+    | Prepare
+    | Decide
+    | RecordChecks
+    | Discard
+    | SetCheckUrl
+    | JoinGroup
+    | LeaveGroup
+    | CommitOffsets
+    | ResetOffsets
+    | FireTimers
+    | CancelScheduled
+    | ResumeTransaction
+    | PutSettings
+    | GiveBack
+    | PutGroup
+    | ReplayDeadLetters
+    | CloneOffsets
+    | ExpireMessages
+    | SweepIndex
+    | Pop
+    | AckPopped
+    | ChangeInvisible
+    | ExpirePopped
+    | DeleteGroup
+    | ReleaseMessages
+)
+"""Every command; applying one gives its result, or a refusal."""
+
+Result = (
+    TopicPut
+    | TopicDeleted
+    | Produced
+    | Prepared
+    | Decided
+    | ChecksRecorded
+    | Discarded
+    | Resumed
+    | SettingsPut
+    | CheckUrlSet
+    | Joined
+    | Left
+    | OffsetsCommitted
+    | OffsetsReset
+    | Fired
+    | Cancelled
+    | MessagesGivenBack
+    | GroupPut
+    | DeadLettersReplayed
+    | Expired
+    | Released
+    | Swept
+    | Popped
+    | PopsAcked
+    | InvisibleChanged
+    | PopsExpired
+    | GroupDeleted
+)
+_WITH_BATCHES: Final = (Produce, Prepare)
+
+
+class Proposal(NamedTuple):
+    """A command with the message blocks of its batches, in their order."""
+
+    command: Command
+    blocks: tuple[bytes, ...] = ()
+
+
+IRREVERSIBLE: Final = (ExpireMessages, ReleaseMessages, SweepIndex, FireTimers, Discard)
+"""Done because time has passed, and never undone: refused in an entry that was stamped in doubt."""
+
+
+class DecodedEntry(NamedTuple):
+    timestamp_ms: int
+    commands: tuple[Command, ...]
+    block_offsets: tuple[tuple[int, ...], ...]
+    """Per command, per batch: where the block begins in the payload."""
+    header_bytes: int
+    """Length of what comes before the first block."""
+    in_doubt: bool = False
+    """The leader was not sure of the time: nothing irreversible follows from this entry."""
+
+
+class _Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    timestamp_ms: int
+    commands: tuple[Command, ...]
+    in_doubt: bool = False
+    """Left out when False, as in every entry of before it was known."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def batches_of(command: Command) -> tuple[BatchHeader, ...]:
+    """The batches whose blocks follow the header; empty for a command without messages."""
+    return command.batches if isinstance(command, _WITH_BATCHES) else ()
+
+
+def encode_entry(
+    timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: bool = False, level: int = LEVEL_MAX
+) -> bytes:
+    """One Raft entry's payload as feature level `level` has it; `in_doubt` when the leader is not sure of the time.
+    ValueError when blocks and headers disagree, or a command is above the level: that is a bug of the caller."""
+    blocks: list[bytes] = []
+    for proposal in proposals:
+        batches = batches_of(proposal.command)
+        if len(batches) != len(proposal.blocks):
+            raise ValueError(f"{len(batches)} batches but {len(proposal.blocks)} blocks")
+        for batch, block in zip(batches, proposal.blocks, strict=True):
+            if batch.length != len(block):
+                raise ValueError(f"batch {batch.batch_id}: header says {batch.length} bytes, block has {len(block)}")
+        blocks.extend(proposal.blocks)
+    commands = FEATURES.at([proposal.command for proposal in proposals], level)
+    header = _encoder.encode((timestamp_ms, commands, True) if in_doubt else (timestamp_ms, commands))
+    return b"".join((_HEADER_LENGTH.pack(len(header)), header, *blocks))
+
+
+def decode_entry(payload: bytes) -> DecodedEntry:
+    """Read an entry's header; blocks stay where they are.
+
+    ValueError (msgspec's errors are ValueErrors too) when it is not an entry: the log's CRC vouches for the bytes, so
+    they were written by a newer version or by a bug.
+    """
+    if len(payload) < _HEADER_LENGTH.size:
+        raise ValueError(f"an entry of {len(payload)} bytes has no header")
+    (header_length,) = _HEADER_LENGTH.unpack_from(payload)
+    position = header_bytes = _HEADER_LENGTH.size + header_length
+    try:
+        header = _decoder.decode(memoryview(payload)[_HEADER_LENGTH.size : header_bytes])
+    except RecursionError:
+        raise ValueError("the entry's header is nested too deeply") from None
+    block_offsets: list[tuple[int, ...]] = []
+    for command in header.commands:
+        offsets: list[int] = []
+        for batch in batches_of(command):
+            offsets.append(position)
+            position += batch.length
+        block_offsets.append(tuple(offsets))
+    if position != len(payload):
+        raise ValueError(f"the entry's header accounts for {position} bytes, the payload has {len(payload)}")
+    return DecodedEntry(header.timestamp_ms, header.commands, tuple(block_offsets), header_bytes, header.in_doubt)
