@@ -1,8 +1,8 @@
 """Waiting for what is applied: per queue for consumers, per group for its members, per entry for log readers.
 
-A waiter costs nothing until its own queue or group moves: `notice` is told what each applied command touched, `wake`
-wakes them. However many there are, they are woken a few per turn of the loop, so that everybody else gets a turn in
-between; and a group that moves again and again wakes its members no faster than MEMBERS_TOLD_PER_S.
+A waiter costs nothing until its own queue or group moves: the state machine says which did, `wake` wakes them. However
+many there are, they are woken a few per turn of the loop, so that everybody else gets a turn in between; and a group
+that moves again and again wakes its members no faster than MEMBERS_TOLD_PER_S.
 """
 
 import asyncio
@@ -12,15 +12,10 @@ from typing import Final, TypeVar
 
 from cluster.core.index_waiters import IndexWaiters
 from store.commands.entry import Result
-from store.commands.groups import DeadLettersReplayed, MessagesGivenBack
-from store.commands.messages import Fired, Produced
-from store.commands.pops import InvisibleChanged, PopsExpired
-from store.commands.transactions import Decided, Discarded, Prepared
 from store.errors import Refused
 from store.index.index import Index
 from store.log.commit_log import Entry
 from store.messages.log_references import LOG_RANGE_BYTES
-from store.messages.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX
 from store.state.machine import FLUSH_ENTRIES, StateMachine
 
 WOKEN_PER_TURN: Final = 16
@@ -70,32 +65,10 @@ class AppliedWaiters:
         """Remember groups whose generation moved on. Their waiters wake with the next `wake`."""
         self._moved_groups.update((group, None) for group in groups if group in self._by_group)
 
-    def notice(self, result: Result | Refused) -> None:
-        """Remember which queues a result made longer. Their waiters wake with the next `wake`."""
-        if not self._by_queue and not self._by_topic:
-            return
-        if isinstance(result, Produced):
-            self._touch((each.topic, each.queue) for each in result.results if each.offset is not None)
-        elif isinstance(result, Decided | Fired):
-            self._touch((each.topic, each.queue) for each in result.positions if each.offset is not None)
-            if isinstance(result, Decided):
-                self._touch(((OP_HALF_TOPIC, 0),))
-        elif isinstance(result, Prepared):
-            self._touch(((HALF_TOPIC, 0),))
-        elif isinstance(result, PopsExpired):
-            for group, _ in result.messages:
-                self._touch_own(group)
-        elif isinstance(result, InvisibleChanged | DeadLettersReplayed | MessagesGivenBack):
-            self._touch_own(result.group)
-        elif isinstance(result, Discarded):
-            self._touch(((DISCARDED_TOPIC, 0), (OP_HALF_TOPIC, 0)))
-
-    def _touch(self, queues: Iterable[tuple[str, int]]) -> None:
-        self._touched.update((queue, None) for queue in queues)
-
-    def _touch_own(self, group: str) -> None:
-        """Given back without a delay, a message is there already; or it is dead."""
-        self._touch(((RETRY_PREFIX + group, 0), (DLQ_PREFIX + group, 0)))
+    def notice_queues(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Remember queues, by topic and number, that became longer. Their waiters wake with the next `wake`."""
+        if self._by_queue or self._by_topic:
+            self._touched.update((queue, None) for queue in queues)
 
     def wake(self) -> None:
         """Something was applied: wake whoever waits for it."""
@@ -175,9 +148,7 @@ class WakingStateMachine(StateMachine):
         self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
     ) -> list[list[Result | Refused]]:
         outcomes = super().apply(entries, may_go_on)
-        for results in outcomes:
-            for result in results:
-                self._waiters.notice(result)
+        self._waiters.notice_queues(self.take_grown_queues())
         self._waiters.notice_groups(self.take_moved_groups())
         return outcomes
 

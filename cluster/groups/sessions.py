@@ -98,6 +98,7 @@ class Sessions:
             due_s, session = heapq.heappop(self._due)
             if self._due_s.get(session) != due_s:
                 continue
+            del self._due_s[session]  # the heap may hold the same entry twice
             self.looked_at += 1
             timeout_ms = self._timeout_ms_of(session)
             if timeout_ms is None:

@@ -46,6 +46,8 @@ class Queues:
         self._references = references
         self._first_stored_at_ms: dict[tuple[int, int], int] = {}
         """By topic id and queue, of the first rows, once they were looked for."""
+        self._grown: dict[tuple[str, int], None] = {}
+        """Queues by topic and number; a dict for a set, in the order of their first growth."""
 
     def append(
         self,
@@ -65,7 +67,14 @@ class Queues:
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
         self._references.add(block, topic.holder)
+        self._grown[topic.name, queue] = None
         return base_offset
+
+    def take_grown(self) -> tuple[tuple[str, int], ...]:
+        """Topic and number of each queue that was appended to since this was called last."""
+        grown = tuple(self._grown)
+        self._grown.clear()
+        return grown
 
     def expire(self, topic: Topic, queue: int, until_ms: int, limit: int) -> list[RemovedRow]:
         """Remove the first rows of the queue that were stored until then, at most `limit`; its start moves on."""

@@ -320,6 +320,10 @@ class Queries(ABC):
         """Members and queues that a join or leave of the group looks at, with these topics beside those it has."""
         return self._groups.rebalance_size(group, topics)
 
+    def take_grown_queues(self) -> tuple[tuple[str, int], ...]:
+        """Topic and number of each queue that became longer since this was called last; for those that wait for it."""
+        return self._queues.take_grown()
+
     def take_moved_groups(self) -> tuple[str, ...]:
         """Groups whose generation moved on since this was called last; for those that wait for it."""
         return self._groups.take_moved()

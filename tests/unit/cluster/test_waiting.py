@@ -9,16 +9,10 @@ from cluster.core.long_poll import WOKEN_PER_TURN, AppliedWaiters
 from cluster.groups.sessions import BROKEN_SESSION_S, Session, Sessions
 from raft.proposals import Applied
 from store.commands.entry import Command
-from store.commands.groups import GiveBackOutcome, LeaveGroup, MessageGivenBack, MessagesGivenBack
-from store.commands.messages import BatchPlaced, Position, Produced
-from store.commands.transactions import Decided, Discarded, Prepared
-from store.messages.topics import DISCARDED_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
+from store.commands.groups import LeaveGroup
+from store.messages.topics import HALF_TOPIC
 from tests.patience import PATIENCE_S
 from tests.unit.cluster.conftest import Node
-
-
-def produced(topic: str, queue: int) -> Produced:
-    return Produced((BatchPlaced(topic, queue, 0, 1, False),))
 
 
 async def waiting(waiters: AppliedWaiters, count: int) -> None:
@@ -31,42 +25,13 @@ async def test_only_the_waiters_of_a_longer_queue_wake() -> None:
     mine = [asyncio.create_task(waiters.wait_queue("a", 0, 60)) for _ in range(2)]
     other = asyncio.create_task(waiters.wait_queue("a", 1, 60))
     await waiting(waiters, 3)
-    waiters.notice(produced("a", 0))
+    waiters.notice_queues([("a", 0)])
     waiters.wake()
     assert await asyncio.gather(*mine) == [True, True]
     assert len(waiters) == 1
-    waiters.notice(Decided("t", "committed", (Position("a", 1, 0, 1),)))
+    waiters.notice_queues([("a", 1)])
     waiters.wake()
     assert await other
-
-
-async def test_half_and_discarded_messages_wake_the_readers_of_their_system_topics() -> None:
-    waiters = AppliedWaiters()
-    half = asyncio.create_task(waiters.wait_queue(HALF_TOPIC, 0, 60))
-    discarded = asyncio.create_task(waiters.wait_queue(DISCARDED_TOPIC, 0, 60))
-    await waiting(waiters, 2)
-    waiters.notice(Prepared("t", "prepared", False, 1))
-    waiters.wake()
-    assert await half
-    assert not discarded.done()
-    waiters.notice(Discarded(("t",)))
-    waiters.wake()
-    assert await discarded
-
-
-@pytest.mark.parametrize("outcome", ["scheduled", "dead_lettered"])
-async def test_what_is_given_back_at_once_wakes_the_readers_of_a_groups_own_topics(outcome: GiveBackOutcome) -> None:
-    waiters = AppliedWaiters()
-    mine = RETRY_PREFIX + "g" if outcome == "scheduled" else DLQ_PREFIX + "g"
-    member = asyncio.create_task(waiters.wait_queue(mine, 0, 60))
-    popper = asyncio.create_task(waiters.wait_topics((mine, "orders"), 60))
-    other = asyncio.create_task(waiters.wait_queue(RETRY_PREFIX + "h", 0, 60))
-    await waiting(waiters, 3)
-    waiters.notice(MessagesGivenBack("g", 1, (MessageGivenBack("orders", 0, 3, 1, outcome, None),)))
-    waiters.wake()
-    assert all(await asyncio.gather(member, popper))
-    assert not other.done()
-    other.cancel()
 
 
 async def test_a_long_poll_of_a_groups_retries_is_answered_by_what_is_given_back_at_once(node: Node) -> None:
@@ -104,7 +69,7 @@ async def test_many_who_wait_for_one_queue_are_woken_a_few_per_turn_in_the_order
 
     tasks = [asyncio.create_task(wait(number)) for number in range(2_000)]
     await waiting(waiters, 2_000)
-    waiters.notice(produced("a", 0))
+    waiters.notice_queues([("a", 0)])
     waiters.wake()
     before = 0
     while len(done) < len(tasks):
@@ -257,6 +222,16 @@ def test_a_member_that_left_and_came_back_starts_anew() -> None:
     sessions.meet("g", "m")
     clock.now_s += 9
     assert sessions.expired() == []
+
+
+def test_a_member_that_is_met_while_its_join_is_answered_expires_once() -> None:
+    """The leader walks through the group between the moment the join is applied and the one it is answered."""
+    clock = Seconds()
+    sessions = Members(m=1_000).sessions(clock)
+    sessions.heard("g", "m", joined=True)
+    clock.now_s += 1
+    assert sessions.expired() == [Session("g", "m")]
+    assert sessions.expired() == [Session("g", "m")]
 
 
 def test_a_member_that_joins_again_with_a_shorter_timeout_expires_by_that() -> None:

@@ -88,6 +88,7 @@ class AgainstTheModel(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="keelmq-model-"))
         self.replica = Replica(self.directory / "index", flush_entries=7)
         self.model = Model()
+        self.ends: dict[tuple[str, int], int] = {}
         for topic in ("orders", "points"):
             self.put_topic(topic, 2)
 
@@ -208,6 +209,17 @@ class AgainstTheModel(RuleBasedStateMachine):
                     found += [identity(batch, number) for number in delivered]
                 assert found == expected
                 assert self.replica.machine.max_offset(topic, queue) == len(expected)
+
+    @invariant()
+    def the_queues_that_became_longer_are_told(self) -> None:
+        machine, ends = self.replica.machine, self.ends
+        self.ends = {
+            (topic.topic, queue.queue): queue.max_offset
+            for topic in machine.topics(system=True)
+            for queue in machine.queue_ranges(topic.topic)
+        }
+        grown = {queue for queue, end in self.ends.items() if end > ends.get(queue, 0)}
+        assert {queue for queue in machine.take_grown_queues() if queue in self.ends} == grown
 
     @invariant()
     def messages_are_found_by_id_and_key(self) -> None:
