@@ -50,6 +50,9 @@ OPEN_FILES_MAX: Final = 128
 BACKGROUND_JOBS_MAX: Final = 2
 BLOOM_BITS_PER_KEY: Final = 10
 
+FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+FAILED_ERRNOS: Final = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+
 
 class Index:
     """A sorted map of bytes to bytes. One owner; not safe for use from several threads."""
@@ -69,14 +72,15 @@ class Index:
     @classmethod
     def open(cls, path: str) -> "Index":
         """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read,
-        IndexOutdated if an earlier version made it, DiskFull if there is no room to open it."""
+        IndexOutdated if an earlier version made it, DiskFull if there is no room to open it, DiskError if the disk
+        failed: what is there may be sound."""
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
             # Bloom filters and the size of the cache.
             index = cls(Rdict(path, _options(), column_families={"default": _options()}))
         except Exception as error:  # rocksdict raises nothing narrower
-            if _says_full(error):
-                raise _full("open", path) from error
+            if (failure := _disk_error("open", path, error)) is not None:
+                raise failure from error
             raise IndexDamaged(f"{path} cannot be opened: {error}") from error
         found = index.get(keys.META_FORMAT)
         if found is None and next(index.scan(b"", b"\xff"), None) is None:
@@ -213,7 +217,7 @@ class Index:
 
     def _failure(self, operation: str, error: Exception) -> DiskError:
         path = self._database.path()
-        return _full(operation, path) if _says_full(error) else DiskError(operation, path, 0, str(error))
+        return _disk_error(operation, path, error) or DiskError(operation, path, 0, str(error))
 
     def begin_flush(self) -> bool:
         """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""
@@ -273,10 +277,10 @@ def _options() -> Options:
     return options
 
 
-def _says_full(error: Exception) -> bool:
-    """RocksDB tells so by a text only."""
-    return os.strerror(errno.ENOSPC) in str(error)
-
-
-def _full(operation: str, path: str) -> DiskFull:
-    return DiskFull(operation, path, errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _disk_error(operation: str, path: str, error: Exception) -> DiskError | None:
+    """What the operating system refused, which RocksDB tells by its text only; None when that is something else."""
+    for kind, numbers in ((DiskFull, FULL_ERRNOS), (DiskError, FAILED_ERRNOS)):
+        for number in numbers:
+            if os.strerror(number) in str(error):
+                return kind(operation, path, number, str(error))
+    return None

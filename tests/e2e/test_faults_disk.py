@@ -1,8 +1,10 @@
 """Disks that are full or fail while the node runs."""
 
 import contextlib
+import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,19 @@ def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
 
     wait_for(attached, "strace to attach")
     return tracer
+
+
+@pytest.mark.parametrize(("error", "kind"), [("EIO", "DiskError"), ("EROFS", "DiskError"), ("EDQUOT", "DiskFull")])
+def test_an_index_on_a_disk_that_fails_is_not_called_damaged(tmp_path: Path, error: str, kind: str) -> None:
+    """Whoever moves it aside makes it anew from the log, on the same disk."""
+    TRACING.require()
+    calls = "fdatasync,fsync"
+    tracer = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:error={error}"]
+    opening = f"from store.index.index import Index; Index.open({str(tmp_path / 'index')!r})"
+    done = subprocess.run([*tracer, sys.executable, "-c", opening], check=False, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"store.log.errors.{kind}: open {tmp_path / 'index'}: "), done.stderr
+    assert os.strerror(getattr(errno, error)) in last
 
 
 def test_a_failed_fsync_stops_the_node_and_loses_nothing(tmp_path: Path) -> None:

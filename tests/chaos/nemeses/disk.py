@@ -125,14 +125,16 @@ class SyncError:
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
         self._injection: _Injection | None = None
-        self._node = 0
+        self._node = self._pid = 0
 
     async def start(self) -> str:
         choose = leader_or_any if self._rng.random() < 0.6 else follower_or_any
         self._node = await choose(self._cluster, self._rng)
         if not self._cluster.nodes[self._node].running():
             return f"node {self._node} is down: its syncs cannot fail"
-        self._cluster.allow_exit(self._node, (ExitCode.FATAL,))
+        # Started by another fault meanwhile, it meets the error while it opens its files.
+        self._cluster.allow_exit(self._node, (ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE))
+        self._pid = self._cluster.nodes[self._node].pid
         self._injection = _Injection(self._cluster, self._node, "error=EIO")
         attached = await self._injection.attach()
         return f"syncs of node {self._node} fail with EIO{'' if attached else ', and it ended at once'}"
@@ -141,9 +143,8 @@ class SyncError:
         if self._injection is None:
             return "nothing was begun"
         node = self._cluster.nodes[self._node]
-        pid = node.pid
         failed = await self._injection.detach()
-        if failed and not await self._ended(pid):
+        if failed and not await self._ended(self._pid):
             self._cluster.violations.add(
                 Kind.SYNC_ERROR_IGNORED, f"node {self._node} runs on after {failed} failed syncs:\n{node.log_tail()}"
             )
