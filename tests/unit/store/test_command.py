@@ -1,5 +1,7 @@
 """The entry payload: what is written is read back, and what is not an entry is refused."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,13 +12,20 @@ from store.commands.entry import Command, Proposal, decode_entry, encode_entry
 from store.commands.groups import (
     CloneOffsets,
     CommitOffsets,
+    DeleteGroup,
+    GiveBack,
+    GivenBack,
     JoinGroup,
     LeaveGroup,
+    PutGroup,
     QueueOffset,
+    ReplayDeadLetters,
     ResetOffsets,
     TopicFilter,
 )
 from store.commands.messages import BatchHeader, CancelScheduled, FireTimers, Produce
+from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, PopHandle, PopPick
+from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
 
@@ -38,6 +47,17 @@ EVERY_COMMAND: list[Command] = [
     ResumeTransaction("tx", "ann", "why", 30_000),
     PutSettings(True),
     CloneOffsets("g", "h", "orders"),
+    GiveBack("g", "m", 3, (GivenBack("orders", 0, 5, "why", 1_000),)),
+    PutGroup("g", 5, (100, 200)),
+    ReplayDeadLetters("g", (1, 2)),
+    ExpireMessages((("orders", 0),), 256),
+    SweepIndex(200),
+    Pop("g", "orders", "c", 32, 60_000, True, TopicFilter("orders", "tags", "A || B"), (PopPick(0, 1, 9, (2, 3)),)),
+    AckPopped("g", (PopHandle(7, 0, 5),)),
+    ChangeInvisible("g", PopHandle(7, 0, 5), None, "why"),
+    ExpirePopped(100),
+    DeleteGroup("g", True, "ann", "why"),
+    ReleaseMessages(("%RETRY%g",), 256),
 ]
 
 
@@ -72,7 +92,11 @@ def test_a_header_of_another_form_is_refused(header: object) -> None:
 
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
-    assert tags == [*range(1, 13), 14, 15, 16, 17, 20]
+    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 29)]
+
+
+def test_no_command_is_left_out_here() -> None:
+    assert {type(command) for command in EVERY_COMMAND} == set(get_args(Command))
 
 
 def test_missing_trailing_fields_read_as_defaults() -> None:
