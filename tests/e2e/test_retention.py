@@ -121,4 +121,5 @@ def test_settled_messages_hold_the_log_of_no_node(tmp_path_factory: pytest.TempP
         for node in cluster.alive():
             view = node.status()
             assert view is not None
-            assert view["alarms"] == []
+            # Others may be there for a while: a busy machine lets loops stand.
+            assert "log_held" not in {alarm["code"] for alarm in view["alarms"]}

@@ -52,6 +52,11 @@ async def prepare(node: Node) -> None:
     assert (await node.call("POST", "/v1/transactions", half)).status == 201
 
 
+async def held_alarms(node: Node) -> list[Any]:
+    """Those of what holds the log; a busy machine may raise others, for a loop that it let stand."""
+    return [alarm for alarm in (await view(node))["alarms"] if alarm["code"] == "log_held"]
+
+
 async def test_messages_within_their_retention_hold_the_log_without_an_alarm(node: Node) -> None:
     await send(node, 60)
     front = await wait_for_front(node, "message")
@@ -61,7 +66,7 @@ async def test_messages_within_their_retention_hold_the_log_without_an_alarm(nod
         return bool((await view(node))["log_holders"][0]["bytes"] > 60 * len(BODY))
 
     await node.wait(holds_all)
-    assert (await view(node))["alarms"] == []
+    assert await held_alarms(node) == []
 
 
 async def test_an_undecided_transaction_is_named_and_raises_an_alarm_until_it_is_decided(node: Node) -> None:
@@ -73,7 +78,7 @@ async def test_an_undecided_transaction_is_named_and_raises_an_alarm_until_it_is
     assert (front["subject"], front["since_ms"]) == ("t-1", START_MS)
 
     async def is_raised() -> Any:
-        return (await view(node))["alarms"]
+        return await held_alarms(node)
 
     (alarm,) = await node.wait(is_raised)
     assert (alarm["code"], alarm["severity"], alarm["since_ms"]) == ("log_held", "warning", START_MS + 6_000)
@@ -86,7 +91,7 @@ async def test_an_undecided_transaction_is_named_and_raises_an_alarm_until_it_is
     await node.core.propose(Decide("t-1", "rollback", "operator", force=True, operator="ann", reason="by phone"))
 
     async def is_over() -> bool:
-        return not (await view(node))["alarms"]
+        return not await held_alarms(node)
 
     await node.wait(is_over)
     assert await wait_for_front(node, None) == {}
@@ -116,4 +121,4 @@ async def test_a_topic_that_keeps_messages_for_ever_is_named(node: Node) -> None
         return [each["subject"] for each in (await view(node))["log_holders"]] == ["ledger"]
 
     await node.wait(is_named)
-    assert (await view(node))["alarms"] == []
+    assert await held_alarms(node) == []
