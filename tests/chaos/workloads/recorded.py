@@ -14,7 +14,7 @@ import msgspec
 
 import keelmq
 from tests.chaos.broken import BROKEN_VARIABLE
-from tests.chaos.group_member import MemberPlan
+from tests.chaos.group_member import MemberPlan, open_database
 from tests.chaos.group_records import SUFFIX, Recorder, Stood
 from tests.chaos.node import REPOSITORY, die_with_parent
 from tests.chaos.violations import Kind
@@ -52,6 +52,7 @@ class RecordedGroup:
     async def prepare(self) -> None:
         """Give the group its limits, on a cluster that is ready. Idempotent."""
         self.records.mkdir(exist_ok=True)
+        open_database(self.database).dispose()  # two members that make the tables at once would meet
         connection = keelmq.Connection(self._field.urls)
         try:
             await keelmq.Admin(connection).put_group(
@@ -73,9 +74,10 @@ class RecordedGroup:
     async def _one_after_the_other(self, stop: asyncio.Event, rng: random.Random, fates: tuple[str, ...]) -> None:
         while not stop.is_set():
             self.lives += 1
-            process = await self._start(f"m-{self.lives}", rng)
+            name = f"m-{self.lives}"
+            process = await self._start(name, rng)
             try:
-                await self._live(process, f"m-{self.lives}", stop, rng, fates)
+                await self._live(process, name, stop, rng, fates)
             finally:
                 _signal(process, signal.SIGKILL)
                 await process.wait()
