@@ -6,14 +6,13 @@ that can take part knows it, since a log that says it is refused by who does not
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from raft.errors import MembershipRefused, RaftError
-from raft.library import LEADER
-from raft.membership import Configuration, Membership
+from raft.membership import Configuration
 from raft.messages import Build
+from raft.state import RaftState
 from store.features import FEATURES, LevelOf, describe
-from store.log.commit_log import CommitLog
 from store.log.record import KIND_NOOP
 
 log = logging.getLogger(__name__)
@@ -45,28 +44,18 @@ def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:
     return ""
 
 
-class Owner(Protocol):
-    """What the handlers offer."""
-
-    role: int
-    log: CommitLog
-    membership: Membership
-    commit_index: int
-    leads_and_knows_all: bool
-
-
 class FeatureLevels:
     """Loop-only. `build_of(peer)` is what runs on a node that is connected, else None."""
 
     def __init__(
         self,
-        owner: Owner,
-        node_id: int,
+        state: RaftState,
+        leads_and_knows_all: Callable[[], bool],
         build_of: Callable[[int], Build | None],
         propose: Callable[[Callable[[Configuration], Configuration]], object],
     ) -> None:
-        self._owner = owner
-        self._node_id = node_id
+        self._state = state
+        self._leads_and_knows_all = leads_and_knows_all
         self._build_of = build_of
         self._propose = propose
         self._may_be_new = self._is_new()
@@ -74,15 +63,15 @@ class FeatureLevels:
     @property
     def in_force(self) -> int:
         """Nothing above it is proposed, or counted on. Committed, so it never goes down."""
-        return self._owner.membership.settled.configuration.feature_level
+        return self._state.membership.settled.configuration.feature_level
 
     def build_of(self, node_id: int) -> Build | None:
         """What runs on a node; None while it is not connected."""
-        return own_build() if node_id == self._node_id else self._build_of(node_id)
+        return own_build() if node_id == self._state.node_id else self._build_of(node_id)
 
     def highest_known(self) -> int | None:
         """The highest level that every member knows; None while one is not connected."""
-        builds = [self.build_of(member.node_id) for member in self._owner.membership.current.members]
+        builds = [self.build_of(member.node_id) for member in self._state.membership.current.members]
         known = [build.level_max for build in builds if build is not None]
         return min(known) if known and len(known) == len(builds) else None
 
@@ -122,14 +111,13 @@ class FeatureLevels:
         """As the first leader of a new cluster, which has met all of its nodes: raise it to what all of them know.
         Later that is for operators to say, since there is no way back.
         """
-        owner = self._owner
-        if not self._may_be_new or owner.role != LEADER or not owner.leads_and_knows_all:
+        if not self._may_be_new or not self._leads_and_knows_all():
             return
         level = self.highest_known()
         if level is None:
             return
         self._may_be_new = False
-        if owner.membership.index or level <= self.in_force or not self._is_new():
+        if self._state.membership.index or level <= self.in_force or not self._is_new():
             return
         try:
             self._propose(lambda configuration: self.raised(configuration, level))
@@ -138,7 +126,7 @@ class FeatureLevels:
 
     def _is_new(self) -> bool:
         """Whether nothing was ever done: at most some elections."""
-        log = self._owner.log
+        log = self._state.log
         if log.base.index or log.last_index > NEW_LOG_ENTRIES_MAX:
             return False
         return all(log.entry(index).kind == KIND_NOOP for index in range(1, log.last_index + 1))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.library import LEADER
 
 log = logging.getLogger(__name__)
@@ -12,7 +12,7 @@ HAND_OVER_TIMEOUT_MS = 3_000
 """How long a leader waits for another to take over, before it goes on or just leaves."""
 
 
-async def hand_over(raft: SafeSyncObj) -> None:
+async def hand_over(raft: SafeRaft) -> None:
     """Returns when this node leads no more, or the time is over. The caller proposes nothing meanwhile.
 
     What is under way is committed first, so that its proposers are told; for half of the time, since the disk of this
@@ -22,10 +22,10 @@ async def hand_over(raft: SafeSyncObj) -> None:
     patient_until_s = loop.time() + HAND_OVER_TIMEOUT_MS / 2000
     try:
         async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
-            while raft.role == LEADER:
-                if raft.commit_index >= raft.log.last_index or loop.time() >= patient_until_s:
-                    raft.ask_successor()
-                await asyncio.sleep(raft.config.heartbeat_ms / 1000)
+            while raft.state.role == LEADER:
+                if raft.state.commit_index >= raft.state.log.last_index or loop.time() >= patient_until_s:
+                    raft.leadership.ask_successor()
+                await asyncio.sleep(raft.state.config.heartbeat_ms / 1000)
         log.info("leadership handed over")
     except TimeoutError:
         log.warning("nobody took over within %d ms", HAND_OVER_TIMEOUT_MS)

@@ -1,14 +1,18 @@
-"""Who could lead, who should, and whom an election waits for. Asks the handlers, and changes nothing of theirs."""
+"""Who could lead, who should, whom a leader asks to take over, and whom an election waits for."""
 
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from raft.clock_agreement import ClockAgreement
+from raft.disk_health import DiskHealth
 from raft.fitness import FIT, Fitness
 from raft.library import LEADER, now
-
-if TYPE_CHECKING:
-    from raft.election import ElectionHandlers
+from raft.messages import TimeoutNow
+from raft.presence import Presence
+from raft.replication import Replication
+from raft.sender import Sender
+from raft.state import RaftState
+from raft.vital_signs import VitalSigns
 
 log = logging.getLogger(__name__)
 
@@ -19,67 +23,99 @@ SAID_AGAIN_S = 30.0
 
 
 class Leadership:
-    """Of one node, by what it has heard. Loop-only."""
+    """Loop-only. It judges by what this node has heard."""
 
-    def __init__(self, raft: "ElectionHandlers") -> None:
-        self._raft = raft
-        self._node_id: int = raft.config.node_id
+    def __init__(
+        self,
+        state: RaftState,
+        sender: Sender,
+        replication: Replication,
+        vital_signs: VitalSigns,
+        disks: DiskHealth,
+        clocks: ClockAgreement,
+        presence: Presence,
+    ) -> None:
+        self._state = state
+        self._sender = sender
+        self._replication = replication
+        self._vital_signs = vital_signs
+        self._disks = disks
+        self._clocks = clocks
+        self._presence = presence
         self._granted: frozenset[int] | None = None  # pre-votes, when this node asked last
         self._said: tuple[frozenset[int], float] = frozenset(), float("-inf")
 
     # --- who should ------------------------------------------------------------------------------------------------
 
     def fitness(self, node_id: int) -> Fitness:
-        """What hinders that node from leading well, as far as this one knows."""
-        raft = self._raft
+        """Return the hindrances for that node to lead well, as far as this one knows."""
         return Fitness(
-            raft.vital_signs.has_backlog(node_id),
-            raft.disks.is_low(node_id),
-            raft.disks.is_slow(node_id),
-            raft.clocks.is_wrong(node_id),
+            self._vital_signs.has_backlog(node_id),
+            self._disks.is_low(node_id),
+            self._disks.is_slow(node_id),
+            self._clocks.is_wrong(node_id),
         )
 
     @property
     def own_fitness(self) -> Fitness:
-        return self.fitness(self._node_id)
+        return self.fitness(self._state.node_id)
 
     def successor(self) -> int | None:
-        """Leader: a voter that answers, has caught up and is fitter than this node; None without one."""
+        """Leader: return a voter that answers, has caught up and is fitter than this node; None without one."""
         own = self.own_fitness
-        if own == FIT or self._raft.role != LEADER:
+        if own == FIT or self._state.role != LEADER:
             return None
-        return next((peer for peer in self._raft.successors() if self.fitness(peer) < own), None)
+        return next((peer for peer in self.successors() if self.fitness(peer) < own), None)
+
+    def successors(self) -> list[int]:
+        """Leader: return the other voters that answer and have caught up, the fittest first."""
+        able = [peer for peer in self._state.other_voters if self._replication.is_caught_up(peer)]
+        return sorted(able, key=lambda peer: (self.fitness(peer), -self._replication.acked(peer), -peer))
+
+    def ask_successor(self) -> None:
+        """Leader: tell the fittest of the voters that have caught up to stand, or the most complete of those that are
+        connected; as soon as it has all of the log. Whether this node's own disk has it does not matter.
+        """
+        state, acked = self._state, self._replication.acked
+        connected = sorted(filter(state.connected, state.other_voters), key=lambda peer: (-acked(peer), -peer))
+        for peer in (self.successors() or connected)[:1]:
+            if acked(peer) >= state.log.last_index:
+                self._sender.send(peer, TimeoutNow(state.term))
 
     def lets_others_stand_first(self, leaderless_since_s: float) -> bool:
-        """Others are there that are fitter. Once they had their time this one stands: writing must not depend on it."""
-        raft = self._raft
-        if now() - leaderless_since_s >= PATIENCE_TIMEOUTS * raft.config.election_timeout_ms / 1000:
+        """Return whether nodes are there that are fitter and have not had their time to stand yet.
+
+        Once they had it this one stands: writing must not depend on them.
+        """
+        state = self._state
+        if now() - leaderless_since_s >= PATIENCE_TIMEOUTS * state.config.election_timeout_ms / 1000:
             return False
         own = self.own_fitness
         return own != FIT and any(
-            raft.presence.is_present(peer) and self.fitness(peer) < own for peer in raft.other_voters
+            self._presence.is_present(peer) and self.fitness(peer) < own for peer in state.other_voters
         )
 
     # --- who could -------------------------------------------------------------------------------------------------
 
     def has_majority(self) -> bool:
         """Leader: whether a majority of the voters has answered lately."""
-        return self._raft.configuration.has_majority(self._raft.answering_voters())
+        return self._state.configuration.has_majority(self._replication.answering_voters())
 
     def full_disks(self) -> list[int]:
-        """The voters for want of whose room this node, as leader, could not carry a write out; empty if it could.
+        """Return the voters for want of whose room this node, as leader, could not carry a write out.
 
-        That is so when no majority both is there and has room; or when this node has none, and nobody to hand over to.
+        Empty if it could. It cannot when no majority both is there and has room; nor when this node has no room, and
+        nobody to hand over to.
         """
-        raft = self._raft
-        low = raft.disks.low()
+        low, node_id = self._disks.low(), self._state.node_id
         if not low:
             return []
-        voters = raft.configuration.voters
-        able = {each for each in voters - low if each == self._node_id or raft.presence.is_present(each)}
-        if raft.configuration.has_majority(able) and (self._node_id not in low or self.successor() is not None):
+        configuration = self._state.configuration
+        voters = configuration.voters
+        able = {each for each in voters - low if each == node_id or self._presence.is_present(each)}
+        if configuration.has_majority(able) and (node_id not in low or self.successor() is not None):
             return []
-        return sorted(low & (voters | {self._node_id}))
+        return sorted(low & (voters | {node_id}))
 
     # --- nobody does -----------------------------------------------------------------------------------------------
 
@@ -97,34 +133,32 @@ class Leadership:
         return "no leader is known" if waits_for is None else f"no leader is known: {waits_for}"
 
     def waits_for(self) -> str | None:
-        """Whom an election needs and has not heard, and by which rule; None while a leader is known, or nobody is
-        missing.
+        """Return whom an election needs and has not heard, and by which rule; None while a leader is known, or nobody
+        is missing.
         """
-        raft, missing = self._raft, self._missing()
+        state, missing = self._state, self._missing()
         if not missing:
             return None
         named = ", ".join(f"{peer} ({self._last_word(peer)})" for peer in missing)
-        if raft.has_blank_log:
+        if state.has_blank_log:
             return f"the first election of a cluster needs every node: no vote from {named}"
-        return f"{raft.majority} of {len(raft.configuration.voters)} voters are needed, not heard: {named}"
+        return f"{state.majority} of {len(state.configuration.voters)} voters are needed, not heard: {named}"
 
     def _missing(self) -> list[int]:
-        raft = self._raft
-        if raft.leader_id is not None or not raft.is_voter:
+        state = self._state
+        if state.leader_id is not None or not state.is_voter:
             return []
-        silent = [peer for peer in raft.other_voters if not raft.presence.is_present(peer)]
-        if raft.has_blank_log:
-            return (
-                silent if self._granted is None else [each for each in raft.other_voters if each not in self._granted]
-            )
-        return silent if len(raft.configuration.voters) - len(silent) < raft.majority else []
+        voters = state.other_voters
+        silent = [peer for peer in voters if not self._presence.is_present(peer)]
+        if state.has_blank_log:
+            return silent if self._granted is None else [each for each in voters if each not in self._granted]
+        return silent if len(state.configuration.voters) - len(silent) < state.majority else []
 
     def _last_word(self, peer: int) -> str:
-        """In words."""
-        presence = self._raft.presence
-        silent_s = presence.silent_s(peer)
+        """Return in words when that peer was heard last."""
+        silent_s = self._presence.silent_s(peer)
         if silent_s is None:
             return "never heard"
-        if presence.is_present(peer):
+        if self._presence.is_present(peer):
             return "answers and gives none: it held another cluster before, and its data directory has to be emptied"
         return f"last heard {silent_s:.0f} s ago"

@@ -1,19 +1,22 @@
-"""PySyncObj 0.3.17 under readable names: the only module that knows its private members.
+"""The translator between PySyncObj 0.3.17 and this package: the only module that knows the library's private members.
 
 The library is pinned because its private members are overridden: `check_library()` and its test fail when the version
-or one of `PRIVATE_NAMES` changes. What we keep of it: roles and terms, the election itself, the rule that only a
-majority of the current term commits, check-quorum, leadership transfer. What we replace is in `raft/handlers.py`.
+changes, or one of the names listed here. Kept of the library: roles and terms, the election itself, the rule that only
+a majority of the current term commits, check-quorum, leadership transfer. Everything else is cut off here and done by
+the parts that `raft/handlers.py` composes.
 """
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj import syncobj as library
 from pysyncobj.node import Node as LibraryNode
 from pysyncobj.transport import Transport as LibraryTransport
 
-from raft.errors import SafetyViolation
+from raft.errors import ProtocolError, SafetyViolation
+from raft.journal import Journal
+from store.log.errors import DiskFull
 
 VERSION = "0.3.17"
 
@@ -39,9 +42,11 @@ PRIVATE_NAMES = (
     "_SyncObj__otherNodes",
     "_SyncObj__transferInProgress",
     # methods called
-    "_SyncObj__onBecomeLeader",
     "_SyncObj__generateRaftTimeout",
     # methods overridden
+    "_onTick",
+    "_checkCommandsToApply",
+    "_SyncObj__onBecomeLeader",
     "_SyncObj__connectedToAnyone",
     "_SyncObj__setCurrentTerm",
     "_SyncObj__onMessageReceived",
@@ -53,6 +58,19 @@ PRIVATE_NAMES = (
     "_SyncObj__onNodeConnected",
     "_SyncObj__onNodeDisconnected",
 )
+TRANSPORT_NAMES = (
+    # called on the transport that a node is given
+    "setOnMessageReceivedCallback",
+    "setOnNodeConnectedCallback",
+    "setOnNodeDisconnectedCallback",
+    # called by transports
+    "_onMessageReceived",
+    "_onNodeConnected",
+    "_onNodeDisconnected",
+)
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+"""Wraps a function that takes what the transport brings; the owner of a node stops the node when that raises."""
 
 
 def now() -> float:
@@ -64,23 +82,81 @@ def now() -> float:
 
 
 def check_library() -> None:
-    """Raises SafetyViolation unless the installed PySyncObj is the pinned one with every private name in place."""
+    """Raises SafetyViolation unless the installed PySyncObj is the pinned one, with every private name in place."""
     if library.VERSION != VERSION:
         raise SafetyViolation(f"PySyncObj {VERSION} is required, {library.VERSION} is installed")
     source_names = set(vars(SyncObj)) | set(SyncObj.__init__.__code__.co_names)
     missing = [name for name in PRIVATE_NAMES if name not in source_names]
+    missing += [name for name in TRANSPORT_NAMES if name not in vars(LibraryTransport)]
     if missing:
         raise SafetyViolation(f"PySyncObj lacks {', '.join(missing)}: its source was changed")
+
+
+class Handlers(Protocol):
+    """The functions that the translator calls; SafeRaft (raft/handlers.py) supplies them."""
+
+    @property
+    def commit_limit(self) -> int:
+        """Highest index that the configuration in force allows to be called committed, whatever the library counts."""
+        ...
+
+    def on_tick(self) -> None: ...
+    def on_message(self, peer: int, message: Any) -> None: ...
+    def on_peer_connected(self, peer: int, incarnation: str) -> None: ...
+    def on_peer_disconnected(self, peer: int) -> None: ...
+    def on_role_changed(self, previous: int, role: int) -> None: ...
+    def on_no_room_to_lead(self, error: DiskFull) -> None:
+        """The node was elected and cannot append the no-op that a leadership begins with."""
+        ...
+
+    def send_heartbeats(self) -> None: ...
+    def apply_committed(self) -> None: ...
+    def ask_for_vote(self, peer: int, term: int, last_index: int, last_term: int) -> None: ...
+    def ask_to_stand(self, peer: int, term: int) -> None: ...
+
+
+class _PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyped
+    """The transport as the library sees it: the library's own two messages are translated, nothing else leaves."""
+
+    def __init__(self, owner: "PinnedSyncObj", transport: LibraryTransport, guard: Guard) -> None:
+        super().__init__(None, None, None)
+        self._owner = owner
+        self._transport = transport
+        transport.setOnMessageReceivedCallback(guard(self._onMessageReceived))
+        transport.setOnNodeConnectedCallback(guard(self._onNodeConnected))
+        transport.setOnNodeDisconnectedCallback(guard(self._onNodeDisconnected))
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        handlers = self._owner.handlers
+        if message["type"] == "request_vote":
+            handlers.ask_for_vote(node.id, message["term"], message["last_log_index"], message["last_log_term"])
+        elif message["type"] == "timeout_now":
+            handlers.ask_to_stand(node.id, message["term"])
+        else:
+            raise ProtocolError(f"the library wants to send {message['type']!r}")
+        return True
+
+    def destroy(self) -> None:
+        self._transport.destroy()
 
 
 class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
     """The library's node with readable state and with every unsafe path cut off.
 
-    A subclass supplies `handle_message`, `send_appends`, `apply_committed`, `on_role_changed`, `on_peer_connected` and
-    `on_peer_disconnected`. Not thread-safe: one loop drives it.
+    `handlers` has to be set before anything else is called. Not thread-safe: one loop drives it.
     """
 
-    def __init__(self, node_id: int, peer_ids: list[int], conf: SyncObjConf, transport: LibraryTransport, journal: Any):
+    handlers: Handlers
+
+    def __init__(
+        self,
+        node_id: int,
+        peer_ids: list[int],
+        conf: SyncObjConf,
+        transport: LibraryTransport,
+        journal: Journal,
+        guard: Guard = lambda handler: handler,
+    ) -> None:
         check_library()
         self._commit_index = 0
         self._election_allowed = False
@@ -89,7 +165,10 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         library.createJournal = lambda _file: journal  # row 7: the library has no other way to be given a journal
         try:
             super().__init__(
-                LibraryNode(node_id), [LibraryNode(peer) for peer in peer_ids], conf=conf, transport=transport
+                LibraryNode(node_id),
+                [LibraryNode(peer) for peer in peer_ids],
+                conf=conf,
+                transport=_PeerLink(self, transport, guard),
             )
         finally:
             library.createJournal = create_journal
@@ -98,21 +177,34 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    role = property(lambda self: self._SyncObj__raftState)
-    term = property(lambda self: self._SyncObj__raftCurrentTerm)
-    voted_for = property(lambda self: self._SyncObj__votedForNodeId)
-    transfer_in_progress = property(lambda self: self._SyncObj__transferInProgress)
+    @property
+    def role(self) -> int:
+        return int(self._SyncObj__raftState)
+
+    @property
+    def term(self) -> int:
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def voted_for(self) -> int | None:
+        voted_for: int | None = self._SyncObj__votedForNodeId
+        return voted_for
+
+    @property
+    def transfer_in_progress(self) -> bool:
+        """Whether this node was asked to stand by a leader that gives its leadership away."""
+        return bool(self._SyncObj__transferInProgress)
 
     def end_transfer(self) -> None:
         self._SyncObj__transferInProgress = False
 
     def begin_transfer(self) -> None:
-        """From now on the old leader's heartbeats do not put off the election."""
+        """Stop the old leader's heartbeats from putting off the election."""
         self._SyncObj__transferInProgress = True
 
     @property
     def leader_id(self) -> int | None:
-        """The leader of the current term as far as known here."""
+        """Node id of the leader of the current term; None while this node knows of none."""
         leader = self._SyncObj__raftLeader
         return None if leader is None else int(leader.id)
 
@@ -136,7 +228,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._SyncObj__raftElectionDeadline = deadline
 
     def postpone_election(self) -> None:
-        """Starts a new, randomly long, wait for a leader."""
+        """Start a new wait for a leader, of random length."""
         self.election_deadline = now() + self._SyncObj__generateRaftTimeout()
 
     def connected(self, node_id: int) -> bool:
@@ -147,9 +239,10 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         return bool(self._SyncObj__connectedNodes) or not self._SyncObj__otherNodes
 
     def set_other_voters(self, node_ids: Collection[int]) -> None:
-        """Whom the library asks for votes, hands over to, and counts for its majorities beside this node: voters only,
-        so learners are none of its business. A voter that is new to a leader has until check-quorum's next look to
-        answer.
+        """Set the nodes that the library asks for votes, hands over to, and counts for its majorities beside this one.
+
+        They are voters; the library never hears of learners. A voter that is new to a leader has until check-quorum
+        looks next to answer.
         """
         nodes = {self._node(node_id) for node_id in node_ids}
         for node in nodes - self._SyncObj__otherNodes:
@@ -158,7 +251,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._SyncObj__otherNodes = nodes
 
     def answered_within(self, node_id: int, timeout_s: float) -> bool:
-        """Leader: whether that node has answered lately."""
+        """Leader: return whether that node has answered within `timeout_s` seconds."""
         return now() - float(self._SyncObj__lastResponseTime.get(self._node(node_id), float("-inf"))) < timeout_s
 
     def _node(self, node_id: int) -> LibraryNode:
@@ -168,8 +261,10 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         return node
 
     def tick(self, *, election_allowed: bool) -> None:
-        """The library's own step. It looks at the deadline and the clock again by itself, and would stand whenever the
-        deadline has passed by then; so the permission decides, for this one step.
+        """Run the library's own step: an election that is due, the commit rule, check-quorum, apply.
+
+        The library compares deadline and clock again by itself, and would stand whenever the deadline has passed by
+        then. `election_allowed` decides for this one step whether it may.
         """
         self._election_allowed = election_allowed
         if election_allowed:
@@ -187,24 +282,30 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
     def become_leader(self) -> None:
         self._SyncObj__onBecomeLeader()
 
+    def step_down(self) -> None:
+        """Follow nobody in this term until a leader speaks."""
+        self.become(FOLLOWER)
+        self.set_leader(None)
+
     def set_term(self, term: int, voted_for: int | None) -> None:
-        """Durable on return; on an error nothing has changed, in memory either (the library would be ahead of its
-        disk).
+        """Adopt a term, and a vote in it; durable on return.
+
+        On an error nothing has changed, not even in memory: the library by itself would be ahead of its disk.
         """
         self._journal.setCurrentTerm(term, voted_for)
         self._SyncObj__raftCurrentTerm = term
         self._SyncObj__votedForNodeId = voted_for
 
     def set_match(self, node_id: int, index: int) -> None:
-        """What the library's commit rule may count for that peer."""
+        """Set the index up to which the library's commit rule counts that peer's copy."""
         self._SyncObj__raftMatchIndex[self._node(node_id)] = index
 
     def counted(self, node_id: int) -> int:
-        """What it was last told to count for that peer."""
+        """Return the index that `set_match` was last given for that peer."""
         return int(self._SyncObj__raftMatchIndex[self._nodes[node_id]])
 
     def heard_from(self, node_id: int) -> None:
-        """Feeds check-quorum."""
+        """Note for check-quorum that the node has answered now."""
         self._SyncObj__lastResponseTime[self._node(node_id)] = now()
 
     def schedule_heartbeat(self) -> None:
@@ -214,43 +315,55 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     @property
     def commit_index(self) -> int:
-        """Committed and on this node's own disk; never decreases."""
+        """Index of the last entry that is committed and on this node's own disk; never decreases."""
         return self._commit_index
 
     @commit_index.setter
     def commit_index(self, index: int) -> None:
-        self._commit_index = max(self._commit_index, min(index, self._journal.durable_index, self.commit_limit))
+        index = min(index, self._journal.durable_index)
+        if hasattr(self, "handlers"):  # while the library is constructed nothing leads
+            index = min(index, self.handlers.commit_limit)
+        self._commit_index = max(self._commit_index, index)
 
     _SyncObj__raftCommitIndex = commit_index
 
     # --- what the library calls --------------------------------------------------------------------------------
 
+    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
+        self.handlers.on_tick()
+
+    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+        try:
+            super()._SyncObj__onBecomeLeader()
+        except DiskFull as error:
+            self.handlers.on_no_room_to_lead(error)
+
     def _SyncObj__onMessageReceived(self, node: LibraryNode, message: Any) -> None:  # noqa: N802
-        self.handle_message(node.id, message)
+        self.handlers.on_message(node.id, message)
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
         self.set_term(term, votedForNodeId)
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        self.send_appends(heartbeat=True)
+        self.handlers.send_heartbeats()
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
-        self.apply_committed()
+        self.handlers.apply_committed()
         return False  # the commit index travels with the next append or heartbeat
 
     def _SyncObj__setState(self, role: int) -> None:  # noqa: N802
         previous = self.role
         self._SyncObj__raftState = role
         if previous != role:
-            self.on_role_changed(previous, role)
+            self.handlers.on_role_changed(previous, role)
 
     def _SyncObj__onNodeConnected(self, node: LibraryNode) -> None:  # noqa: N802
         self._SyncObj__connectedNodes.add(node)
-        self.on_peer_connected(node.id, getattr(node, "incarnation", ""))
+        self.handlers.on_peer_connected(node.id, getattr(node, "incarnation", ""))
 
     def _SyncObj__onNodeDisconnected(self, node: LibraryNode) -> None:  # noqa: N802
         self._SyncObj__connectedNodes.discard(node)
-        self.on_peer_disconnected(node.id)
+        self.handlers.on_peer_disconnected(node.id)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802
         return self._election_allowed
@@ -263,31 +376,6 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803
         raise SafetyViolation("the library's snapshots must never be loaded")
-
-    # --- supplied by the subclass ------------------------------------------------------------------------------
-
-    @property
-    def commit_limit(self) -> int:
-        """What the configuration in force allows to be called committed, whatever the library's rule counts."""
-        raise NotImplementedError
-
-    def handle_message(self, peer: int, message: Any) -> None:
-        raise NotImplementedError
-
-    def send_appends(self, *, heartbeat: bool) -> None:
-        raise NotImplementedError
-
-    def apply_committed(self) -> None:
-        raise NotImplementedError
-
-    def on_role_changed(self, previous: int, role: int) -> None:
-        raise NotImplementedError
-
-    def on_peer_connected(self, peer: int, incarnation: str) -> None:
-        raise NotImplementedError
-
-    def on_peer_disconnected(self, peer: int) -> None:
-        raise NotImplementedError
 
 
 def library_configuration(*, election_timeout_ms: int, heartbeat_ms: int, max_message_bytes: int) -> SyncObjConf:

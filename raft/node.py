@@ -15,7 +15,7 @@ from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.feature_levels import FeatureLevels
 from raft.handing_over import hand_over
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
 from raft.membership import Configuration, recover_membership
@@ -101,7 +101,7 @@ class RaftNode:
         """What an entry proposed now would be stamped with."""
         journal = Journal(commit_log, hard_state, state_machine.applied_index, watermarks)
         journal.opening = name.opening
-        self._raft = SafeSyncObj(
+        self._raft = SafeRaft(
             config,
             journal,
             self._transport,
@@ -109,28 +109,27 @@ class RaftNode:
             state_machine.applied_index,
             membership,
             snapshot_store,
-            partial(self.fall_silent, on_installed),
+            on_installed=partial(self.fall_silent, on_installed),
+            clocks=self.clocks,
+            guard=self._guarded,  # whatever arrives for the handlers may change what is due: a step follows
         )
-        self._raft.on_forgotten = partial(self.fall_silent, on_forgotten)
-        self._raft.clocks, self._raft.on_feature_level = self.clocks, on_feature_level
-        self.durable_on = self._raft.durable_on
+        self._state = self._raft.state
+        self._raft.own_copy.on_forgotten = partial(self.fall_silent, on_forgotten)
+        self._raft.log_writer.on_feature_level = on_feature_level
+        self.durable_on = self._raft.replication.durable_on
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
-        self.replicas = self._raft.compare_replicas(state_machine.history, differs)
+        self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, differs)
         """Whether this replica differs from the others, or others do (raft/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
-        # whatever arrives for the handlers may change what is due: a tick follows
-        self._transport.setOnMessageReceivedCallback(self._guarded(self._transport._onMessageReceivedCallback))
-        self._transport.setOnNodeConnectedCallback(self._guarded(self._transport._onNodeConnectedCallback))
-        self._transport.setOnNodeDisconnectedCallback(self._guarded(self._transport._onNodeDisconnectedCallback))
         self.feature_levels = FeatureLevels(
-            self._raft, config.node_id, self._transport.build_of, self.propose_configuration
+            self._state, lambda: self._raft.leads_and_knows_all, self._transport.build_of, self.propose_configuration
         )
         self._transport.on_data_arrives = lambda peer: None if self._failed else self._raft.data_arrives(peer)
         self._proposals = ProposalQueue(
             self._append_entry,
-            self._raft.durable_on,
+            self.durable_on,
             self.clock_ms.stamp_ms,
             self.clocks.is_sure,
             lambda: self.feature_levels.in_force,
@@ -143,12 +142,12 @@ class RaftNode:
 
     @property
     def term(self) -> int:
-        return int(self._raft.term)
+        return self._state.term
 
     @property
     def role(self) -> str:
         """`leader`, `follower` or `candidate`."""
-        return ROLE_NAMES[self._raft.role]
+        return ROLE_NAMES[self._state.role]
 
     @property
     def is_leader(self) -> bool:
@@ -157,15 +156,15 @@ class RaftNode:
 
     @property
     def leader_id(self) -> int | None:
-        return self._raft.leader_id
+        return self._state.leader_id
 
     @property
     def commit_index(self) -> int:
-        return self._raft.commit_index
+        return self._state.commit_index
 
     @property
     def applied_index(self) -> int:
-        return self._raft.last_applied
+        return self._state.last_applied
 
     @property
     def durable_index(self) -> int:
@@ -173,12 +172,12 @@ class RaftNode:
 
     def needed_from(self) -> int:
         """The first entry that must stay in this node's log for others (raft/retention.py)."""
-        return self._raft.needed_from()
+        return self._raft.replication.needed_from()
 
     @property
     def is_catching_up(self) -> bool:
         """Whether the log is still behind the state, which came as a snapshot: bodies that it names are missing."""
-        return self._log.last_index < self._raft.last_applied
+        return self._log.last_index < self._state.last_applied
 
     @property
     def receiving_percent(self) -> int | None:
@@ -193,17 +192,17 @@ class RaftNode:
     @property
     def known_committed_index(self) -> int:
         """The highest entry that a leader called committed, also where this log does not reach that far."""
-        return self._raft.knowledge.committed[1]
+        return self._state.knowledge.committed[1]
 
     @property
     def waits_for(self) -> tuple[int, int] | None:
         """Term and index of a committed entry for want of which this node stands for no election; None otherwise."""
-        return self._raft.waits_for if self.leader_id is None else None
+        return self._raft.election.waits_for if self.leader_id is None else None
 
     @property
     def lacks_vote(self) -> bool:
         """Whether this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
-        return self._raft.is_voter and not self._raft.votes and not self._raft.has_blank_log
+        return self._state.is_voter and not self._raft.own_copy.votes and not self._state.has_blank_log
 
     @property
     def in_flight_bytes(self) -> int:
@@ -214,21 +213,21 @@ class RaftNode:
         return {
             peer: PeerStatus(
                 self._transport.is_connected(peer) and self.presence.is_present(peer),
-                self._raft.match_index(peer),
+                self._raft.replication.acked(peer),
                 self._raft.snapshots.sending(peer),
             )
-            for peer in self._raft.peer_ids
+            for peer in self._state.peer_ids
         }
 
     @property
     def configuration(self) -> Configuration:
         """The nodes of the cluster as far as this one knows: the last configuration in its log, committed or not."""
-        return self._raft.configuration
+        return self._state.configuration
 
     @property
     def configuration_index(self) -> int:
         """Of the log record that brought it; 0 for the one that nodes are started with."""
-        return self._raft.membership.index
+        return self._state.membership.index
 
     @property
     def removed_by(self) -> int | None:
@@ -258,10 +257,10 @@ class RaftNode:
         unknown.
         """
         self._stopping = True
-        self._raft.retire()
+        self._raft.election.retire()
         self._raft.snapshots.stop_receiving("this node stops")
         self._proposals.fail_waiting(NodeStopped("the node is stopping"))
-        if self._raft.role == LEADER and self._raft.other_voters and not self._failed:
+        if self._state.role == LEADER and self._state.other_voters and not self._failed:
             await hand_over(self._raft)
         self._ticker.cancel()
         await asyncio.gather(self._ticker, return_exceptions=True)
@@ -273,13 +272,13 @@ class RaftNode:
 
     async def hand_over(self) -> bool:
         """Whether another node leads within HAND_OVER_TIMEOUT_MS; until then nothing is taken here."""
-        if self._raft.role == LEADER and self._raft.other_voters:
+        if self._state.role == LEADER and self._state.other_voters:
             self._handing_over = True
             try:
                 await hand_over(self._raft)
             finally:
                 self._handing_over = False
-        return bool(self._raft.role != LEADER)
+        return bool(self._state.role != LEADER)
 
     def propose_configuration(self, change: Callable[[Configuration], Configuration]) -> "asyncio.Future[Entry]":
         """What `change` makes of the present configuration becomes the next; resolves when it is committed and applied.
@@ -288,9 +287,9 @@ class RaftNode:
         UnknownOutcome.
         """
         self._check_leads()
-        following = change(self._raft.configuration)
+        following = change(self._state.configuration)
         future, on_outcome = awaited(self._loop)
-        self._appending(lambda: self._raft.propose_configuration(following, on_outcome))
+        self._appending(lambda: self._raft.proposing.propose_configuration(following, on_outcome))
         return future
 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
@@ -299,11 +298,11 @@ class RaftNode:
 
     def is_caught_up(self, peer: int) -> bool:
         """Leader: whether that node has everything but the newest entries, and may vote."""
-        return self._raft.is_caught_up(peer)
+        return self._raft.replication.is_caught_up(peer)
 
     def answering_voters(self) -> set[int]:
         """Leader: this node and the others that have answered lately and would vote."""
-        return self._raft.answering_voters()
+        return self._raft.replication.answering_voters()
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
@@ -326,13 +325,13 @@ class RaftNode:
             raise NodeStopped("the node is stopping")
         if self._handing_over:
             raise NoLeader("leadership is being handed over")
-        if self._raft.role != LEADER:
+        if self._state.role != LEADER:
             if self.leader_id is None:
                 raise NoLeader(self.leadership.why_nobody_leads())
             raise NotLeader(self.leader_id)
 
     def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
-        return self._appending(partial(self._raft.propose, payload, on_outcome))
+        return self._appending(partial(self._raft.proposing.propose, payload, on_outcome))
 
     def _appending(self, append: Callable[[], int]) -> int:
         try:
@@ -369,7 +368,7 @@ class RaftNode:
     def _after_event(self) -> None:
         if self._log.synced_index < self._log.last_index:
             self._sync_thread.request()
-            if self._raft.role != LEADER:
+            if self._state.role != LEADER:
                 return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
         self._tick_soon()
 
@@ -398,11 +397,11 @@ class RaftNode:
         self._tick_scheduled = False
         if self._failed:
             return
-        applied_before = self._raft.last_applied
+        applied_before = self._state.last_applied
         try:
-            self._raft.doTick(0)
+            self._raft.step()
             # before any answer leaves that goes by what this step has committed: they are written in a later one
-            if self._raft.knowledge.write(self._raft.commit_index):
+            if self._state.knowledge.write(self._state.commit_index):
                 self._sync_thread.request()
             self.feature_levels.tick()
         except DiskFull as error:
@@ -412,18 +411,18 @@ class RaftNode:
             return
         if self._log.synced_index < self._log.last_index:
             self._sync_thread.request()
-        if self._raft.last_applied != applied_before:
+        if self._state.last_applied != applied_before:
             self._applied_listeners.tell()
-        if self._raft.has_unapplied:
+        if self._raft.applier.has_unapplied:
             self._tick_soon()
-        if self._raft.has_unannounced_commit and not self._notice_scheduled:
+        if self._raft.replication.has_unannounced_commit and not self._notice_scheduled:
             self._notice_scheduled = True
             self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)
 
     def _announce_commit(self) -> None:
         self._notice_scheduled = False
-        if not self._failed and self._raft.has_unannounced_commit:
-            self._raft.send_appends(heartbeat=True)
+        if not self._failed and self._raft.replication.has_unannounced_commit:
+            self._raft.replication.send_heartbeats()
 
     async def _tick_for_ever(self) -> None:
         while True:
@@ -433,7 +432,7 @@ class RaftNode:
     def fall_silent(self, start_again: Callable[[], None]) -> None:
         """This node will start again with another state: nothing of what it runs on may be promised now."""
         self._failed = True
-        self._raft.gate.discard()
+        self._raft.sender.gate.discard()
         start_again()
 
     def _fail_with(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What a node finds out about its own copy: that it forgot something, or that it is not what the others have.
+"""How a node finds out about its own copy: that it forgot something, or that it differs from the others' copies.
 
 Either way the copy is worth no vote. A disk that forgot begins anew by itself; one that differs waits for an operator,
 since whoever looks for the cause needs it as it is.
@@ -6,15 +6,11 @@ since whoever looks for the cause needs it as it is.
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
-from raft.config import RaftConfig
-from raft.journal import Journal
-from raft.knowledge import Knowledge
-from raft.library import FOLLOWER, LEADER, PinnedSyncObj
+from raft.library import LEADER
 from raft.messages import Recall
 from raft.replicas import Replicas
-from store.log.commit_log import CommitLog
+from raft.state import RaftState
 from store.log.differs import Difference, DiffersMark
 from store.log.errors import DiskFull
 from store.state.state_history import StateHistory
@@ -22,41 +18,50 @@ from store.state.state_history import StateHistory
 log = logging.getLogger(__name__)
 
 
-class OwnCopy(PinnedSyncObj):
-    """Invariant: who knows that its copy lacks something, or differs, neither votes nor counts from then on, and knows
-    it after a restart.
+class OwnCopy:
+    """Invariant: a node that knows that its copy lacks something, or differs, neither votes nor counts from then on,
+    and knows it after a restart.
     """
 
-    config: RaftConfig
-    journal: Journal
-    log: CommitLog
-    knowledge: Knowledge
-    replicas: Replicas
-
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, state: RaftState, replicas: Replicas, resign: Callable[[], None]) -> None:
+        """`resign()` makes a leader ask another node to lead, and step down."""
         self.on_forgotten: Callable[[], None] = lambda: None
         """Called when this disk turned out to have been put back: the node has to start again, as a new disk."""
+        self._state = state
+        self._replicas = replicas
+        self._resign = resign
         self._forgotten = ""  # what this disk lacks of what it once held, in words
         self._differs: DiffersMark | None = None
-        super().__init__(*arguments)
 
     def compare_replicas(self, history: StateHistory, differs: DiffersMark | None) -> Replicas:
-        """From now on, by the state that `history` is of; `differs` is where a difference is, or will be, noted."""
+        """Compare this replica with the others from now on, by the state that `history` describes.
+
+        `differs` is the file in which a difference is, or will be, noted.
+        """
         self._differs = differs
-        self.replicas.history = history
-        self.replicas.difference = None if differs is None else differs.difference
-        return self.replicas
+        self._replicas.history = history
+        self._replicas.difference = None if differs is None else differs.difference
+        return self._replicas
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether this node knows of nothing that its disk lacks, or has otherwise than the other replicas."""
+        return not self._forgotten and not self._replicas.differs
 
     @property
     def votes(self) -> bool:
         """Whether this disk holds everything it ever acknowledged, unchanged, as far as this node knows."""
-        return self.journal.voter and not self._forgotten and not self.replicas.differs
+        return self._state.journal.voter and self.is_sound
 
     def on_recall(self, peer: int, told: Recall, own_term: int) -> None:
-        """A peer says what this disk held once (raft/knowledge.py); it knew `own_term` before that message came."""
-        if told.incarnation != self.config.incarnation or self._forgotten:
+        """Hear from a peer what this disk once held (raft/knowledge.py).
+
+        `own_term` is the term that this node knew before the message came.
+        """
+        state = self._state
+        if told.incarnation != state.config.incarnation or self._forgotten:
             return
-        self._forgotten = self.knowledge.forgotten(told, own_term, self.log.last_term, self.log.last_index)
+        self._forgotten = state.knowledge.forgotten(told, own_term, state.log.last_term, state.log.last_index)
         if self._forgotten:
             log.error(
                 "this disk lacks what it acknowledged: %s, says node %d. It was put back to an earlier state, or lost "
@@ -65,33 +70,42 @@ class OwnCopy(PinnedSyncObj):
                 self._forgotten,
                 peer,
             )
-            self.begin_anew()
+            self._begin_anew()
 
-    def begin_anew(self) -> None:
-        """Gives the vote up, durably, and has the node start again as a new disk. Raises DiskFull: the next tick tries
-        again, and until then this node neither votes nor counts.
+    def has_begun_anew(self) -> bool:
+        """Once per step: return whether this disk forgot something, so that the node does nothing but start again.
+
+        Raises DiskFull while the vote cannot be given up; the next step tries again, and until then this node neither
+        votes nor counts.
         """
-        self.journal.lose_vote()
+        if self._forgotten:
+            self._begin_anew()
+        return bool(self._forgotten)
+
+    def _begin_anew(self) -> None:
+        """Give the vote up, durably, and have the node start again as a new disk. Raises DiskFull."""
+        self._state.journal.lose_vote()
         self.on_forgotten()
 
+    def contradicted(self, peer: int, difference: Difference) -> None:
+        """The log of the leader `peer` has other bytes than this one where indexes and terms are equal."""
+        self._replicas.contradicted(peer, difference)
+
     def stop_differing(self) -> None:
-        """If this replica is found to differ: vote and leadership are given up, durably, and the difference is noted as
-        soon as the disk has room. Raises DiskFull while the vote cannot be given up: the next tick tries again; until
-        then it neither votes nor counts.
+        """Once per step: if this replica is found to differ, give up leadership and, durably, the vote, and note the
+        difference as soon as the disk has room.
+
+        Raises DiskFull while the vote cannot be given up; the next step tries again, and until then this node neither
+        votes nor counts.
         """
-        difference: Difference | None = self.replicas.difference
+        difference: Difference | None = self._replicas.difference
         if difference is None:
             return
-        if self.role == LEADER:
-            self.ask_successor()
-            self.become(FOLLOWER)
-            self.set_leader(None)
-        self.journal.lose_vote()
+        if self._state.role == LEADER:
+            self._resign()
+        self._state.journal.lose_vote()
         if self._differs is not None:
             try:
                 self._differs.note(difference)
-            except DiskFull as error:  # the next tick tries again; the vote is gone already
+            except DiskFull as error:  # the next step tries again; the vote is gone already
                 log.debug("cannot note that this replica differs: %s", error)
-
-    def ask_successor(self) -> None:
-        raise NotImplementedError

@@ -6,10 +6,10 @@ it hears heartbeats that carry no claim about its log, and the leader's log stay
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from raft.config import RaftConfig
 from raft.errors import ProtocolError
+from raft.lanes import Lanes
 from raft.library import LEADER, now
 from raft.messages import (
     SnapshotAnswer,
@@ -19,9 +19,10 @@ from raft.messages import (
     SnapshotMessage,
     SnapshotReject,
 )
+from raft.sender import Sender
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshot_sender import SnapshotSender
-from store.log.commit_log import CommitLog
+from raft.state import RaftState
 from store.snapshots.install import SnapshotStore
 
 log = logging.getLogger(__name__)
@@ -31,23 +32,6 @@ RETRY_TIMEOUTS = 1
 PIN_TIMEOUTS = 60
 """Election timeouts for which the log stays for a peer that has got a snapshot, from its last sign of progress on."""
 PROGRESS_LOG_S = 5.0
-
-
-class Owner(Protocol):
-    """What the handlers offer."""
-
-    config: RaftConfig
-    log: CommitLog
-    role: int
-    term: int
-    last_applied: int
-
-    def send(self, peer: int, message: object) -> None: ...
-    def follow(self, leader: int) -> None: ...
-    def data_waits(self, peer: int) -> bool: ...
-    def probe_again(self, peer: int) -> None:
-        """The transfer is over: find out from the log's base on what the peer has."""
-        ...
 
 
 class Pin(NamedTuple):
@@ -71,9 +55,26 @@ class SnapshotCounts:
 class Snapshots:
     """Without a store (None) this node neither sends nor takes snapshots."""
 
-    def __init__(self, owner: Owner, store: SnapshotStore | None, on_decided: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        state: RaftState,
+        sender: Sender,
+        lanes: Lanes,
+        store: SnapshotStore | None,
+        on_decided: Callable[[], None],
+    ) -> None:
+        """`on_decided()` is called when a snapshot that arrived takes the place of this node's state: the node has to
+        start again, and nothing may leave it any more.
+        """
+        self.on_leader: Callable[[int], None] = lambda _: None
+        """Called with the peer that has spoken as the leader of the present term."""
+        self.on_ended: Callable[[int], None] = lambda _: None
+        """Called with a peer to which a transfer is over: the leader finds out, from its log's base on, how far that
+        peer has the log."""
         self.counts = SnapshotCounts()
-        self._owner = owner
+        self._state = state
+        self._sender = sender
+        self._lanes = lanes
         self._store = store
         self._on_decided = on_decided
         self._senders: dict[int, SnapshotSender] = {}
@@ -134,31 +135,30 @@ class Snapshots:
             self._pins[peer] = pin._replace(acked=acked, progress_s=now())
 
     def on_answer(self, peer: int, message: SnapshotAnswer) -> None:
-        owner, sender = self._owner, self._senders.get(peer)
-        if owner.role != LEADER or message.term != owner.term or sender is None or sender.transfer != message.transfer:
+        state, sender = self._state, self._senders.get(peer)
+        if state.role != LEADER or message.term != state.term or sender is None or sender.transfer != message.transfer:
             return
         if isinstance(message, SnapshotReject):
             self.forget(peer, f"it refuses: {message.reason}")
-            owner.probe_again(peer)
+            self.on_ended(peer)
             return
         sender.on_ack(message)
         self._pins[peer] = self._pins[peer]._replace(progress_s=now())
         if sender.is_done:
             self._wanted.discard(peer)
             self._end(peer, None)
-            owner.probe_again(peer)
+            self.on_ended(peer)
 
     def tick(self) -> None:
-        """Begin what is wanted, send again what was lost, give up what does not get on."""
-        owner = self._owner
+        """Begin wanted transfers, send lost portions again, and end transfers that stand still."""
         for peer in sorted(self._wanted - self._senders.keys()):
             if now() >= self._not_before_s.get(peer, 0.0):
                 self._begin(peer)
         for peer, sender in list(self._senders.items()):
             if sender.is_stalled:
                 self.forget(peer, "it does not get on")
-                owner.probe_again(peer)
-            elif owner.data_waits(peer):
+                self.on_ended(peer)
+            elif self._lanes.data_waits(peer):
                 sender.on_waiting()
             else:
                 sender.tick()
@@ -170,9 +170,9 @@ class Snapshots:
                 log.info("node %d has %d %% of the snapshot, %d bytes", peer, sender.percent, sender.bytes_acked)
 
     def _begin(self, peer: int) -> None:
-        owner, store = self._owner, self._store
+        state, store = self._state, self._store
         assert store is not None, "otherwise none is wanted"
-        base = owner.log.base
+        base = state.log.base
         reader = store.read(base)
         self._transfers += 1
         self._logged_s = now()
@@ -185,17 +185,17 @@ class Snapshots:
         )
         self.counts.begun += 1
         self._senders[peer] = SnapshotSender(
-            owner.term,
+            state.term,
             self._transfers,
             reader,
-            owner.config.election_timeout_ms,
-            lambda message: owner.send(peer, message),
+            state.config.election_timeout_ms,
+            lambda message: self._sender.send(peer, message),
         )
 
     def _end(self, peer: int, failure: str | None) -> None:
         sender, counts = self._senders.pop(peer), self.counts
         took_s = now() - sender.begun_s
-        self._not_before_s[peer] = now() + RETRY_TIMEOUTS * self._owner.config.election_timeout_ms / 1000
+        self._not_before_s[peer] = now() + RETRY_TIMEOUTS * self._state.config.election_timeout_ms / 1000
         counts.bytes += sender.bytes_acked
         counts.seconds += took_s
         if failure is None:
@@ -212,7 +212,7 @@ class Snapshots:
             log.warning("the snapshot for node %d ends at %d %%: %s", peer, sender.percent, failure)
 
     def _release_pins(self) -> None:
-        limit_s = PIN_TIMEOUTS * self._owner.config.election_timeout_ms / 1000
+        limit_s = PIN_TIMEOUTS * self._state.config.election_timeout_ms / 1000
         for peer, pin in list(self._pins.items()):
             if peer not in self._senders and now() - pin.progress_s > limit_s:
                 del self._pins[peer]
@@ -229,16 +229,16 @@ class Snapshots:
             self._receiver.abort(reason)
 
     def on_message(self, peer: int, message: SnapshotMessage) -> None:
-        owner = self._owner
-        if message.term < owner.term:
-            owner.send(peer, SnapshotReject(owner.term, message.transfer, "there is a later leader"))
+        state = self._state
+        if message.term < state.term:
+            self._sender.send(peer, SnapshotReject(state.term, message.transfer, "there is a later leader"))
             return
-        if owner.role == LEADER:
+        if state.role == LEADER:
             raise ProtocolError(f"node {peer} claims to lead term {message.term}, which this node leads")
-        owner.follow(peer)
+        self.on_leader(peer)
         receiver = self._receiving_end()
         if receiver is None:
-            owner.send(peer, SnapshotReject(owner.term, message.transfer, "this node takes no snapshots"))
+            self._sender.send(peer, SnapshotReject(state.term, message.transfer, "this node takes no snapshots"))
             return
         match message:
             case SnapshotBegin():
@@ -250,8 +250,8 @@ class Snapshots:
 
     def _receiving_end(self) -> SnapshotReceiver | None:
         if self._receiver is None and self._store is not None:
-            owner = self._owner
+            state = self._state
             self._receiver = SnapshotReceiver(
-                self._store, owner.log, lambda: owner.last_applied, owner.send, self._on_decided
+                self._store, state.log, lambda: state.last_applied, self._sender.send, self._on_decided
             )
         return self._receiver

@@ -1,53 +1,70 @@
-"""What nodes tell each other of themselves, once an election timeout: clock, disk, and how much waits to be applied."""
+"""The vital signs that nodes tell each other once an election timeout: clock, disk, entries to be applied."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raft.clock_agreement import ClockAgreement
+from raft.disk_health import DiskHealth
 from raft.messages import Vitals
-
-if TYPE_CHECKING:
-    from raft.election import ElectionHandlers
+from raft.own_copy import OwnCopy
+from raft.replicas import Replicas
+from raft.sender import Sender
+from raft.state import RaftState
 
 BACKLOG_ENTRIES: Final = 10_000
 """A node that has more to apply would as leader serve nobody until that is done."""
 
 
 class VitalSigns:
-    """Loop-only. Who compares what is heard is elsewhere: raft/clock_agreement.py, raft/disk_health.py."""
+    """Loop-only. The comparisons of what is heard are elsewhere: raft/clock_agreement.py, raft/disk_health.py,
+    raft/replicas.py.
+    """
 
-    def __init__(self, raft: "ElectionHandlers") -> None:
-        self._raft = raft
+    def __init__(
+        self,
+        state: RaftState,
+        sender: Sender,
+        own_copy: OwnCopy,
+        replicas: Replicas,
+        disks: DiskHealth,
+        clocks: ClockAgreement,
+    ) -> None:
+        self._state = state
+        self._sender = sender
+        self._own_copy = own_copy
+        self._replicas = replicas
+        self._disks = disks
+        self._clocks = clocks
         self._unapplied: dict[int, int] = {}
 
     def of(self, peer: int) -> Vitals:
-        """For that peer, at this moment."""
-        raft = self._raft
-        return raft.clocks.vitals_for(
-            peer, raft.replicas.state(votes=raft.votes), raft.disks.report(), self._own_unapplied()
+        """Return this node's vital signs of this moment, for that peer."""
+        return self._clocks.vitals_for(
+            peer, self._replicas.state(votes=self._own_copy.votes), self._disks.report(), self._own_unapplied()
         )
 
     def tell_if_due(self) -> None:
-        """Once an interval, and at once when there is news."""
-        raft = self._raft
-        if raft.clocks.vitals_are_due() or raft.disks.has_news:
-            raft.disks.has_news = False
-            for peer in filter(raft.connected, raft.peer_ids):
-                raft.send(peer, self.of(peer))
+        """Tell every connected peer once an interval, and at once when there is news of the disk."""
+        state = self._state
+        if self._clocks.vitals_are_due() or self._disks.has_news:
+            self._disks.has_news = False
+            for peer in filter(state.connected, state.peer_ids):
+                self._sender.send(peer, self.of(peer))
 
     def hear(self, peer: int, vitals: Vitals) -> None:
-        raft = self._raft
-        raft.clocks.hear(peer, vitals)
-        raft.replicas.hear(peer, vitals.replica)
+        self._clocks.hear(peer, vitals)
+        self._replicas.hear(peer, vitals.replica)
         if vitals.disk is not None:
-            raft.disks.hear(peer, vitals.disk)
-        self._unapplied = {each: count for each, count in self._unapplied.items() if each in raft.peer_ids}
+            self._disks.hear(peer, vitals.disk)
+        peers = self._state.peer_ids
+        self._unapplied = {each: count for each, count in self._unapplied.items() if each in peers}
         self._unapplied[peer] = vitals.unapplied
 
     def has_backlog(self, node_id: int) -> bool:
-        """Whether that node has much to apply, as while its index is made anew; by its last word."""
-        own = node_id == self._raft.config.node_id
+        """Return whether that node has much to apply, as while its index is made anew; by its last word."""
+        own = node_id == self._state.node_id
         return (self._own_unapplied() if own else self._unapplied.get(node_id, 0)) > BACKLOG_ENTRIES
 
     def _own_unapplied(self) -> int:
-        """Of what is known to be committed."""
-        raft = self._raft
-        return max(0, max(raft.commit_index, raft.knowledge.committed[1]) - raft.last_applied)
+        """Return how many entries are known to be committed and not applied here."""
+        state = self._state
+        return max(0, max(state.commit_index, state.knowledge.committed[1]) - state.last_applied)

@@ -25,27 +25,28 @@ class Defect(NamedTuple):
 
 
 def acks_alone() -> None:
-    from raft.handlers import SafeSyncObj
+    from raft.handlers import SafeRaft
+    from raft.replication import Replication
 
-    def count_acknowledged(self: Any, peer: int) -> None:
-        self.set_match(peer, self.log.synced_index)
+    def count(self: Any, peer: int) -> None:
+        self._library.set_match(peer, self._state.log.synced_index)
 
     def durable_on(self: Any, index: int) -> tuple[int, ...]:
-        return tuple(sorted([*self.peer_ids, self.config.node_id]))
+        return tuple(sorted([*self._state.peer_ids, self._state.node_id]))
 
     def commit_limit(self: Any) -> int:
-        return int(self.log.synced_index)
+        return int(self.state.log.synced_index)
 
-    _replace(SafeSyncObj, "_count_acknowledged", count_acknowledged)
-    _replace(SafeSyncObj, "commit_limit", property(commit_limit))
-    _replace(SafeSyncObj, "durable_on", durable_on)
+    _replace(Replication, "_count", count)
+    _replace(Replication, "durable_on", durable_on)
+    _replace(SafeRaft, "commit_limit", property(commit_limit))
 
 
 def forgets_term() -> None:
-    from raft.handlers import SafeSyncObj
+    from raft.library import PinnedSyncObj
     from store.log.hard_state import HardState
 
-    initialise, load = SafeSyncObj.__init__, HardState._load
+    initialise, load = PinnedSyncObj.__init__, HardState._load
 
     def load_without_term(self: Any) -> tuple[int, int | None, bool]:
         return 0, None, load(self)[2]
@@ -55,16 +56,16 @@ def forgets_term() -> None:
         self._SyncObj__raftCurrentTerm = 0  # the library takes at least the term of the last entry
 
     _replace(HardState, "_load", load_without_term)
-    _replace(SafeSyncObj, "__init__", begin_in_term_0)
+    _replace(PinnedSyncObj, "__init__", begin_in_term_0)
 
 
 def votes_for_any_log() -> None:
-    from raft.handlers import SafeSyncObj
+    from raft.election import Election
 
     def at_least_as_complete(self: Any, last_index: int, last_term: int) -> bool:
         return True
 
-    _replace(SafeSyncObj, "_at_least_as_complete", at_least_as_complete)
+    _replace(Election, "_at_least_as_complete", at_least_as_complete)
 
 
 def forgets_ids() -> None:

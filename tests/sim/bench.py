@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from unittest import mock
 
-from raft.election import ElectionHandlers
+from raft.stalls import Stalls
 
 from .checkers.acknowledged_kept import check_acknowledged_kept
 from .library import simulated_library
@@ -124,7 +124,7 @@ def bench_world() -> Iterator[World]:
     only do what a scenario lets them do, and did not stand in between.
     """
     world = World(0)
-    with simulated_library(world, draw=lambda: 0.5), mock.patch.object(ElectionHandlers, "has_stood", False):
+    with simulated_library(world, draw=lambda: 0.5), mock.patch.object(Stalls, "has_stood", False):
         yield world
 
 

@@ -10,7 +10,7 @@ from pysyncobj.node import Node as LibraryNode
 from pysyncobj.transport import Transport
 
 from raft.config import PeerAddress, RaftConfig
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.library import LEADER
@@ -95,7 +95,6 @@ class _BenchTransport(SingleLane, Transport):  # type: ignore[misc]  # untyped l
 class SafeMember:
     """A repaired node over a real commit log on a disk in memory. It stops at any exception, as its contract says."""
 
-    handlers: type[SafeSyncObj] = SafeSyncObj
     incarnation = ""
 
     def __init__(self, world: World, network: ManualNetwork, node_id: int, safety: Safety) -> None:
@@ -104,7 +103,7 @@ class SafeMember:
         self._world = world
         self._network, self._safety = network, safety
         self._disk = SimDisk(Random(node_id))
-        self._node: SafeSyncObj | None = None
+        self._node: SafeRaft | None = None
         self._applied: list[Entry] = []
         self._term_led = 0
 
@@ -113,21 +112,21 @@ class SafeMember:
         return self._node is not None
 
     @property
-    def node(self) -> SafeSyncObj:
+    def node(self) -> SafeRaft:
         assert self._node is not None, f"node {self.node_id} is down"
         return self._node
 
     @property
     def is_leader(self) -> bool:
-        return self._node is not None and bool(self._node.role == LEADER)
+        return self._node is not None and bool(self._node.state.role == LEADER)
 
     @property
     def term(self) -> int:
-        return int(self.node.term)
+        return int(self.node.state.term)
 
     @property
     def payloads(self) -> list[bytes]:
-        log = self.node.log
+        log = self.node.state.log
         return [entry.payload for entry in log.entries(log.first_index, 1 << 30)]
 
     @property
@@ -147,7 +146,7 @@ class SafeMember:
         self._applied = []
         watermarks = Watermarks.open(self._disk, "/data")
         journal = Journal(log, HardState(self._disk, "/data/hard_state"), 0, watermarks)
-        self._node = self.handlers(config, journal, self._transport, self._apply, 0, founded(config))
+        self._node = SafeRaft(config, journal, self._transport, self._apply, 0, founded(config))
         self._network.attach(self.node_id, self)
 
     def crash(self) -> None:
@@ -155,8 +154,8 @@ class SafeMember:
         self._network.detach(self.node_id)
 
     def tick(self) -> None:
-        self._drive(lambda: self.node.doTick(0.0))
-        self._drive(lambda: self.node.doTick(0.0))  # what the sync after the first has made possible
+        self._drive(lambda: self.node.step())
+        self._drive(lambda: self.node.step())  # what the sync after the first has made possible
 
     def receive(self, source: int, message: Any) -> None:
         self._drive(lambda: self._transport._onMessageReceived(self._transport.peers[source], message))
@@ -173,10 +172,10 @@ class SafeMember:
             if entry is not None:
                 on_acknowledged()
 
-        self._drive(lambda: self.node.propose(payload, on_outcome))
+        self._drive(lambda: self.node.proposing.propose(payload, on_outcome))
 
     def compact(self) -> None:
-        self.node.forceLogCompaction()
+        self.node.state.library.forceLogCompaction()
 
     def _drive(self, action: Callable[[], Any]) -> None:
         """What the owner of the handlers does around every event; the disk is fast here."""
@@ -185,7 +184,7 @@ class SafeMember:
         try:
             with self._world.on_node_with_skew(self.skew_us):
                 action()
-                self._node.log.sync()
+                self._node.state.log.sync()
                 self._node.on_synced()
         except (Poisoned, ConnectionError):
             self.crash()

@@ -74,7 +74,7 @@ def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
     if node.is_catching_up or log.base.index >= replica.machine.applied_index:
         return
     flushed = replica.machine.flush()
-    lowest = min(flushed - settings.keep_entries, replica.raft.needed_from())
+    lowest = min(flushed - settings.keep_entries, replica.raft.replication.needed_from())
     before = log.base
     if lowest <= before.index + 1:
         return

@@ -44,7 +44,7 @@ _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
 _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
 HELD_US_MAX = 20_000
-"""A step may apply entries for the budget of raft/handlers.py, and one more: a few milliseconds in these runs."""
+"""A step may apply entries for the budget of raft/applier.py, and one more: a few milliseconds in these runs."""
 FIRST_WORD_US_MAX = 3_000_000
 """What a node says of its clock as soon as it is connected is at most so old when it arrives: nobody measures that."""
 LOG_DIRECTORY = "/data/log"
@@ -139,7 +139,7 @@ class Observer:
         node_id, log = replica.node_id, replica.log
         self.disks[node_id] = replica.durable
         self._in_service.add(node_id)
-        self._commit_seen[node_id] = replica.raft.commit_index
+        self._commit_seen[node_id] = replica.raft.state.commit_index
         self.met[f"recovery: {log.recovery.case.value}"] += 1
         self._rules.on_start(node_id)
         self._watch(node_id, log, replica)
@@ -260,26 +260,29 @@ class Observer:
         if self.found is not None or replica.node_id not in self._commit_seen:
             return
         node_id, handlers = replica.node_id, replica.raft
-        if handlers.role == LEADER and self._led.get(node_id) != handlers.term:
-            self._on_leader(replica, handlers.term)
+        if handlers.state.role == LEADER and self._led.get(node_id) != handlers.state.term:
+            self._on_leader(replica, handlers.state.term)
         self._rules.after_step(replica)
         if replica.is_leader:
             self._fit_leader.on_lead(
-                node_id, handlers.term, should_hand_over=self._should_hand_over(replica), now_us=self._world.now_us
+                node_id,
+                handlers.state.term,
+                should_hand_over=self._should_hand_over(replica),
+                now_us=self._world.now_us,
             )
         check_equal(replica)
-        voters = handlers.configuration.voters
-        learners = frozenset(member.node_id for member in handlers.configuration.members) - voters
+        voters = handlers.state.configuration.voters
+        learners = frozenset(member.node_id for member in handlers.state.configuration.members) - voters
         self.membership.check_in_force(node_id, voters, learners, self.members_of(replica))
-        if handlers.commit_index > self._commit_seen[node_id]:
-            self._on_commit(replica, handlers.commit_index)
+        if handlers.state.commit_index > self._commit_seen[node_id]:
+            self._on_commit(replica, handlers.state.commit_index)
 
     def _should_hand_over(self, leader: "Replica") -> bool:
         """Its disk is full, and another voter is up, has room and has caught up."""
         raft = leader.raft
         return leader.disk.is_full and any(
-            self.replicas[peer].alive and not self.replicas[peer].disk.is_full and raft.is_caught_up(peer)
-            for peer in raft.other_voters
+            self.replicas[peer].alive and not self.replicas[peer].disk.is_full and raft.replication.is_caught_up(peer)
+            for peer in raft.state.other_voters
         )
 
     def _on_leader(self, replica: "Replica", term: int) -> None:
@@ -341,10 +344,10 @@ class Observer:
         return log.term_at(index) if index <= log.last_index else None
 
     def _on_role_changed(self, replica: "Replica", previous: int, role: int) -> None:
-        self._world.trace("role", replica.node_id, ROLE_NAMES[role], replica.raft.term)
+        self._world.trace("role", replica.node_id, ROLE_NAMES[role], replica.raft.state.term)
         self.note(f"role: {ROLE_NAMES[previous]} to {ROLE_NAMES[role]}")
         if previous == LEADER:
-            if replica.raft.term != self._led.get(replica.node_id):
+            if replica.raft.state.term != self._led.get(replica.node_id):
                 self.note("step-down: higher term")
             else:
                 self.note(f"step-down: {'slow disk' if replica.raft.unsynced.is_overdue() else 'no quorum'}")
@@ -354,14 +357,14 @@ class Observer:
         self._world.trace("commit", node_id, commit_index)
         first = self._commit_seen[node_id] + 1
         for index in range(first, commit_index + 1):
-            self.safety.committed.on_commit(node_id, index, replica.log.term_at(index), handlers.term)
+            self.safety.committed.on_commit(node_id, index, replica.log.term_at(index), handlers.state.term)
         self._commit_seen[node_id] = commit_index
         term = replica.log.term_at(commit_index)
         now = self.members_of(replica)
-        if handlers.role == LEADER:
+        if handlers.state.role == LEADER:
             self.membership.on_leader_commit(first, commit_index, now)
-        if handlers.role == LEADER and len(now.voters) > 1:  # alone, everything that is durable is committed
-            self.safety.committed.on_leader_commit(node_id, handlers.term, commit_index, term)
+        if handlers.state.role == LEADER and len(now.voters) > 1:  # alone, everything that is durable is committed
+            self.safety.committed.on_leader_commit(node_id, handlers.state.term, commit_index, term)
             self._rules.on_leader_commit(replica, first, commit_index)
         if replica.durable.term_at(commit_index) != term:
             raise Violation(
@@ -376,7 +379,7 @@ class Observer:
 
     def _on_configuration(self, replica: "Replica", before: Members, index: int, term: int, payload: bytes) -> None:
         members = self.membership.on_append(index, term, payload)
-        if replica.raft.role == LEADER:
+        if replica.raft.state.role == LEADER:
             self._world.trace("members", replica.node_id, sorted(members.voters), sorted(members.learners))
             committed = self.safety.committed
             led = committed.knows_any_of(term)
@@ -398,7 +401,7 @@ class Observer:
             self._world.trace("append", node_id, index, term)
             with self.finding():
                 matching.on_append(node_id, index, term, previous_term, payload)
-                if kind == KIND_ENTRY and handlers.role == LEADER and handlers.term == term:
+                if kind == KIND_ENTRY and handlers.state.role == LEADER and handlers.state.term == term:
                     self.true_time.on_stamped(node_id, index, payload, replica.true_ms)
                 if kind == KIND_CONFIG:
                     self._on_configuration(replica, before, index, term, payload)
@@ -410,7 +413,7 @@ class Observer:
             if self.members_of(replica).index >= index:
                 self.note("nodes: configuration taken back")
             with self.finding():
-                self.safety.committed.on_truncate(node_id, replica.raft.commit_index, index)
+                self.safety.committed.on_truncate(node_id, replica.raft.state.commit_index, index)
             self._cut_before[node_id] = index
             truncate_from(index)
             del self._cut_before[node_id]

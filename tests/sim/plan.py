@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from unittest import mock
 
-import raft.handlers
+import raft.applier
 import raft.progress
 import raft.snapshot_sender
 import store.snapshots.snapshot
@@ -95,8 +95,8 @@ class Windows:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module, name, value in (
-                (raft.handlers, "APPEND_BYTES", self.append_bytes),
-                (raft.handlers, "APPLY_BYTES", self.apply_bytes),
+                (raft.replication, "APPEND_BYTES", self.append_bytes),
+                (raft.applier, "APPLY_BYTES", self.apply_bytes),
                 (raft.progress, "WINDOW_MESSAGES", self.window_messages),
                 (raft.progress, "WINDOW_BYTES", self.window_bytes),
             ):

@@ -87,7 +87,7 @@ class RaftRules:
         """The entries `first` to `last` are committed. A copy that is lost may be among those that were counted: the
         leader had heard of it, and not yet of the new disk."""
         for node_id, bound in self._bound_by.items():
-            if leader.raft.match_index(node_id) >= last:
+            if leader.raft.replication.acked(node_id) >= last:
                 bound.update(range(first, last + 1))
 
     def on_send(self, replica: "Replica", peer: int, message: Any) -> None:
@@ -137,14 +137,14 @@ class RaftRules:
         if isinstance(message, Append):
             self._stickiness.on_append(replica.node_id, message, replica.now_us)
         elif isinstance(message, AppendReply):
-            self._answer = _Answer(replica.node_id, source, message.term, replica.raft.match_index(source))
+            self._answer = _Answer(replica.node_id, source, message.term, replica.raft.replication.acked(source))
         elif isinstance(message, Arrived):
             self._arrived = replica.node_id, source
 
     def on_leader(self, replica: "Replica") -> None:
         """The node leads since this step."""
         self._was_led = True
-        term, log = replica.raft.term, replica.log
+        term, log = replica.raft.state.term, replica.log
         members = self._membership.in_force(replica.term_at)
         self._membership.check_leads(replica.node_id, term, members)
         self._safety.election.check_votes(replica.node_id, term, members.voters)
@@ -156,15 +156,15 @@ class RaftRules:
         self._check_term(replica)
         if answer is not None and answer.told != node_id:
             answer = None  # who was told died of it
-        if handlers.leader_id is not None:
-            self._safety.election.check_followed(node_id, handlers.term, handlers.leader_id)
+        if handlers.state.leader_id is not None:
+            self._safety.election.check_followed(node_id, handlers.state.term, handlers.state.leader_id)
         self._check_stood(replica)
-        if handlers.role == LEADER:
+        if handlers.state.role == LEADER:
             answered_by = None if answer is None else answer.peer
             if self._arrived is not None and self._arrived[0] == node_id:
                 answered_by = self._arrived[1]
             peers = self._membership.in_force(replica.term_at).voters - {node_id}
-            self._check_quorum.on_lead(node_id, handlers.term, peers, answered_by, self._world.now_us)
+            self._check_quorum.on_lead(node_id, handlers.state.term, peers, answered_by, self._world.now_us)
         self._arrived = None
         if answer is not None:
             self._check_answer(replica, answer)
@@ -172,15 +172,15 @@ class RaftRules:
 
     def _check_term(self, replica: "Replica") -> None:
         """Terms come from elections: who has a later one than everybody stands in it, or heard it from who did."""
-        term, handlers = replica.raft.term, replica.raft
-        if term > self._term and handlers.role == FOLLOWER and handlers.other_voters:
+        term, handlers = replica.raft.state.term, replica.raft
+        if term > self._term and handlers.state.role == FOLLOWER and handlers.state.other_voters:
             raise Violation("term", f"node {replica.node_id} is in term {term}, nobody has stood after {self._term}")
         self._term = max(self._term, term)
 
     def _check_stood(self, replica: "Replica") -> None:
         """A leader that stood for an election timeout is none in the first thing it does, whatever that is."""
         node_id, handlers = replica.node_id, replica.raft
-        led_term = handlers.term if handlers.leads_and_knows_all and handlers.other_voters else 0
+        led_term = handlers.state.term if handlers.leads_and_knows_all and handlers.state.other_voters else 0
         before_us, led_before = self._last_step.get(node_id, (replica.now_us, 0))
         self._last_step[node_id] = replica.now_us, led_term
         stood_us = replica.now_us - before_us
@@ -191,19 +191,25 @@ class RaftRules:
 
     def _check_answer(self, replica: "Replica", answer: _Answer) -> None:
         leader, handlers = replica.node_id, replica.raft
-        counted = handlers.match_index(answer.peer)
+        counted = handlers.replication.acked(answer.peer)
         if not counted:
             return
-        if counted > answer.counted_before and answer.term != handlers.term:
+        if counted > answer.counted_before and answer.term != handlers.state.term:
             raise Violation(
                 "stale_acknowledgement",
-                f"leader {leader} of term {handlers.term} counts what node {answer.peer} told it in term {answer.term}",
+                f"leader {leader} of term {handlers.state.term} counts what node {answer.peer} told it in term "
+                f"{answer.term}",
             )
         durable = self._disks[answer.peer]
-        if durable.hard_state[0] > handlers.term:
+        if durable.hard_state[0] > handlers.state.term:
             return  # in a later term it may have cut what it acknowledged, since that was not committed
         knows_disk = replica.incarnation_of(answer.peer) == incarnation(answer.peer, durable.wipes)
-        if knows_disk and answer.peer in self._bound_by and not durable.voter and handlers.counted(answer.peer):
+        if (
+            knows_disk
+            and answer.peer in self._bound_by
+            and not durable.voter
+            and handlers.state.library.counted(answer.peer)
+        ):
             self._check_new_disk(leader, answer.peer)
         term = self._term_in(replica.log, counted)
         check_counted(leader, answer.peer, counted, term, durable, knows_disk=knows_disk)

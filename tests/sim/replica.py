@@ -15,7 +15,7 @@ import store.snapshots.install
 from cluster.core.long_poll import AppliedWaiters
 from raft.clock import Clock
 from raft.config import RaftConfig
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.library import LEADER, now
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull, LogError
@@ -99,7 +99,7 @@ class Replica:
         return self.wipes > 0 and self.observer.membership.has_changed(self.observer.safety.committed.knows)
 
     @property
-    def raft(self) -> SafeSyncObj:
+    def raft(self) -> SafeRaft:
         return self.node._raft
 
     @property
@@ -122,7 +122,7 @@ class Replica:
 
     @property
     def is_leader(self) -> bool:
-        return self.alive and bool(self.raft.role == LEADER)
+        return self.alive and bool(self.raft.state.role == LEADER)
 
     @property
     def now_us(self) -> int:

@@ -143,7 +143,7 @@ class _Run:
             leaders = [replica for replica in self.replicas.values() if replica.is_leader]
             unreleased: str | None = "nobody leads"
             if leaders:
-                leader = max(leaders, key=lambda replica: replica.raft.term)
+                leader = max(leaders, key=lambda replica: replica.raft.state.term)
                 unreleased = self.observer.history.releases.unreleased(leader.machine, leader.index, range_bytes)
             if unreleased is None:
                 return
@@ -178,7 +178,7 @@ class _Run:
         leaders = [replica for replica in self.replicas.values() if replica.is_leader]
         if not leaders:
             return []
-        members = self.observer.members_of(max(leaders, key=lambda replica: replica.raft.term))
+        members = self.observer.members_of(max(leaders, key=lambda replica: replica.raft.state.term))
         return [self.replicas[node_id] for node_id in sorted(members.voters | members.learners)]
 
     def dispose(self) -> None:

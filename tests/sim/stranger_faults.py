@@ -46,7 +46,7 @@ class StrangerFaults:
                 replica.receive(source, self._frame(fault, replica), forged=True)
 
     def _frame(self, fault: Fault, replica: Replica) -> bytes:
-        random, term = fault.random, replica.raft.term
+        random, term = fault.random, replica.raft.state.term
         asked = term + random.choice((1, 7, LEAP, TERM_MAX - term))
         far = random.choice((term + LEAP + 1, TERM_MAX))
         last = random.choice((0, 5, 1 << 40))
@@ -62,7 +62,7 @@ class StrangerFaults:
             SnapshotAck(far, 1, 1),
             make_append(far, last, term, last, ()),
         ]
-        if replica.raft.role == LEADER:
+        if replica.raft.state.role == LEADER:
             forged.append(make_append(term, last, term, last, ()))
         frame = bytearray(b"".join(encode(random.choice(forged))))
         if random.random() < 0.25:

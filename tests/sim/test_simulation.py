@@ -16,7 +16,7 @@ from . import scenarios
 from .__main__ import FIRST_SEED_MAX
 from .bench_members import SafeMember
 from .checkers import Violation
-from .mutants.replication import TakesAcksOfAnyTerm
+from .mutants import MUTANTS
 from .report import EXIT_VIOLATION
 from .run import run_safe
 from .stock_run import run_stock
@@ -66,12 +66,8 @@ def test_stock_handlers_are_found_guilty() -> None:
 
 def test_acks_of_an_earlier_term_are_caught() -> None:
     """Two elections have to pass while one message is on its way: rare by chance, so the interleaving is played."""
-
-    class Member(SafeMember):
-        handlers = TakesAcksOfAnyTerm
-
-    with pytest.raises(Violation):
-        scenarios.acknowledgement_of_an_earlier_leadership(Member)
+    with MUTANTS["takes-acks-of-any-term"].installed(), pytest.raises(Violation):
+        scenarios.acknowledgement_of_an_earlier_leadership(SafeMember)
 
 
 def test_a_seed_repeats_itself_in_any_process() -> None:

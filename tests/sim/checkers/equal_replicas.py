@@ -23,7 +23,7 @@ def check_equal(replica: "Replica") -> None:
 def watch_appends(replica: "Replica", finding: Callable[[], AbstractContextManager[None]]) -> None:
     """What a follower takes must be what it was sent."""
     handlers = replica.raft
-    on_difference = handlers._on_difference
+    on_difference = handlers.follower._on_difference
 
     def watched(peer: int, append: Any, held: int) -> int:
         match = on_difference(peer, append, held)
@@ -31,7 +31,7 @@ def watch_appends(replica: "Replica", finding: Callable[[], AbstractContextManag
             _accuse(replica.node_id, peer)
         return match
 
-    handlers._on_difference = watched  # type: ignore[method-assign]
+    handlers.follower._on_difference = watched  # type: ignore[method-assign]
 
 
 def _accuse(node_id: int, peer: int) -> None:

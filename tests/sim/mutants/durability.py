@@ -2,13 +2,15 @@
 
 from typing import Any
 
-import raft.node
 from raft.gate import DurabilityGate
-from raft.handlers import SafeSyncObj
+from raft.library import PinnedSyncObj
 from raft.proposals import ProposalQueue
+from raft.replication import Replication
+from raft.sender import Sender
 from store.log.commit_log import CommitLog
 from store.log.errors import LogFailed
 from store.log.record import Entry
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, mutant
 
 
@@ -17,7 +19,7 @@ class _OpenGate(DurabilityGate):
         super().submit(peer, message, 0, synced_index)
 
 
-class AcksBeforeSync(SafeSyncObj):
+class AcksBeforeSync(Sender):
     """Appends, votes and vote requests are promised while the log is still in the page cache."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -25,12 +27,14 @@ class AcksBeforeSync(SafeSyncObj):
         self.gate = _OpenGate(self._transport_send)
 
 
-class CountsOwnCopyEarly(SafeSyncObj):
+class CountsOwnCopyEarly(Replication):
     """The leader's own copy counts before it is durable."""
 
-    def _count_acknowledged(self, peer: int) -> None:
-        self.set_match(peer, self._progress[peer].acked)
+    def _count(self, peer: int) -> None:
+        self._library.set_match(peer, self._progress[peer].acked)
 
+
+class _CommitsUnsynced(PinnedSyncObj):
     def _get_commit_index(self) -> int:
         return self._commit_index
 
@@ -41,11 +45,12 @@ class CountsOwnCopyEarly(SafeSyncObj):
     _SyncObj__raftCommitIndex = commit_index
 
 
-class ReceiptNamesEverybody(SafeSyncObj):
+class ReceiptNamesEverybody(Replication):
     """A receipt names all nodes that are connected, also those that have not synced the entry."""
 
     def durable_on(self, index: int) -> tuple[int, ...]:
-        return tuple(sorted([self.config.node_id, *filter(self.connected, self.peer_ids)]))
+        state = self._state
+        return tuple(sorted([state.node_id, *filter(state.connected, state.peer_ids)]))
 
 
 _sync = CommitLog.sync
@@ -85,9 +90,9 @@ def answers_in_the_wrong_order(
 
 
 MUTANTS = (
-    mutant(2, Swap(raft.node, "SafeSyncObj", AcksBeforeSync)),
-    mutant(2, Swap(raft.node, "SafeSyncObj", CountsOwnCopyEarly)),
-    mutant(1, Swap(raft.node, "SafeSyncObj", ReceiptNamesEverybody)),
+    mutant(2, swap_part(AcksBeforeSync)),
+    mutant(2, swap_part(CountsOwnCopyEarly), swap_part(_CommitsUnsynced)),
+    mutant(1, swap_part(ReceiptNamesEverybody)),
     mutant(2, Swap(CommitLog, "sync", sync_covers_too_much)),
     mutant(2, Swap(CommitLog, "sync", retries_failed_sync), rare=True),
     mutant(10, Swap(CommitLog, "sync", marks_before_sync)),

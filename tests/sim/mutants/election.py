@@ -2,17 +2,20 @@
 
 from typing import Any
 
-import raft.node
-from raft.handlers import SafeSyncObj
+from raft.election import Election
+from raft.handlers import SafeRaft
 from raft.knowledge import Knowledge
-from raft.library import CANDIDATE, LEADER
+from raft.library import CANDIDATE, LEADER, PinnedSyncObj
 from raft.messages import PreVote, RequestVote, VoteReply
+from raft.new_disk import NewDisk
 from raft.rejoin import Rejoin
+from raft.stalls import Stalls
 from store.log.hard_state import HardState
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, Variant, mutant
 
 
-class ForgetsVotes(SafeSyncObj):
+class ForgetsVotes(PinnedSyncObj):
     """The vote is kept in memory only."""
 
     def set_term(self, term: int, voted_for: int | None) -> None:
@@ -20,7 +23,7 @@ class ForgetsVotes(SafeSyncObj):
         self._SyncObj__votedForNodeId = voted_for
 
 
-class AsksForVotesBeforeTheTermIsDurable(SafeSyncObj):
+class AsksForVotesBeforeTheTermIsDurable(PinnedSyncObj):
     """A new term and the vote in it are written to disk only after the messages that speak of them have left."""
 
     def set_term(self, term: int, voted_for: int | None) -> None:
@@ -29,10 +32,10 @@ class AsksForVotesBeforeTheTermIsDurable(SafeSyncObj):
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
         super()._onTick(timeToWait)
-        self.journal.setCurrentTerm(self.term, self.voted_for)
+        self._journal.setCurrentTerm(self.term, self.voted_for)
 
 
-class VotesForAnyLog(SafeSyncObj):
+class VotesForAnyLog(Election):
     """A candidate's log is compared neither with the voter's nor with what the voter was told is committed."""
 
     def _at_least_as_complete(self, last_index: int, last_term: int) -> bool:
@@ -43,13 +46,13 @@ def _needs_nothing(self: Knowledge, last_term: int, last_index: int) -> bool:
     return True
 
 
-class VotesTwice(SafeSyncObj):
+class VotesTwice(Election):
     """A second candidate of the same term gets a vote too; the hard state refuses to change a vote."""
 
-    def _on_request_vote(self, peer: int, request: RequestVote) -> None:
-        if request.term == self.term:
-            self._SyncObj__votedForNodeId = None
-        super()._on_request_vote(peer, request)
+    def on_request_vote(self, peer: int, request: RequestVote) -> None:
+        if request.term == self._state.term:
+            self._library._SyncObj__votedForNodeId = None
+        super().on_request_vote(peer, request)
 
 
 class VotesTwiceUnguarded(VotesTwice):
@@ -60,30 +63,31 @@ def _check_nothing(state: HardState, term: int, voted_for: int | None) -> None:
     pass
 
 
-class CountsVotesPerMessage(SafeSyncObj):
+class CountsVotesPerMessage(Election):
     """A vote that the network duplicates is counted twice, as the stock library does."""
 
-    def _on_vote_reply(self, peer: int, reply: VoteReply) -> None:
-        if self.role != CANDIDATE or reply.term != self.term or not reply.granted:
+    def on_vote_reply(self, peer: int, reply: VoteReply) -> None:
+        state = self._state
+        if state.role != CANDIDATE or reply.term != state.term or not reply.granted:
             return
         counted = getattr(self, "_counted", (0, 1))
-        votes = counted[1] + 1 if counted[0] == self.term else 2
-        self._counted: tuple[int, int] = (self.term, votes)
-        if votes >= self.majority:
-            self.become_leader()
+        votes = counted[1] + 1 if counted[0] == state.term else 2
+        self._counted: tuple[int, int] = (state.term, votes)
+        if votes >= state.majority:
+            self._library.become_leader()
 
 
-class LeadsOnInAHigherTerm(SafeSyncObj):
+class LeadsOnInAHigherTerm(Election):
     """A leader that hears of a higher term takes it for its own and goes on leading."""
 
     def _adopt_term(self, term: int) -> None:
-        if self.role == LEADER:
-            self.set_term(term, None)
+        if self._state.role == LEADER:
+            self._library.set_term(term, None)
         else:
             super()._adopt_term(term)
 
 
-class VotesAfterWipe(SafeSyncObj):
+class VotesAfterWipe(Election):
     """A node whose disk was replaced votes as if it remembered what it acknowledged."""
 
     def _may_vote(self, *, first_election: bool) -> bool:
@@ -95,54 +99,55 @@ def rejoins_before_catching_up(*_: Any) -> bool:
     return True
 
 
-class RejoinsBeforeHearingEverybody(SafeSyncObj):
+class RejoinsBeforeHearingEverybody(NewDisk):
     """A node whose disk was replaced votes in a term in which its old disk may have voted."""
 
-    def _vote_again(self) -> None:
-        for peer in self.peer_ids:
+    def tick(self) -> None:
+        for peer in self._state.peer_ids:
             self._rejoin.heard(peer)
-        super()._vote_again()
+        super().tick()
 
 
-class LeadsWithoutAQuorum(SafeSyncObj):
+class LeadsWithoutAQuorum(SafeRaft):
     """A leader that hears from nobody goes on leading."""
 
-    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
-        for peer in self.peer_ids if self.role == LEADER else ():
-            self.heard_from(peer)
-        super()._onTick(timeToWait)
+    def on_tick(self) -> None:
+        state = self.state
+        for peer in state.peer_ids if state.role == LEADER else ():
+            state.library.heard_from(peer)
+        super().on_tick()
 
 
-class GrantsPreVotesBesideALivingLeader(SafeSyncObj):
+class GrantsPreVotesBesideALivingLeader(Election):
     """A node that hears its leader helps another to depose it."""
 
-    def _on_pre_vote(self, peer: int, request: PreVote) -> None:
+    def on_pre_vote(self, peer: int, request: PreVote) -> None:
         self._leader_contact = float("-inf")
-        super()._on_pre_vote(peer, request)
+        super().on_pre_vote(peer, request)
 
 
-def _handlers(invariant: int, part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Variant:
-    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
+def _part(invariant: int, part: type, *more: Swap, rare: bool = False) -> Variant:
+    return mutant(invariant, swap_part(part), *more, rare=rare)
 
 
-class LeadsOnAfterItStood(SafeSyncObj):
+class LeadsOnAfterItStood(Stalls):
     """A leader that stood for longer than an election timeout takes the answers that piled up for fresh ones."""
 
     has_stood = False
 
 
 MUTANTS = (
-    _handlers(2, ForgetsVotes),
-    _handlers(2, AsksForVotesBeforeTheTermIsDurable),
-    _handlers(1, VotesForAnyLog, Swap(Knowledge, "is_complete", _needs_nothing)),
-    _handlers(2, VotesTwice),
-    _handlers(3, VotesTwiceUnguarded, Swap(HardState, "_check", _check_nothing)),
-    _handlers(3, CountsVotesPerMessage, rare=True),
-    _handlers(3, LeadsOnInAHigherTerm),
-    _handlers(12, VotesAfterWipe),
+    _part(2, ForgetsVotes),
+    _part(2, AsksForVotesBeforeTheTermIsDurable),
+    _part(1, VotesForAnyLog, Swap(Knowledge, "is_complete", _needs_nothing)),
+    _part(2, VotesTwice),
+    _part(3, VotesTwiceUnguarded, Swap(HardState, "_check", _check_nothing)),
+    _part(3, CountsVotesPerMessage, rare=True),
+    _part(3, LeadsOnInAHigherTerm),
+    _part(12, VotesAfterWipe),
     mutant(12, Swap(Rejoin, "holds_all", rejoins_before_catching_up)),
-    _handlers(12, RejoinsBeforeHearingEverybody),
-    _handlers(0, LeadsWithoutAQuorum),
-    _handlers(0, LeadsOnAfterItStood),
-    _handlers(0, GrantsPreVotesBesideALivingLeader),
+    _part(12, RejoinsBeforeHearingEverybody),
+    _part(0, LeadsWithoutAQuorum),
+    _part(0, LeadsOnAfterItStood),
+    _part(0, GrantsPreVotesBesideALivingLeader),
 )

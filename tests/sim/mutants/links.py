@@ -1,12 +1,13 @@
 """Slow links: lanes, their pace, and what counts as contact, broken."""
 
 import raft.lanes
-import raft.node
-from raft.handlers import SafeSyncObj
+from raft.follower import Follower
 from raft.lanes import DATA, Pace
 from raft.messages import Append, Message
 from raft.progress import Progress
+from raft.replication import Replication
 from tests.sim import sim_transport
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, mutant
 
 
@@ -15,11 +16,11 @@ def puts_all_into_one_lane(message: Message | Append) -> int:
     return DATA
 
 
-class HearsWholeMessagesOnly(SafeSyncObj):
+class HearsWholeMessagesOnly(Follower):
     """Bytes of a large entry that arrive are no sign of life."""
 
     def data_arrives(self, peer: int) -> int:
-        return int(self.term)
+        return self._state.term
 
 
 class HandsEverythingOver(Pace):
@@ -30,20 +31,20 @@ class HandsEverythingOver(Pace):
         return 1 << 62
 
 
-class ClaimsWhatIsOnItsWay(SafeSyncObj):
+class ClaimsWhatIsOnItsWay(Replication):
     """A heartbeat names the last entry that was sent, and overtakes it."""
 
     def _send_heartbeat(self, peer: int, progress: Progress) -> None:
-        progress.announced_commit = self.commit_index
-        self.send(peer, self._append_after(progress.next_index - 1))
+        progress.announced_commit = self._state.commit_index
+        self._sender.send(peer, self._append_after(progress.next_index - 1))
 
 
 MUTANTS = (
     mutant(
         0,
         Swap(sim_transport, "lane_of", puts_all_into_one_lane),
-        Swap(raft.node, "SafeSyncObj", HearsWholeMessagesOnly),
+        swap_part(HearsWholeMessagesOnly),
     ),
     mutant(0, Swap(raft.lanes, "Pace", HandsEverythingOver)),
-    mutant(0, Swap(raft.node, "SafeSyncObj", ClaimsWhatIsOnItsWay)),
+    mutant(0, swap_part(ClaimsWhatIsOnItsWay)),
 )

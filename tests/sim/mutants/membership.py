@@ -5,62 +5,68 @@ from typing import Any
 
 import cluster.core.core
 import raft.membership
-import raft.node
 from cluster.core.core import Core
 from raft.config import AddressOverride, PeerAddress
-from raft.handlers import OnOutcome, SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.library import LEADER
 from raft.membership import Configuration, InForce, Member, Membership, encode_configuration, recovered
+from raft.new_disk import NewDisk
+from raft.proposing import OnOutcome, Proposing
+from raft.replication import Replication
+from raft.state import RaftState
 from store.log.record import KIND_CONFIG
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, Variant, mutant
 
 ANY_INDEX = 1 << 62
 _with_address, _overridden = Configuration.with_address, Configuration.overridden
 
 
-class ChangesTwoAtOnce(SafeSyncObj):
+class ChangesTwoAtOnce(Proposing):
     """The next change of the nodes does not wait until the last one is committed."""
 
     def propose_configuration(self, configuration: Configuration, on_outcome: OnOutcome) -> int:
         index = self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
-        self.send_appends(heartbeat=True)
+        self._replication.send_heartbeats()
         return index
 
 
-class ChangesBeforeItHasCommitted(SafeSyncObj):
+class ChangesBeforeItHasCommitted(Proposing):
     """A new leader changes the nodes before an entry of its own term is committed."""
 
     def propose_configuration(self, configuration: Configuration, on_outcome: OnOutcome) -> int:
-        leads_from, self._leads_from = self._leads_from, 0
+        leads_from, self._replication.leads_from = self._replication.leads_from, 0
         try:
             return super().propose_configuration(configuration, on_outcome)
         finally:
-            self._leads_from = leads_from
+            self._replication.leads_from = leads_from
 
-    @property
-    def leads_and_knows_all(self) -> bool:
-        return bool(self.role == LEADER)
+
+def _leads_whatever_it_knows(handlers: SafeRaft) -> bool:
+    return handlers.state.role == LEADER
 
 
 def _leads(core: Core) -> bool:
     return core.raft.is_leader
 
 
-class ChangesWhenCommitted(SafeSyncObj):
+class ChangesWhenCommitted(RaftState):
     """A configuration is in force when it is committed, not when it is in the log."""
 
     @property
     def configuration(self) -> Configuration:
         return self.membership.settled.configuration
 
-    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
-        before = self.configuration
-        super()._onTick(timeToWait)
-        if self.configuration is not before:
+
+class _LooksForCommitted(SafeRaft):
+    def on_tick(self) -> None:
+        before = self.state.configuration
+        super().on_tick()
+        if self.state.configuration is not before:
             self.on_configuration()
 
 
-class LearnersCount(SafeSyncObj):
+class LearnersCount(RaftState):
     """A learner votes and counts like any other node."""
 
 
@@ -68,7 +74,7 @@ def _all_of(configuration: Configuration) -> frozenset[int]:
     return frozenset(member.node_id for member in configuration.members)
 
 
-class LearnersStand(SafeSyncObj):
+class LearnersStand(RaftState):
     """A learner stands for election."""
 
     @property
@@ -76,16 +82,15 @@ class LearnersStand(SafeSyncObj):
         return True
 
 
-class CountsTheRemoved(SafeSyncObj):
+class CountsTheRemoved(RaftState):
     """A node that was removed is still asked for its vote and for acknowledgements, and counts."""
 
     _ever: frozenset[int] = frozenset()
-    commit_limit = ANY_INDEX
 
     @property
     def other_voters(self) -> list[int]:
         self._ever |= self.configuration.voters
-        return sorted(self._ever - {self.config.node_id})
+        return sorted(self._ever - {self.node_id})
 
     @property
     def peer_ids(self) -> list[int]:
@@ -111,15 +116,15 @@ def overlooks_the_log(founders: Configuration, applied: tuple[int, bytes] | None
     return recovered(founders, applied, ())
 
 
-class CountsUnheardLearners(SafeSyncObj):
+class CountsUnheardLearners(NewDisk):
     """A new disk's copy counts once the voters in force have spoken: no learners, nor who is being removed."""
 
     @property
     def _candidates(self) -> frozenset[int]:
-        return frozenset(self.other_voters)
+        return frozenset(self._state.other_voters)
 
 
-class PromotesWhoHasNothing(SafeSyncObj):
+class PromotesWhoHasNothing(Replication):
     """A learner becomes a voter whether it has caught up or not."""
 
     def is_caught_up(self, peer: int) -> bool:
@@ -143,22 +148,31 @@ def brings_nodes_back(configuration: Configuration, override: AddressOverride) -
     return _overridden(configuration, override)
 
 
-def _handlers(part: type[SafeSyncObj], *more: Swap, rare: bool = False) -> Variant:
-    return mutant(18, Swap(raft.node, "SafeSyncObj", part), *more, rare=rare)
+def _part(part: type, *more: Swap, rare: bool = False) -> Variant:
+    return mutant(18, swap_part(part), *more, rare=rare)
 
 
 MUTANTS = (
-    _handlers(ChangesTwoAtOnce),
-    _handlers(ChangesBeforeItHasCommitted, Swap(cluster.core.core.Core, "is_leader", _leads), rare=True),
-    _handlers(ChangesWhenCommitted),
-    _handlers(LearnersCount, Swap(Configuration, "voters", property(_all_of))),
-    _handlers(LearnersStand),
-    _handlers(CountsTheRemoved, Swap(Configuration, "has_majority", _count_everybody)),
+    _part(ChangesTwoAtOnce),
+    _part(
+        ChangesBeforeItHasCommitted,
+        Swap(SafeRaft, "leads_and_knows_all", property(_leads_whatever_it_knows)),
+        Swap(cluster.core.core.Core, "is_leader", _leads),
+        rare=True,
+    ),
+    _part(ChangesWhenCommitted, swap_part(_LooksForCommitted)),
+    _part(LearnersCount, Swap(Configuration, "voters", property(_all_of))),
+    _part(LearnersStand),
+    _part(
+        CountsTheRemoved,
+        Swap(Configuration, "has_majority", _count_everybody),
+        Swap(SafeRaft, "commit_limit", ANY_INDEX),
+    ),
     mutant(18, Swap(Membership, "truncate_from", keeps_what_was_cut_off), rare=True),
     mutant(18, Swap(raft.membership, "recovered", forgets_configurations)),
     mutant(18, Swap(raft.membership, "recovered", overlooks_the_log), rare=True),
-    _handlers(PromotesWhoHasNothing),
-    _handlers(CountsUnheardLearners, rare=True),
+    _part(PromotesWhoHasNothing),
+    _part(CountsUnheardLearners, rare=True),
     mutant(18, Swap(Configuration, "with_address", moves_and_promotes)),
     mutant(18, Swap(Configuration, "overridden", brings_nodes_back)),
 )

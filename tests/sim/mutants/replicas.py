@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
-import raft.node
 import store.log.commit_log
-from raft.handlers import SafeSyncObj
 from raft.messages import Append
+from raft.sender import Sender
 from store.index import keys
 from store.index.index import Index
 from store.log import segment_files
 from store.log.commit_log import CommitLog
 from store.log.record import KIND_ENTRY
 from store.log.segments import SegmentSet
+from tests.sim.mutants.parts import swap_part
 from tests.sim.threads import Running
 from tests.sim.variant import Swap, mutant
 
@@ -60,7 +60,7 @@ def flips_a_bit_of_a_sealed_segment(segments: SegmentSet) -> None:
     file.fdatasync()
 
 
-class SendsOtherBytes(SafeSyncObj):
+class SendsOtherBytes(Sender):
     """One node is sent, under the same index and term, an entry that is not the leader's; its CRC is right."""
 
     def send(self, peer: int, message: Any) -> None:
@@ -83,5 +83,5 @@ MUTANTS = (
     mutant(22, Swap(Index, "put", flips_a_bit_in_apply)),
     mutant(22, Swap(CommitLog, "append", flips_a_bit_before_it_appends)),
     mutant(22, Swap(store.log.commit_log, "seal_active", flips_a_bit_of_a_sealed_segment)),
-    mutant(22, Swap(raft.node, "SafeSyncObj", SendsOtherBytes)),
+    mutant(22, swap_part(SendsOtherBytes)),
 )

@@ -5,82 +5,88 @@ from typing import Any
 
 import msgspec
 
-import raft.node
+from raft.applier import APPLY_BYTES, Applier
+from raft.follower import Follower
 from raft.gate import DurabilityGate
-from raft.handlers import APPLY_BYTES, SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER
 from raft.messages import Append, AppendEntries, AppendReply
+from raft.proposing import Proposing
+from raft.replication import Replication
+from raft.sender import Sender
 from store.log.record import Entry
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, Variant, mutant
 
 ANY_INDEX = 1 << 62
 """Mutants that commit by rules of their own are not held back by the configuration either."""
 
 
-class TakesAcksOfAnyTerm(SafeSyncObj):
+class TakesAcksOfAnyTerm(Replication):
     """An acknowledgement given to an earlier leadership is counted in this one."""
 
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
-        super().on_append_reply(peer, msgspec.structs.replace(reply, term=self.term))
+        super().on_append_reply(peer, msgspec.structs.replace(reply, term=self._state.term))
 
 
-class CountsANewDiskAtOnce(SafeSyncObj):
+class CountsANewDiskAtOnce(Replication):
     """The copy on a new disk counts although the old one may have voted for who leads a later term."""
 
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         super().on_append_reply(peer, msgspec.structs.replace(reply, counts=True))
 
 
-class CountsAcksOfAnEarlierConnection(SafeSyncObj):
+class CountsAcksOfAnEarlierConnection(Replication):
     """What a node acknowledged before it came back, with another disk or the same put back, still counts."""
 
-    def on_peer_connected(self, peer: int, incarnation: str) -> None:
+    def on_peer_connected(self, peer: int, *, forgetful: bool) -> None:
         kept = self._progress.get(peer)
-        super().on_peer_connected(peer, incarnation)
+        super().on_peer_connected(peer, forgetful=forgetful)
         if kept is not None and peer in self._progress:
             kept.restart()
             self._progress[peer] = kept
-            self._count_acknowledged(peer)
+            self._count(peer)
 
 
-class KeepsPromisesOfPastTerms(SafeSyncObj):
+class KeepsPromisesOfPastTerms(SafeRaft):
     """An acknowledgement that waited for the disk still leaves after its sender has gone on to a later term."""
 
     def on_higher_term(self) -> None:
         pass
 
 
-class CutsMatchingEntries(SafeSyncObj):
+class CutsMatchingEntries(Follower):
     """The stock library's habit: everything after the previous entry goes, even what matches."""
 
     def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
-        if entries and max(self.commit_index, 1) <= prev_index < self.log.last_index:
-            self.log.truncate_from(prev_index + 1)
+        if entries and max(self._state.commit_index, 1) <= prev_index < self._state.log.last_index:
+            self._state.log.truncate_from(prev_index + 1)
         return super()._append_missing(prev_index, entries)
 
 
-class CutsCommittedEntries(SafeSyncObj):
+class CutsCommittedEntries(Follower):
     """The stock library's habit without a look at the commit index: committed entries are cut too."""
 
     def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
-        if entries and 0 < prev_index < self.log.last_index:
-            self.log.truncate_from(prev_index + 1)
+        if entries and 0 < prev_index < self._state.log.last_index:
+            self._state.log.truncate_from(prev_index + 1)
         return super()._append_missing(prev_index, entries)
 
 
-class AppendsWithoutMatching(SafeSyncObj):
+class AppendsWithoutMatching(Follower):
     """A follower appends behind an entry of another term than the leader's."""
 
     def _mismatch(self, message: AppendEntries) -> int | None:
-        return None if message.prev_index <= self.log.last_index else self.log.last_index + 1
+        last_index = self._state.log.last_index
+        return None if message.prev_index <= last_index else last_index + 1
 
 
-class FollowsDeposedLeaders(SafeSyncObj):
+class FollowsDeposedLeaders(Follower):
     """Entries of a leader of an earlier term are taken."""
 
     def on_append(self, peer: int, append: Append) -> None:
-        message = msgspec.structs.replace(append.message, term=self.term)
+        message = msgspec.structs.replace(append.message, term=self._state.term)
         super().on_append(peer, Append(message, append.entries))
 
 
@@ -91,7 +97,7 @@ class _BoastfulGate(DurabilityGate):
         super().submit(peer, message, needs_index, synced_index)
 
 
-class AcksItsWholeLog(SafeSyncObj):
+class AcksItsWholeLog(Sender):
     """An acknowledgement names the end of the follower's synced log, not how far the leader has checked it."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -100,41 +106,43 @@ class AcksItsWholeLog(SafeSyncObj):
 
     def send(self, peer: int, message: Any) -> None:
         if isinstance(message, AppendReply) and message.success:
-            message = msgspec.structs.replace(message, match_index=self.log.synced_index)
+            message = msgspec.structs.replace(message, match_index=self._state.log.synced_index)
         super().send(peer, message)
 
 
-class CommitsAlone(SafeSyncObj):
+class CommitsAlone(SafeRaft):
     """What is on the leader's own disk counts as committed."""
 
     commit_limit = ANY_INDEX
 
     def on_synced(self) -> None:
         super().on_synced()
-        if self.role == LEADER:
-            self.commit_index = self.log.synced_index
+        if self.state.role == LEADER:
+            self.state.library.commit_index = self.state.log.synced_index
 
 
-class CommitsEarlierTerms(SafeSyncObj):
+class CommitsEarlierTerms(SafeRaft):
     """An entry of an earlier term counts as committed once a majority has it (Raft paper 5.4.2)."""
 
     commit_limit = ANY_INDEX
 
-    def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
-        if self.role == LEADER:
-            held = sorted([self.log.synced_index, *(progress.acked for progress in self._progress.values())])
-            self.commit_index = held[-self.majority]
-        super()._onTick(timeToWait)
+    def on_tick(self) -> None:
+        state = self.state
+        if state.role == LEADER:
+            acked = (progress.acked for progress in self.replication._progress.values())
+            state.library.commit_index = sorted([state.log.synced_index, *acked])[-state.majority]
+        super().on_tick()
 
 
-class TakesTheLeadersCommitIndex(SafeSyncObj):
+class TakesTheLeadersCommitIndex(Follower):
     """A follower commits up to the leader's commit index, beyond what it knows to match (row 3)."""
 
     def on_append(self, peer: int, append: Append) -> None:
         super().on_append(peer, append)
-        if append.message.term == self.term and self.leader_id == peer:
-            self._known_committed = max(self._known_committed, min(append.message.commit_index, self.log.last_index))
-            self.commit_index = self._known_committed
+        state, message = self._state, append.message
+        if message.term == state.term and state.leader_id == peer:
+            self._known_committed = max(self._known_committed, min(message.commit_index, state.log.last_index))
+            self.commit_synced()
 
 
 def calls_all_committed_after_a_restart(journal: Journal) -> int:
@@ -142,18 +150,19 @@ def calls_all_committed_after_a_restart(journal: Journal) -> int:
     return journal.log.synced_index
 
 
-class AppliesBeforeCommit(SafeSyncObj):
+class AppliesBeforeCommit(Applier):
     """A follower applies what it has on disk, committed or not."""
 
     def apply_committed(self) -> None:
-        if self.role != LEADER and self.last_applied < self.log.synced_index:
-            entries = self.log.entries(self.last_applied + 1, APPLY_BYTES, last=self.log.synced_index)
+        state = self._state
+        if state.role != LEADER and state.last_applied < state.log.synced_index:
+            entries = state.log.entries(state.last_applied + 1, APPLY_BYTES, last=state.log.synced_index)
             self._apply(entries, lambda: True)
-            self.last_applied = entries[-1].index
+            state.library.last_applied = entries[-1].index
         super().apply_committed()
 
 
-class AppliesABacklogAtOnce(SafeSyncObj):
+class AppliesABacklogAtOnce(Applier):
     """However long it takes, all that is committed is applied before anything else is looked at."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -162,53 +171,52 @@ class AppliesABacklogAtOnce(SafeSyncObj):
         self._apply = lambda entries, _: apply(entries, lambda: True)
 
 
-class AppliesTwice(SafeSyncObj):
+class AppliesTwice(Applier):
     """Entries are handed to the state machine once more."""
 
     def apply_committed(self) -> None:
-        applied_before = self.last_applied
+        state = self._state
+        applied_before = state.last_applied
         super().apply_committed()
-        if self.last_applied > applied_before:
-            self._apply(self.log.entries(applied_before + 1, APPLY_BYTES, last=self.last_applied), lambda: True)
+        if state.last_applied > applied_before:
+            self._apply(state.log.entries(applied_before + 1, APPLY_BYTES, last=state.last_applied), lambda: True)
 
 
-class AnswersForAnothersEntry(SafeSyncObj):
+class AnswersForAnothersEntry(Proposing):
     """A deposed leader keeps its clients waiting and answers them with whatever is committed in that place."""
 
-    def on_role_changed(self, previous: int, role: int) -> None:
-        waiting, self._waiting = self._waiting, {}
-        super().on_role_changed(previous, role)
-        self._waiting = waiting
+    def lose(self) -> None:
+        pass
 
-    def apply_committed(self) -> None:
-        last = self.log.last_index
+    def resolve(self, entries: Sequence[Entry], results: Sequence[Any]) -> None:
+        last, log = self._state.log.last_index, self._state.log
         self._waiting = {
-            index: (self.log.term_at(index) if index <= last else term, on_outcome)
+            index: (log.term_at(index) if index <= last else term, on_outcome)
             for index, (term, on_outcome) in self._waiting.items()
         }
-        super().apply_committed()
+        super().resolve(entries, results)
 
 
-def _handlers(invariant: int, part: type[SafeSyncObj], *, rare: bool = False) -> Variant:
-    return mutant(invariant, Swap(raft.node, "SafeSyncObj", part), rare=rare)
+def _part(invariant: int, part: type, *, rare: bool = False) -> Variant:
+    return mutant(invariant, swap_part(part), rare=rare)
 
 
 MUTANTS = (
-    _handlers(1, TakesAcksOfAnyTerm, rare=True),
-    _handlers(12, CountsAcksOfAnEarlierConnection),
-    _handlers(12, CountsANewDiskAtOnce),
-    _handlers(1, KeepsPromisesOfPastTerms, rare=True),
-    _handlers(1, CutsMatchingEntries),
-    _handlers(3, CutsCommittedEntries),
-    _handlers(3, AppendsWithoutMatching),
-    _handlers(3, FollowsDeposedLeaders, rare=True),
-    _handlers(1, AcksItsWholeLog, rare=True),
-    _handlers(1, CommitsAlone),
-    _handlers(3, CommitsEarlierTerms),
-    _handlers(3, TakesTheLeadersCommitIndex, rare=True),
+    _part(1, TakesAcksOfAnyTerm, rare=True),
+    _part(12, CountsAcksOfAnEarlierConnection),
+    _part(12, CountsANewDiskAtOnce),
+    _part(1, KeepsPromisesOfPastTerms, rare=True),
+    _part(1, CutsMatchingEntries),
+    _part(3, CutsCommittedEntries),
+    _part(3, AppendsWithoutMatching),
+    _part(3, FollowsDeposedLeaders, rare=True),
+    _part(1, AcksItsWholeLog, rare=True),
+    _part(1, CommitsAlone),
+    _part(3, CommitsEarlierTerms),
+    _part(3, TakesTheLeadersCommitIndex, rare=True),
     mutant(3, Swap(Journal, "getRaftCommitIndex", calls_all_committed_after_a_restart)),
-    _handlers(4, AppliesBeforeCommit),
-    _handlers(0, AppliesABacklogAtOnce),
-    _handlers(8, AppliesTwice),
-    _handlers(11, AnswersForAnothersEntry),
+    _part(4, AppliesBeforeCommit),
+    _part(0, AppliesABacklogAtOnce),
+    _part(8, AppliesTwice),
+    _part(11, AnswersForAnothersEntry),
 )

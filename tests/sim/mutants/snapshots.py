@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-import raft.node
 import store.snapshots.install
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.library import LEADER
 from raft.messages import AppendReply, PreVote, RequestVote, SnapshotBegin, SnapshotChunk
+from raft.replication import Replication
+from raft.sender import Sender
 from raft.snapshot_receiver import SnapshotReceiver
 from raft.snapshots import Snapshots
 from store.index.index import Index
@@ -17,6 +18,7 @@ from store.log.base import StoredBase
 from store.log.disk import Disk
 from store.snapshots.install import IndexPlaces
 from store.snapshots.snapshot import SnapshotWriter
+from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, mutant
 
 END = b"\xff"
@@ -51,22 +53,23 @@ def believes_what_arrived(self: SnapshotWriter, pairs: int, checksum: bytes, ind
     self._index.flush()
 
 
-class AcknowledgesTheEntriesOfItsSnapshot(SafeSyncObj):
+class AcknowledgesTheEntriesOfItsSnapshot(Sender):
     """A follower acknowledges what is in its state and not, or not yet, in its log."""
 
     def send(self, peer: int, message: Any) -> None:
         if getattr(message, "success", False) and message.match_index:
-            message = msgspec.structs.replace(message, match_index=max(message.match_index, self.last_applied))
+            message = msgspec.structs.replace(message, match_index=max(message.match_index, self._state.last_applied))
         super().send(peer, message)
 
 
-class AppliesFromTheBaseOn(SafeSyncObj):
+class AppliesFromTheBaseOn(SafeRaft):
     """After a snapshot everything that the log holds is applied, what the state was made of too."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        if self.log.last_index < self.last_applied:
-            self.last_applied = self.log.last_index
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        state = self.state
+        if state.log.last_index < state.last_applied:
+            state.library.last_applied = state.log.last_index
 
 
 def holds_nothing_up(self: Snapshots) -> None:
@@ -81,26 +84,28 @@ def reads_a_state_that_moves(self: Index) -> Iterator[tuple[bytes, bytes]]:
         key = pair[0] + b"\0"
 
 
-class StandsWithItsState(SafeSyncObj):
+class StandsWithItsState(Sender):
     """A node that has just got a snapshot asks for votes as if its log held what its state was made of."""
 
-    def send(self, peer: int, message: Any) -> None:
-        if isinstance(message, PreVote | RequestVote) and self.log.last_index < self.last_applied:
-            message = msgspec.structs.replace(message, last_index=self.last_applied)
-        super().send(peer, message)
+    def send_promise(self, peer: int, message: Any, needs_index: int | None = None) -> None:
+        last_applied = self._state.last_applied
+        if isinstance(message, PreVote | RequestVote) and self._state.log.last_index < last_applied:
+            message = msgspec.structs.replace(message, last_index=last_applied)
+        super().send_promise(peer, message, needs_index)
 
 
 def takes_whatever_is_offered(self: SnapshotReceiver, message: SnapshotBegin) -> None:
     """Snapshots are offered without need, and taken without a look at the own log and state."""
 
 
-class OffersWithoutNeed(SafeSyncObj):
+class OffersWithoutNeed(Replication):
     """Alone this is harmless: what a node holds itself is a matter of its own."""
 
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         super().on_append_reply(peer, reply)
-        if self.role == LEADER and reply.term == self.term and not reply.success and self.log.base.index:
-            self.snapshots.want(peer)
+        state = self._state
+        if state.role == LEADER and reply.term == state.term and not reply.success and state.log.base.index:
+            self._snapshots.want(peer)
 
 
 MUTANTS = (
@@ -111,15 +116,15 @@ MUTANTS = (
         Swap(SnapshotReceiver, "on_chunk", takes_chunks_as_they_come),
         Swap(SnapshotWriter, "finish", believes_what_arrived),
     ),
-    mutant(1, Swap(raft.node, "SafeSyncObj", AcknowledgesTheEntriesOfItsSnapshot)),
-    mutant(16, Swap(raft.node, "SafeSyncObj", AppliesFromTheBaseOn)),
+    mutant(1, swap_part(AcknowledgesTheEntriesOfItsSnapshot)),
+    mutant(16, swap_part(AppliesFromTheBaseOn)),
     mutant(16, Swap(Snapshots, "pinned_from", holds_nothing_up)),
     mutant(16, Swap(Index, "pairs", reads_a_state_that_moves), rare=True),
-    mutant(16, Swap(raft.node, "SafeSyncObj", StandsWithItsState), rare=True),
+    mutant(16, swap_part(StandsWithItsState), rare=True),
     mutant(
         16,
         Swap(SnapshotReceiver, "_objection", takes_whatever_is_offered),
-        Swap(raft.node, "SafeSyncObj", OffersWithoutNeed),
+        swap_part(OffersWithoutNeed),
         rare=True,
     ),
 )

@@ -1,17 +1,17 @@
 """Whoever says something is believed."""
 
 import raft.election
-from raft.election import ElectionHandlers
+from raft.election import Election
 from raft.messages import PreVote
 from tests.sim.variant import Swap, mutant
 
-_on_pre_vote = ElectionHandlers._on_pre_vote
+_on_pre_vote = Election.on_pre_vote
 
 
-def takes_a_question_for_an_election(self: ElectionHandlers, peer: int, request: PreVote) -> None:
+def takes_a_question_for_an_election(self: Election, peer: int, request: PreVote) -> None:
     """A node adopts the term of a pre-vote, which changes nothing on its asker's side."""
-    if request.term > self.term:
-        self._hear(peer, request.term)
+    if request.term > self._state.term:
+        self.hear(request.term)
     _on_pre_vote(self, peer, request)
 
 
@@ -20,6 +20,6 @@ def adopts_any_term(own: int, told: int) -> None:
 
 
 MUTANTS = (
-    mutant(21, Swap(ElectionHandlers, "_on_pre_vote", takes_a_question_for_an_election)),
+    mutant(21, Swap(Election, "on_pre_vote", takes_a_question_for_an_election)),
     mutant(21, Swap(raft.election, "check_term", adopts_any_term)),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import raft.handlers
+import raft.applier
 from cluster.health.index_rebuild import ENTRIES_MIN
 from cluster.health.readiness import STUCK_S
 from cluster.problems import problem_of
@@ -51,7 +51,7 @@ async def test_who_is_full_is_told_though_it_is_not_this_node(node: Node) -> Non
 
 async def test_a_node_that_applies_nothing_of_what_its_leader_has_committed_is_not_ready(node: Node) -> None:
     """As one whose disk cannot take the entries: it hears of them all the same."""
-    knowledge = node.core.raft._raft.knowledge
+    knowledge = node.core.raft._raft.state.knowledge
     knowledge.told_committed(node.core.raft.term, node.core.raft.applied_index + 1)
     assert (await ready(node))[0] == 200, "it may be on its way"
     node.clock.now_ms += int(STUCK_S * 1000)
@@ -73,7 +73,7 @@ async def test_a_removed_index_is_made_anew_with_a_line_and_its_progress(
         for _ in range(ENTRIES_MIN):
             await node.core.raft.propose(Proposal(PutSettings(reject_transactions=False)))
     shutil.rmtree(Path(config.data_dir) / "index")
-    monkeypatch.setattr(raft.handlers, "APPLY_BUDGET_MS", 0)  # one entry in a turn of the loop
+    monkeypatch.setattr(raft.applier, "APPLY_BUDGET_MS", 0)  # one entry in a turn of the loop
     seen: list[dict[str, Any]] = []
     with caplog.at_level(logging.INFO):
         async with running_node(config, fatal, before_ready=lambda node: _note_progress(node, seen)) as node:

@@ -10,7 +10,7 @@ from raft import disk_health
 from raft.config import PeerAddress, RaftConfig
 from raft.disk_health import SLOW_MS, SYNCS, DiskHealth, pace
 from raft.fitness import FIT, Fitness
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.leadership import PATIENCE_TIMEOUTS
@@ -175,31 +175,31 @@ class World:
         hard_state.become_voter()
         journal = Journal(self.log, hard_state, 0, Watermarks.open(disk, "/d"))
         self.transport = RecordingTransport()
-        self.node = SafeSyncObj(
+        self.node = SafeRaft(
             self.config, journal, self.transport, lambda entries, _: [[] for _ in entries], 0, founded(self.config)
         )
-        for peer in self.node._nodes.values():
+        for peer in self.node.state.library._nodes.values():
             self.transport._onNodeConnected(peer)
 
     def say(self, peer: int, disk: DiskVitals) -> None:
         clocks = self.node.clocks
-        self.node.handle_message(peer, Vitals(clocks.wall_ms(), int(clocks.steady_ms()), disk=disk))
+        self.node.on_message(peer, Vitals(clocks.wall_ms(), int(clocks.steady_ms()), disk=disk))
 
     def lead(self, acked: dict[int, int]) -> None:
         """With these acknowledgements, all of them lately."""
         node = self.node
-        node.become(LEADER)
-        node.set_leader(1)
+        node.state.library.become(LEADER)
+        node.state.library.set_leader(1)
         for peer, index in acked.items():
-            node._progress[peer] = progress = Progress(index + 1)
+            node.replication._progress[peer] = progress = Progress(index + 1)
             progress.on_ack(index)
             progress.votes = True
-            node.heard_from(peer)
-        node._leads_from = 2
+            node.state.library.heard_from(peer)
+        node.replication.leads_from = 2
 
     def asked_to_stand(self) -> list[int]:
         self.transport.sent.clear()
-        self.node.ask_successor()
+        self.node.leadership.ask_successor()
         return [peer for peer, message in self.transport.sent if isinstance(message, TimeoutNow)]
 
 
@@ -258,7 +258,7 @@ def test_a_node_whose_disk_is_full_lets_the_others_stand_first(time: Time) -> No
         for _ in range(10 * timeouts):
             time.now_s += world.config.election_timeout_ms / 10_000
             world.say(2, disk_of())
-            world.node.doTick(0)
+            world.node.step()
         return any(isinstance(message, PreVote) for _, message in world.transport.sent)
 
     world.node.disks.note_space(0, is_low=True)
@@ -274,7 +274,7 @@ def test_who_is_waited_for_is_named_with_the_rule(time: Time) -> None:
     assert leadership.waits_for() is None
     time.now_s += 7
     assert leadership.waits_for() == "2 of 3 voters are needed, not heard: 2 (last heard 7 s ago), 3 (never heard)"
-    world.node.set_leader(3)
+    world.node.state.library.set_leader(3)
     assert leadership.waits_for() is None
 
 
@@ -283,11 +283,11 @@ def test_who_has_much_to_apply_hands_over_to_who_has_not(time: Time) -> None:
     world = World(time)
     world.lead({2: 2, 3: 2})
     leadership = world.node.leadership
-    world.node.knowledge.told_committed(1, 2 + BACKLOG_ENTRIES)
+    world.node.state.knowledge.told_committed(1, 2 + BACKLOG_ENTRIES)
     clocks = world.node.clocks
     for peer, unapplied in ((2, BACKLOG_ENTRIES + 1), (3, 0)):
         vitals = Vitals(clocks.wall_ms(), int(clocks.steady_ms()), disk=disk_of(), unapplied=unapplied)
-        world.node.handle_message(peer, vitals)
+        world.node.on_message(peer, vitals)
     assert leadership.own_fitness == Fitness(has_backlog=True)
     assert leadership.successor() == 3
-    assert world.node.vital_signs.of(2).unapplied == 2 + BACKLOG_ENTRIES - world.node.last_applied
+    assert world.node._vital_signs.of(2).unapplied == 2 + BACKLOG_ENTRIES - world.node.state.last_applied

@@ -9,7 +9,7 @@ from pysyncobj.transport import Transport
 from raft.clock import Clock
 from raft.clock_agreement import ClockAgreement
 from raft.config import PeerAddress, RaftConfig
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.leadership import PATIENCE_TIMEOUTS
@@ -55,7 +55,7 @@ def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: 
     peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
     config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
     transport = SilentTransport()
-    node = SafeSyncObj(
+    node = SafeRaft(
         config,
         Journal(log, hard_state, 0, Watermarks.open(disk, "/d")),
         transport,
@@ -63,15 +63,15 @@ def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: 
         0,
         founded(config),
     )
-    for peer in node._nodes.values():
+    for peer in node.state.library._nodes.values():
         transport._onNodeConnected(peer)
     transport.sent.clear()
     for microseconds in range(1, 60):  # wherever in the step the deadline passes
         time["step"] = 0.0
-        node.election_deadline = time["now"] + microseconds * 1e-6
+        node.state.library.election_deadline = time["now"] + microseconds * 1e-6
         time["step"] = 1e-6
-        node.doTick(0)
-    assert (node.role, node.term, hard_state.voter) == (FOLLOWER, 1, False)
+        node.step()
+    assert (node.state.role, node.state.term, hard_state.voter) == (FOLLOWER, 1, False)
     assert [message for message in transport.sent if not isinstance(message, Vitals)] == []
 
 
@@ -84,11 +84,11 @@ def test_a_node_that_starts_asks_early(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
     config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
     journal = Journal(log, HardState(disk, "/d/hard_state"), 0, Watermarks.open(disk, "/d"))
-    node = SafeSyncObj(config, journal, SilentTransport(), lambda entries, _: [[] for _ in entries], 0, founded(config))
-    first_wait_s = node.election_deadline - 1_000.0
-    node.postpone_election()
+    node = SafeRaft(config, journal, SilentTransport(), lambda entries, _: [[] for _ in entries], 0, founded(config))
+    first_wait_s = node.state.library.election_deadline - 1_000.0
+    node.state.library.postpone_election()
     least_wait_s = config.election_timeout_ms / 1000
-    assert 0 < first_wait_s < least_wait_s <= node.election_deadline - 1_000.0
+    assert 0 < first_wait_s < least_wait_s <= node.state.library.election_deadline - 1_000.0
 
 
 def test_a_node_whose_clock_is_wrong_lets_the_others_stand_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +102,12 @@ def test_a_node_whose_clock_is_wrong_lets_the_others_stand_first(monkeypatch: py
     hard_state = HardState(disk, "/d/hard_state")
     hard_state.become_voter()
     journal, transport = Journal(log, hard_state, 0, Watermarks.open(disk, "/d")), SilentTransport()
-    node = SafeSyncObj(config, journal, transport, lambda entries, _: [[] for _ in entries], 0, founded(config))
     clock = Clock(lambda: int(time["wall_ms"]), lambda: time["s"])
-    node.clocks = ClockAgreement(1, clock, lambda: {1, 2, 3}, max_skew_ms=1_000, interval_ms=10_000)
-    for peer in node._nodes.values():
+    clocks = ClockAgreement(1, clock, lambda: {1, 2, 3}, max_skew_ms=1_000, interval_ms=10_000)
+    node = SafeRaft(
+        config, journal, transport, lambda entries, _: [[] for _ in entries], 0, founded(config), clocks=clocks
+    )
+    for peer in node.state.library._nodes.values():
         transport._onNodeConnected(peer)
 
     def asks_within(timeouts: int) -> bool:
@@ -113,12 +115,12 @@ def test_a_node_whose_clock_is_wrong_lets_the_others_stand_first(monkeypatch: py
         for _ in range(10 * timeouts):
             time["s"] += config.election_timeout_ms / 10_000
             for peer in (2, 3):
-                node.handle_message(peer, Vitals(4_000_000, int(time["s"] * 1000)))
-            node.doTick(0)
+                node.on_message(peer, Vitals(4_000_000, int(time["s"] * 1000)))
+            node.step()
         return any(isinstance(message, PreVote) for message in transport.sent)
 
     for peer in (2, 3):
-        node.handle_message(peer, Vitals(4_000_000, int(time["s"] * 1000)))
+        node.on_message(peer, Vitals(4_000_000, int(time["s"] * 1000)))
     assert node.clocks.is_in_doubt
     assert not asks_within(PATIENCE_TIMEOUTS - 1)
     assert asks_within(5), "nobody else has stood"

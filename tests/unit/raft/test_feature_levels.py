@@ -75,7 +75,7 @@ def test_an_append_of_a_version_to_come_is_no_fault_of_the_connection() -> None:
 def test_the_level_is_told_before_the_record_is_written(advance: Callable[[float], None]) -> None:
     one = Started(1, joins=True)
     told: list[tuple[int, int]] = []
-    one.node.on_feature_level = lambda found: told.append((found.level, one.log.last_index))
+    one.node.log_writer.on_feature_level = lambda found: told.append((found.level, one.log.last_index))
     one.connect(2)
     payload = encode_configuration(THREE.with_feature_level(ABOVE))
     one.hear(2, make_append(5, 1, 0, 1, [Entry(payload, 2, 5, KIND_CONFIG, -1)]))
@@ -91,10 +91,12 @@ class Cluster:
         self.builds = {int(name[1:]): build for name, build in builds.items()}
         self.one = Started(1, joins=False)
         self.proposed: list[Configuration] = []
-        self.levels = FeatureLevels(self.one.node, 1, self.builds.get, self.propose)
+        self.levels = FeatureLevels(
+            self.one.node.state, lambda: self.one.node.leads_and_knows_all, self.builds.get, self.propose
+        )
 
     def propose(self, change: Callable[[Configuration], Configuration]) -> None:
-        self.proposed.append(change(self.one.node.configuration))
+        self.proposed.append(change(self.one.node.state.configuration))
 
 
 OLD, NEW = Build("0.2.0", 1, HIGHEST), Build("9.1.0", 1, ABOVE)
@@ -143,7 +145,7 @@ def test_a_new_cluster_is_raised_once_by_its_first_leader(advance: Callable[[flo
     assert cluster.proposed == [], "it does not lead yet"
     advance(10)
     cluster.one.settle()
-    assert cluster.one.node.role == LEADER
+    assert cluster.one.node.state.role == LEADER
     cluster.levels.tick()
     cluster.levels.tick()
     assert [each.feature_level for each in cluster.proposed] == [ABOVE]
@@ -154,7 +156,7 @@ def test_a_cluster_with_history_is_left_to_its_operators(advance: Callable[[floa
     cluster = Cluster()
     advance(10)
     cluster.one.settle()
-    cluster.one.node.propose(b"", lambda *_: None)
+    cluster.one.node.proposing.propose(b"", lambda *_: None)
     cluster.levels.tick()
     assert cluster.proposed == []
     assert cluster.levels.highest_known() == ABOVE

@@ -7,7 +7,7 @@ import pytest
 from pysyncobj import syncobj as library
 
 from raft.config import PeerAddress, RaftConfig
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER
 from raft.membership import Configuration, Member, encode_configuration, founded
@@ -39,26 +39,26 @@ class Started:
             retain_behind_bytes=retain_behind_bytes,
         )
         journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
-        self.node = SafeSyncObj(
+        self.node = SafeRaft(
             config, journal, self.transport, lambda entries, _: [[] for _ in entries], 0, founded(config)
         )
 
     def connect(self, peer: int) -> None:
-        self.transport._onNodeConnected(self.node._node(peer))
+        self.transport._onNodeConnected(self.node.state.library._node(peer))
 
     def disconnect(self, peer: int) -> None:
-        self.transport._onNodeDisconnected(self.node._node(peer))
+        self.transport._onNodeDisconnected(self.node.state.library._node(peer))
 
     def hear(self, peer: int, message: object) -> None:
-        self.transport._onMessageReceived(self.node._node(peer), message)
+        self.transport._onMessageReceived(self.node.state.library._node(peer), message)
         self.settle()
 
     def settle(self) -> None:
         for _ in range(3):
-            self.node.doTick(0)
+            self.node.step()
             self.log.sync()
             self.node.on_synced()
-        self.node.doTick(0)
+        self.node.step()
 
     def last_reply(self) -> AppendReply:
         return [message for _, message in self.transport.sent if isinstance(message, AppendReply)][-1]
@@ -97,19 +97,19 @@ def test_it_does_not_lead_by_a_configuration_of_the_past(advance: Callable[[floa
     one = Started(1, joins=True)
     one.connect(2)
     one.hear(2, filled(5, 100, Configuration((member(1), member(2, voter=False)), "first disk")))
-    assert one.node.commit_index == 3
+    assert one.node.state.commit_index == 3
     for _ in range(5):
         advance(10)
         one.settle()
-    assert one.node.role != LEADER
-    assert (one.node.term, one.hard_state.voter) == (5, False)
+    assert one.node.state.role != LEADER
+    assert (one.node.state.term, one.hard_state.voter) == (5, False)
 
 
 def test_a_lone_founder_leads(advance: Callable[[float], None]) -> None:
     one = Started(1, joins=False)
     advance(10)
     one.settle()
-    assert (one.node.role, one.hard_state.voter) == (LEADER, True)
+    assert (one.node.state.role, one.hard_state.voter) == (LEADER, True)
 
 
 def test_its_copy_does_not_count_before_it_knows_a_committed_configuration(advance: Callable[[float], None]) -> None:
@@ -134,15 +134,15 @@ def test_a_receipt_does_not_name_a_copy_that_does_not_count(advance: Callable[[f
     one.settle()
     for following in (member(2, voter=False), member(2)):
         one.connect(2)
-        one.node.propose_configuration(
-            Configuration((*one.node.configuration.members[:1], following), "one"), lambda *_: None
+        one.node.proposing.propose_configuration(
+            Configuration((*one.node.state.configuration.members[:1], following), "one"), lambda *_: None
         )
-        one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
-    index = one.node.propose(b"entry", lambda *_: None)
-    one.hear(2, AppendReply(one.node.term, True, index, counts=False, votes=False))
-    assert one.node.durable_on(index) == (1,)
-    one.hear(2, AppendReply(one.node.term, True, index, counts=True, votes=True))
-    assert one.node.durable_on(index) == (1, 2)
+        one.hear(2, AppendReply(one.node.state.term, True, one.log.last_index, counts=True, votes=True))
+    index = one.node.proposing.propose(b"entry", lambda *_: None)
+    one.hear(2, AppendReply(one.node.state.term, True, index, counts=False, votes=False))
+    assert one.node.replication.durable_on(index) == (1,)
+    one.hear(2, AppendReply(one.node.state.term, True, index, counts=True, votes=True))
+    assert one.node.replication.durable_on(index) == (1, 2)
 
 
 def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float], None]) -> None:
@@ -151,21 +151,21 @@ def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float],
     advance(10)
     one.settle()
     learner = member(2, voter=False)
-    one.node.propose_configuration(one.node.configuration.with_learner(learner), lambda *_: None)
+    one.node.proposing.propose_configuration(one.node.state.configuration.with_learner(learner), lambda *_: None)
     one.settle()
     one.connect(2)
     for _ in range(5):
         advance(1)
-        one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
-    assert one.node.is_caught_up(2)
+        one.hear(2, AppendReply(one.node.state.term, True, one.log.last_index, counts=True, votes=True))
+    assert one.node.replication.is_caught_up(2)
     advance(10)
     one.settle()
-    assert one.node.role == LEADER
-    assert not one.node.is_caught_up(2)
-    one.hear(2, AppendReply(one.node.term, True, one.log.last_index, counts=True, votes=True))
-    assert one.node.is_caught_up(2)
+    assert one.node.state.role == LEADER
+    assert not one.node.replication.is_caught_up(2)
+    one.hear(2, AppendReply(one.node.state.term, True, one.log.last_index, counts=True, votes=True))
+    assert one.node.replication.is_caught_up(2)
     one.disconnect(2)
-    assert not one.node.is_caught_up(2)
+    assert not one.node.replication.is_caught_up(2)
 
 
 def test_the_last_entry_that_it_knows_to_be_committed_stays(advance: Callable[[float], None]) -> None:
@@ -175,7 +175,7 @@ def test_the_last_entry_that_it_knows_to_be_committed_stays(advance: Callable[[f
     two = Started(2, joins=True, retain_behind_bytes=0)
     two.connect(1)
     two.hear(1, filled(4, 2, Configuration((member(1), member(2)))))
-    assert (two.node.commit_index, two.log.synced_index) == (2, 3)
-    assert two.node.needed_from() == 3
+    assert (two.node.state.commit_index, two.log.synced_index) == (2, 3)
+    assert two.node.replication.needed_from() == 3
     two.hear(1, make_append(4, 3, 4, 3, []))
-    assert two.node.needed_from() == 4
+    assert two.node.replication.needed_from() == 4

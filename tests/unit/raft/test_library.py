@@ -34,7 +34,7 @@ def test_private_names_are_used_in_one_module_only() -> None:
         for path in Path(raft.__path__[0]).glob("*.py")
         if any(name in path.read_text() for name in PRIVATE_NAMES)
     }
-    assert users <= {"library.py", "election.py"}
+    assert users == {"library.py"}
 
 
 def test_unsafe_paths_are_configured_away() -> None:

@@ -256,8 +256,8 @@ async def test_followers_hear_of_a_commit_without_waiting_for_a_heartbeat(
         await until(lambda: same_state(members))
         term = leader.node.term
         raft = leader.node._raft
-        monkeypatch.setattr(raft, "schedule_heartbeat", lambda: None)
-        raft._SyncObj__newAppendEntriesTime = float("inf")  # there will be none
+        monkeypatch.setattr(raft.state.library, "schedule_heartbeat", lambda: None)
+        raft.state.library._SyncObj__newAppendEntriesTime = float("inf")  # there will be none
         await leader.node.propose(message("b"))
         await until(lambda: same_state(members))
         assert (leader.node.term, leader.node.is_leader) == (term, True), "not from another leader"
@@ -289,13 +289,13 @@ async def test_a_removal_that_never_commits_cuts_no_node_off(tmp_path: Path) -> 
         await until(lambda: one.node.is_caught_up(two.node.node_id))
         deaf_to(one, three.node.node_id)
         deaf_to(three, one.node.node_id)
-        two.node._raft._retired = True  # so that 3 is elected
+        two.node._raft.election._retired = True  # so that 3 is elected
         removal = one.node.propose_configuration(lambda current: current.without(two.node.node_id))
         removal.add_done_callback(lambda future: future.exception())
         await until(lambda: three.node.is_leader)
         for number in range(3):
             await three.node.propose(message(f"b{number}"))
-        two.node._raft._retired = False
+        two.node._raft.election._retired = False
         await three.stop()
         applied = await propose_until_accepted([one, two], lambda: message("after"))
         assert applied.result.results[0].offset == 3

@@ -9,7 +9,7 @@ from pysyncobj import syncobj as library
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.knowledge import MARKS_MAX, Knowledge
 from raft.library import LEADER
@@ -74,14 +74,14 @@ async def test_what_was_acknowledged_over_an_earlier_connection_does_not_count(t
         await until(lambda: leader.node.peers[other.config.node_id].match_index == leader.log.last_index)
         seen: list[int] = []
         handlers = leader.node._raft
-        send = handlers.send
+        send = handlers.sender.send
 
         def watch(peer: int, message: Any) -> None:
             if peer == other.config.node_id and isinstance(message, Recall):
-                seen.append(handlers.match_index(peer))
+                seen.append(handlers.replication.acked(peer))
             send(peer, message)
 
-        handlers.send = watch  # type: ignore[method-assign]
+        handlers.sender.send = watch  # type: ignore[method-assign]
         await other.stop()
         await other.start()
         await until(lambda: bool(seen))
@@ -100,13 +100,13 @@ async def test_an_impossible_message_says_nothing_of_the_disk_of_its_sender(tmp_
         away = next(member for member in members if member is not leader)
         await away.stop()
         handlers, node_id = leader.node._raft, away.config.node_id
-        before = handlers.knowledge.recall(node_id, 1)
-        forged_term = handlers.term + 1
-        handlers.set_term(forged_term, leader.config.node_id)
-        assert handlers.role == LEADER
+        before = handlers.state.knowledge.recall(node_id, 1)
+        forged_term = handlers.state.term + 1
+        handlers.state.library.set_term(forged_term, leader.config.node_id)
+        assert handlers.state.role == LEADER
         with pytest.raises(ProtocolError, match="claims to lead"):
-            handlers.handle_message(node_id, make_append(forged_term, 0, 0, 0, ()))
-        assert handlers.knowledge.recall(node_id, 1) == before
+            handlers.on_message(node_id, make_append(forged_term, 0, 0, 0, ()))
+        assert handlers.state.knowledge.recall(node_id, 1) == before
 
 
 # What is known
@@ -242,7 +242,7 @@ class Lagging:
         peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3)}
         config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
         self.transport = RecordingTransport()
-        self.node = SafeSyncObj(
+        self.node = SafeRaft(
             config,
             Journal(log, hard_state, 0, Watermarks.open(disk, "/data")),
             self.transport,
@@ -250,13 +250,13 @@ class Lagging:
             0,
             founded(config),
         )
-        for peer in self.node._nodes.values():
+        for peer in self.node.state.library._nodes.values():
             self.transport._onNodeConnected(peer)
         self.hear(2, make_append(5, 8, 5, 9, (), commit_term=5))
 
     def hear(self, peer: int, message: object) -> object:
         """What it sends last in the same step."""
-        self.transport._onMessageReceived(self.node._node(peer), message)
+        self.transport._onMessageReceived(self.node.state.library._node(peer), message)
         return self.transport.sent[-1][1]
 
 
@@ -268,7 +268,7 @@ def test_only_who_has_what_is_committed_gets_a_vote(
     monkeypatch.setattr(library, "monotonicTime", lambda: time["s"])
     lagging = Lagging()
     time["s"] += 60
-    lagging.node._awake_at = time["s"]
+    lagging.node.stalls._awake_at = time["s"]
     answer = lagging.hear(3, PreVote(5, last_index, 5, False))
     assert isinstance(answer, PreVoteReply)
     assert answer.granted == granted
@@ -286,12 +286,12 @@ def test_who_lacks_what_is_committed_does_not_stand(
     lagging.transport.sent.clear()
     for _ in range(400):
         time["s"] += 0.1
-        lagging.node.doTick(0)
+        lagging.node.step()
     assert not any(isinstance(sent, PreVote | RequestVote) for _, sent in lagging.transport.sent)
-    assert lagging.node.waits_for == (5, 9)
+    assert lagging.node.election.waits_for == (5, 9)
     assert caplog.text.count("waiting for a node that has it") == 1, "said once"
     monkeypatch.setattr(Knowledge, "is_complete", lambda *_: True)
     for _ in range(400):
         time["s"] += 0.1
-        lagging.node.doTick(0)
+        lagging.node.step()
     assert any(isinstance(sent, PreVote) for _, sent in lagging.transport.sent), "without the guard it would"

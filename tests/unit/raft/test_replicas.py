@@ -54,7 +54,7 @@ async def test_the_one_whose_state_differs_stops_and_names_the_entry(
         await until(lambda: wrong.node.replicas.difference.is_exact)  # type: ignore[union-attr]
         assert wrong.node.replicas.difference.index == flipped[0]  # type: ignore[union-attr]
         assert not wrong.node.replicas.difference.records  # type: ignore[union-attr]
-        assert not wrong.node._raft.votes
+        assert not wrong.node._raft.own_copy.votes
         assert await leader_of(right) is not wrong
         await fill(right, name="d")
         for each in right:
@@ -192,7 +192,7 @@ async def test_an_entry_with_the_same_index_and_term_and_other_bytes_is_named(
         await wrong.start()
         assert wrong.node.replicas.differs
         assert wrong.node.replicas.difference.index == index  # type: ignore[union-attr]
-        assert not wrong.node._raft.votes
+        assert not wrong.node._raft.own_copy.votes
 
 
 async def test_without_the_comparison_nobody_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pysyncobj import syncobj as library
 from pysyncobj.transport import Transport
 
 from raft.config import PeerAddress, RaftConfig
-from raft.handlers import SafeSyncObj
+from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.lanes import SingleLane
 from raft.membership import Member, encode_configuration, founded
@@ -47,19 +47,19 @@ class Wiped:
         peers = {peer: PeerAddress("127.0.0.1", peer) for peer in (2, 3, 4, 5)}
         config = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("127.0.0.1", 1), peers=peers)
         journal = Journal(self.log, self.hard_state, 0, Watermarks.open(disk, "/d"))
-        self.node = SafeSyncObj(
+        self.node = SafeRaft(
             config, journal, self.transport, lambda entries, _: [[] for _ in entries], 0, founded(config)
         )
-        for peer in self.node._nodes.values():
+        for peer in self.node.state.library._nodes.values():
             self.transport._onNodeConnected(peer)
         self.hear(2, make_append(LEADER_TERM, 1, self.log.term_at(1), 3, ENTRIES))
         self.log.sync()
         self.node.on_synced()
-        self.node.doTick(0)
+        self.node.step()
 
     def hear(self, peer: int, message: object) -> None:
-        self.transport._onMessageReceived(self.node._node(peer), message)
-        self.node.doTick(0)
+        self.transport._onMessageReceived(self.node.state.library._node(peer), message)
+        self.node.step()
 
     def answer(self, kind: type) -> object:
         return [message for _, message in self.transport.sent if isinstance(message, kind)][-1]
@@ -88,7 +88,7 @@ def test_no_second_vote_in_a_term_above_the_leaders(wiped: Wiped) -> None:
     for peer in (4, 5):
         wiped.hear(peer, PreVoteReply(LEADER_TERM, LEADER_TERM, False))
     wiped.hear(3, PreVoteReply(LEADER_TERM + 1, LEADER_TERM, False))
-    assert (wiped.node.term, wiped.hard_state.voter) == (LEADER_TERM + 1, False)
+    assert (wiped.node.state.term, wiped.hard_state.voter) == (LEADER_TERM + 1, False)
     wiped.hear(4, RequestVote(LEADER_TERM + 1, 3, LEADER_TERM, False))
     assert wiped.answer(VoteReply) == VoteReply(LEADER_TERM + 1, False)
 
@@ -104,7 +104,7 @@ def test_no_second_vote_in_the_term_it_caught_up_in(wiped: Wiped) -> None:
 
 def test_its_copies_count_once_every_node_that_may_lead_has_spoken(wiped: Wiped) -> None:
     """A learner may be a voter in another log, and one whose removal is not committed may still lead."""
-    founders = wiped.node.configuration
+    founders = wiped.node.state.configuration
     learner = Member(6, "127.0.0.1", 6, "http://6", voter=False)
     changed = [encode_configuration(each) for each in (founders.with_learner(learner), founders.without(5))]
     records = [Entry(record, 4 + at, LEADER_TERM, KIND_CONFIG, -1) for at, record in enumerate(changed)]

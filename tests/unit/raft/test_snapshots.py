@@ -78,7 +78,7 @@ class SnapshotMember(Member):
     def cut(self) -> None:
         """Retention, as far as it goes."""
         self.index.flush()
-        self.log.drop_before(min(self.machine.applied_index, self.node._raft.needed_from()))
+        self.log.drop_before(min(self.machine.applied_index, self.node._raft.replication.needed_from()))
 
 
 def members_of(tmp_path: Path, retain_behind_bytes: int) -> list[SnapshotMember]:
@@ -212,9 +212,9 @@ async def test_a_leader_that_was_deposed_is_told_so_and_not_followed(
         follower = next(member for member in survivors if member is not leader)
         await until(lambda: follower.node.leader_id == leader.config.node_id)
         handlers, sent = follower.node._raft, list[tuple[int, object]]()
-        monkeypatch.setattr(handlers, "send", lambda peer, answer: sent.append((peer, answer)))
-        handlers.handle_message(deposed.config.node_id, SnapshotBegin(term, 7, 4096, 90, term, 99, "00", "2", 10))
-        assert sent == [(deposed.config.node_id, SnapshotReject(handlers.term, 7, "there is a later leader"))]
+        monkeypatch.setattr(handlers.sender, "send", lambda peer, answer: sent.append((peer, answer)))
+        handlers.on_message(deposed.config.node_id, SnapshotBegin(term, 7, 4096, 90, term, 99, "00", "2", 10))
+        assert sent == [(deposed.config.node_id, SnapshotReject(handlers.state.term, 7, "there is a later leader"))]
         assert follower.node.leader_id == leader.config.node_id
         assert follower.node.receiving_percent is None
 
@@ -240,7 +240,7 @@ async def test_what_is_lost_on_the_way_is_sent_again(tmp_path: Path, monkeypatch
         for member in (each for each in members if each.running):
             send = partial(lossy, member.node._transport.send)
             monkeypatch.setattr(member.node._transport, "send", send)
-            member.node._raft._transport_send = send
+            member.node._raft.sender._transport_send = send
         await away.start()
         await until(lambda: away.installed == 1 and same_state(list(members)))
         assert seen[0] > 6

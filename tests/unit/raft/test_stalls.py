@@ -25,22 +25,22 @@ async def test_a_follower_that_answers_hundreds_of_times_at_once_is_sent_what_it
         for member in (follower, other):
             member.disk.hold()
         raft, peer = leader.node._raft, follower.config.node_id
-        acked = raft.match_index(peer)
+        acked = raft.replication.acked(peer)
         pending = []
         for last_index in (acked + 1, acked + 2, acked + 3):
             pending.append(asyncio.ensure_future(leader.node.propose(message(f"b{last_index}"))))
             await asyncio.sleep(0)  # an entry each
             assert leader.log.last_index == last_index
         appends: list[int] = []
-        send = raft.send
+        send = raft.sender.send
 
         def watched_send(to: int, sent: object) -> None:
             if to == peer and isinstance(sent, Append) and sent.entries:
                 appends.append(len(sent.entries))
             send(to, sent)
 
-        monkeypatch.setattr(raft, "send", watched_send)
-        refusal = AppendReply(raft.term, False, 0, acked + 1, acked + 1, True, True)
+        monkeypatch.setattr(raft.sender, "send", watched_send)
+        refusal = AppendReply(raft.state.term, False, 0, acked + 1, acked + 1, True, True)
         deliver = leader.node._transport._onMessageReceivedCallback
         for _ in range(600):
             deliver(leader.node._transport._node(peer), refusal)
@@ -61,12 +61,12 @@ async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_
         leader = await leader_of(members)
         await put_topic(leader)
         raft, term = leader.node._raft, leader.node.term
-        monkeypatch.setattr(raft, "_awake_at", raft._awake_at - 1.0)
+        monkeypatch.setattr(raft.stalls, "_awake_at", raft.stalls._awake_at - 1.0)
         assert not leader.node.is_leader, "it reads nothing as a leader"
         with pytest.raises(NoLeader):
             await leader.node.propose(message("b"))
         assert leader.node.role != "leader"
-        assert raft.log.last_term == term, "nothing was appended"
+        assert raft.state.log.last_term == term, "nothing was appended"
         leader = await leader_of(members)
         assert leader.node.term > term
         await leader.node.propose(message("b"))

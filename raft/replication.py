@@ -1,0 +1,278 @@
+"""The leader's side: it sends its entries to the others, and counts the copies that they have on disk."""
+
+import logging
+from collections.abc import Sequence
+
+from raft.chain_check import chain_append
+from raft.errors import ProtocolError
+from raft.lanes import Lanes
+from raft.library import LEADER, now
+from raft.messages import Append, AppendReply, make_append
+from raft.progress import Progress
+from raft.retention import needed_from
+from raft.sender import Sender
+from raft.snapshots import Snapshots
+from raft.state import RaftState
+from store.log.record import Entry
+
+log = logging.getLogger(__name__)
+
+APPEND_BYTES = 4 * 1024 * 1024
+"""Entries in one append_entries message; a larger entry travels alone, always whole (row 2: never in chunks)."""
+
+
+class Replication:
+    """Invariants: a copy counts for a commit only as far as its disk has it and this leader's own disk has it (row 8),
+    and only from the no-op of the present leadership on (row 17). Loop-only; on nodes that do not lead it knows of no
+    peers.
+    """
+
+    def __init__(self, state: RaftState, sender: Sender, lanes: Lanes, snapshots: Snapshots) -> None:
+        self._state, self._library = state, state.library
+        self._sender = sender
+        self._lanes = lanes
+        self._snapshots = snapshots
+        self._progress: dict[int, Progress] = {}
+        self._answered: dict[int, bool] = {}  # peers that answered since the last step; True: wants an append anyway
+        self.leads_from = 0
+        """Index of the no-op of the present, or last, leadership of this node."""
+        # Leader: when, and where its log ended; the later one first.
+        self._rounds = (float("-inf"), 0), (float("-inf"), 0)
+
+    # --- leadership begins, changes its nodes, and ends ------------------------------------------------------------
+
+    def begin(self) -> None:
+        """This node leads from now on; the next entry of its log is the no-op of its leadership."""
+        self.leads_from = self._state.log.last_index + 1
+        self._rounds = (float("-inf"), 0), (float("-inf"), 0)
+        self._progress = {peer: Progress(self.leads_from) for peer in self._state.peer_ids}
+
+    def end(self) -> None:
+        """This node no longer leads: what still waits to be sent is of no use."""
+        for peer in self._progress:
+            self._lanes.drop_waiting(peer)
+        self._progress, self._answered = {}, {}
+
+    def on_configuration(self) -> None:
+        """Another configuration is in force."""
+        state = self._state
+        if state.role != LEADER:
+            return
+        known = self._progress
+        for peer in known.keys() - state.peer_ids:
+            self._snapshots.remove(peer)
+        self._progress = {peer: known.get(peer) or Progress(state.log.last_index + 1) for peer in state.peer_ids}
+        self.count_all()
+
+    def on_peer_connected(self, peer: int, *, forgetful: bool) -> None:
+        """A connection to `peer` stands; `forgetful`: with another disk than the last one."""
+        if self._state.role != LEADER or peer not in self._progress:
+            return
+        if forgetful:
+            log.warning("node %d comes back with a new disk: what it acknowledged no longer counts", peer)
+            self._snapshots.forget(peer, "it comes back with a new disk")
+        # An acknowledgement is good for its connection: behind a new one may be a disk that was put back.
+        known, self._progress[peer] = self._progress[peer], Progress(self._state.log.last_index + 1)
+        if not forgetful and known.acked:
+            self._progress[peer].next_index = known.acked + 1
+        self._count(peer)
+
+    def on_peer_disconnected(self, peer: int) -> None:
+        if self._state.role == LEADER and peer in self._progress:
+            self._snapshots.forget(peer, "it is no longer connected")
+            self._progress[peer].restart()
+
+    # --- what the others have --------------------------------------------------------------------------------------
+
+    def acked(self, peer: int) -> int:
+        """Leader: index up to which that peer's fsynced log is known to equal this one; 0 on other nodes."""
+        progress = self._progress.get(peer)
+        return progress.acked if progress and self._state.role == LEADER else 0
+
+    def durable_on(self, index: int) -> tuple[int, ...]:
+        """Leader: node ids of the voters known to have the entry fsynced and whose copies count, this one included."""
+        state = self._state
+        voters = state.configuration.voters
+        nodes = [peer for peer, progress in self._progress.items() if progress.counted >= index and peer in voters]
+        if state.log.synced_index >= index:
+            nodes.append(state.node_id)
+        return tuple(sorted(nodes))
+
+    @property
+    def commit_limit(self) -> int:
+        """Row 8 and docs/membership.md: as leader, the index up to which a majority of the voters in force holds the
+        log durably; on other nodes the end of the log.
+        """
+        state = self._state
+        if state.role != LEADER:
+            return state.log.last_index
+        held = {peer: progress.counted for peer, progress in self._progress.items()}
+        limit = state.configuration.held_by_majority({**held, state.node_id: state.log.synced_index})
+        return limit if limit >= self.leads_from else 0
+
+    def is_caught_up(self, peer: int) -> bool:
+        """Leader: whether the peer, which has answered lately, has all that the log held an election timeout ago, and
+        its disk has all that it ever acknowledged.
+        """
+        progress = self._progress.get(peer)
+        held_then = max(self.leads_from, self._rounds[1][1])
+        return progress is not None and peer in self.answering_voters() and progress.acked >= held_then
+
+    def answering_voters(self) -> set[int]:
+        """Leader: this node, and the others that have answered lately and would vote if this one fell silent."""
+        timeout_s = 2 * self._state.config.election_timeout_ms / 1000
+        answering = {
+            peer
+            for peer, progress in self._progress.items()
+            if progress.votes and self._state.connected(peer) and self._library.answered_within(peer, timeout_s)
+        }
+        return answering | {self._state.node_id}
+
+    @property
+    def has_unannounced_commit(self) -> bool:
+        """Leader: whether a follower has not been told of the last commit that concerns what it has."""
+        commit_index = self._state.commit_index
+        return any(
+            progress.announced_commit < min(commit_index, progress.acked) and self._state.connected(peer)
+            for peer, progress in self._progress.items()
+        )
+
+    def needed_from(self) -> int:
+        """Return the lowest index that has to stay in this log for other nodes, or for these handlers, which go by the
+        entry that they know to be committed last, also where an installed state is ahead of it.
+        """
+        state = self._state
+        acked = {peer: each.acked for peer, each in self._progress.items()} if state.role == LEADER else {}
+        needed = needed_from(state.log, acked, self._snapshots.pinned_from(), state.config.retain_behind_bytes)
+        return min(needed, state.commit_index + 1)
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def send_appends(self) -> None:
+        """Send new entries to the followers that have room for them."""
+        for peer, progress in self._progress.items():
+            if self._state.connected(peer):
+                self._send_to(peer, progress, heartbeat=False)
+
+    def send_heartbeats(self) -> None:
+        """Send new entries, and a heartbeat to every follower, whether there are entries or not."""
+        state = self._state
+        self._library.schedule_heartbeat()
+        if now() - self._rounds[0][0] >= state.config.election_timeout_ms / 1000:
+            self._rounds = (now(), state.log.last_index), self._rounds[0]
+        for peer, progress in self._progress.items():
+            if state.connected(peer):
+                progress.on_heartbeat()
+                self._send_to(peer, progress, heartbeat=True)
+
+    def send_heartbeat_to(self, peer: int) -> None:
+        if self._state.role == LEADER and peer in self._progress:
+            self._send_to(peer, self._progress[peer], heartbeat=True)
+
+    def go_on_sending(self) -> None:
+        """Send on to the followers that answered since the last step.
+
+        Once per step, however many answers came in: a follower that was away for a while answers hundreds at once.
+        """
+        answered, self._answered = self._answered, {}
+        for peer, heartbeat in answered.items():
+            progress = self._progress.get(peer)
+            if progress is not None and self._state.connected(peer):
+                self._send_to(peer, progress, heartbeat)
+
+    def probe_again(self, peer: int) -> None:
+        """Find out anew where this peer's log meets ours."""
+        progress = self._progress[peer]
+        progress.restart()
+        if self._state.connected(peer):
+            self._send_to(peer, progress, heartbeat=True)
+
+    def _send_to(self, peer: int, progress: Progress, heartbeat: bool) -> None:
+        state, lanes = self._state, self._lanes
+        if self._snapshots.is_due(peer):
+            if heartbeat:  # nothing of the log: what everybody has is before its first entry
+                self._sender.send(peer, self._append_after(0))
+            return
+        if progress.next_index <= state.log.base.index:
+            progress.restart(state.log.base.index + 1)
+        if progress.take_restarted():
+            lanes.drop_waiting(peer)
+        while progress.next_index <= state.log.last_index and progress.may_send() and not lanes.is_full(peer):
+            entries = state.log.entries(progress.next_index, APPEND_BYTES)
+            progress.announced_commit = state.commit_index
+            self._sender.send(peer, self._append_after(progress.next_index - 1, entries))
+            progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
+        if heartbeat:
+            self._send_heartbeat(peer, progress)
+
+    def _send_heartbeat(self, peer: int, progress: Progress) -> None:
+        """Send a heartbeat. It overtakes entries that are on their way, so it says nothing of them: it names the last
+        entry that is known to be there.
+
+        Another one follows behind the entries, when nothing else will: should they be lost, it is refused.
+        """
+        if not progress.is_in_flight:
+            known = progress.next_index - 1
+        else:
+            known = progress.acked if progress.acked >= self._state.log.base.index else 0
+            if not self._lanes.data_waits(peer):
+                self._lanes.send_behind(peer, self._append_after(progress.next_index - 1))
+        progress.announced_commit = max(progress.announced_commit, min(self._state.commit_index, known))
+        self._sender.send(peer, self._append_after(known))
+
+    def _append_after(self, prev_index: int, entries: Sequence[Entry] = ()) -> Append:
+        state = self._state
+        prev_term = state.log.term_at(prev_index) if prev_index else 0
+        append = make_append(state.term, prev_index, prev_term, state.commit_index, entries, state.commit_term)
+        if prev_index or entries:
+            chain_append(state.log, append)
+        return append
+
+    # --- counting --------------------------------------------------------------------------------------------------
+
+    def on_append_reply(self, peer: int, reply: AppendReply) -> None:
+        """Take a follower's answer. Raises ProtocolError when it speaks of entries that were never sent."""
+        state, snapshots = self._state, self._snapshots
+        if state.role != LEADER or reply.term != state.term:
+            return  # row 4: an answer to an earlier leadership
+        if max(reply.match_index, reply.rejected_prev, reply.hint) > state.log.last_index + 1 - reply.success:
+            raise ProtocolError(f"node {peer} answers about entries that were never sent")
+        self._library.heard_from(peer)
+        progress = self._progress.get(peer)
+        if progress is None:
+            return  # it was removed
+        progress.votes = reply.votes
+        if snapshots.is_due(peer):
+            return  # a heartbeat's, or late
+        if not reply.success:
+            if progress.on_reject(reply.rejected_prev, reply.hint):
+                if progress.next_index <= state.log.base.index == reply.rejected_prev:
+                    snapshots.want(peer)
+                self._answered[peer] = True
+            return
+        progress.on_ack(reply.match_index, counts=reply.counts, heartbeat=reply.heartbeat)
+        if progress.counted >= self.leads_from:
+            state.knowledge.acknowledged(peer, state.term, progress.counted)
+        snapshots.on_acked(peer, progress.acked)
+        self._count(peer)
+        self._answered.setdefault(peer, False)
+
+    def count_all(self) -> None:
+        """Tell the library anew up to where each peer's copy counts."""
+        for peer in self._progress:
+            self._count(peer)
+
+    def _count(self, peer: int) -> None:
+        """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
+        counts that one. A copy that ends before the own no-op counts for nothing (row 17).
+        """
+        counted = min(self._progress[peer].counted, self._state.log.synced_index)
+        self._library.set_match(peer, counted if counted >= self.leads_from else 0)
+
+    def commit_own_term(self) -> None:
+        """Row 17: commit the own no-op, once this node and a majority hold it durably, and with it every entry before
+        it.
+        """
+        state = self._state
+        if state.commit_index < self.leads_from <= min(self.commit_limit, state.log.synced_index):
+            self._library.commit_index = self.leads_from

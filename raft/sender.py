@@ -1,0 +1,30 @@
+"""How the parts of a node speak to its peers: at once, or as a promise that waits for the disk."""
+
+from typing import Any
+
+from pysyncobj.transport import Transport as LibraryTransport
+
+from raft.gate import DurabilityGate
+from raft.state import RaftState
+
+
+class Sender:
+    """Owns the durability gate. Loop-only."""
+
+    def __init__(self, state: RaftState, transport: LibraryTransport) -> None:
+        self._state = state
+        self._transport_send = transport.send
+        self.gate = DurabilityGate(transport.send)
+
+    def send(self, peer: int, message: Any) -> None:
+        """Send a message that depends on no durable state of this node: an append, a refusal, an answer to a
+        heartbeat."""
+        self._transport_send(peer, message)
+
+    def send_promise(self, peer: int, message: Any, needs_index: int | None = None) -> None:
+        """Send a message as soon as this node's log is synced up to `needs_index`; without one, up to its end.
+
+        Votes and requests for votes speak of the whole log.
+        """
+        log = self._state.log
+        self.gate.submit(peer, message, log.last_index if needs_index is None else needs_index, log.synced_index)

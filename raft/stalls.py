@@ -1,0 +1,42 @@
+"""A loop that stood: the others may have elected another leader meanwhile."""
+
+import logging
+
+from raft.election import Election
+from raft.library import LEADER, now
+from raft.state import RaftState
+
+log = logging.getLogger(__name__)
+
+
+class Stalls:
+    """Invariant: a leader that did nothing for an election timeout does not lead in the next thing it does.
+
+    Loop-only.
+    """
+
+    def __init__(self, state: RaftState, election: Election) -> None:
+        self._state = state
+        self._election = election
+        self._awake_at = now()
+
+    @property
+    def has_stood(self) -> bool:
+        """Whether this node did nothing for an election timeout, up to now."""
+        return now() - self._awake_at > self._state.config.election_timeout_ms / 1000
+
+    def notice(self) -> None:
+        """Look for a stall; called before anything else is done.
+
+        After a stall of an election timeout a leader steps down: answers that piled up in its sockets look as if its
+        followers had just spoken. A node that does not lead first hears the messages that came in meanwhile: it is not
+        the leader's fault that it saw no heartbeat.
+        """
+        state, before, has_stood = self._state, self._awake_at, self.has_stood
+        self._awake_at = now()
+        if not has_stood or not state.other_voters:
+            return
+        self._election.hear_first()
+        if state.role == LEADER:
+            log.warning("stepping down: this node did nothing for %d ms", 1000 * (self._awake_at - before))
+            state.library.step_down()
