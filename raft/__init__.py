@@ -1,1 +1,1 @@
-"""PySyncObj made safe: order and durability of the commit log."""
+"""Makes PySyncObj safe: guarantees the order and the durability of the commit log."""

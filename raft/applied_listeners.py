@@ -1,4 +1,4 @@
-"""Who is told that something was applied."""
+"""Callbacks that run after entries were applied."""
 
 import logging
 from collections.abc import Callable
@@ -7,19 +7,20 @@ log = logging.getLogger(__name__)
 
 
 class AppliedListeners:
-    """Loop-only."""
+    """Owns the callbacks that run after every step that applied something. Use it only on the event loop."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self._failing: set[Callable[[], None]] = set()
 
     def add(self, callback: Callable[[], None]) -> None:
-        """`callback` is called after every step that applied something."""
+        """Add `callback`, which is called after every step that applied something."""
         self._callbacks.append(callback)
 
     def tell(self) -> None:
-        """Call everybody back. Raised, an error of one would end what keeps the node ticking, so it is logged: once
-        until that callback succeeds again, for this comes hundreds of times a second.
+        """Call every callback. An error of a callback is logged and not raised, since it would end the task that keeps
+        the node ticking. It is logged once until that callback succeeds again, because this runs hundreds of times a
+        second.
         """
         for callback in self._callbacks:
             try:

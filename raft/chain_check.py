@@ -1,4 +1,4 @@
-"""The chain of records (store/log/record_chain.py) on both ends of an append."""
+"""Checks the chain of records (store/log/record_chain.py) at both ends of an append."""
 
 from crc32c import crc32c
 from msgspec import structs
@@ -10,8 +10,8 @@ from store.log.record_chain import Link, chained
 
 
 def chain_append(log: CommitLog, append: Append) -> None:
-    """Adds the leader's chain behind the entries. SafetyViolation when they are not what the log was given: the memory
-    of this node has changed them, and they must not be passed on.
+    """Add the leader's chain link to the append. Raises SafetyViolation when the entries differ from the records that
+    the log wrote: the memory of this node has changed them, and they must not be sent to other nodes.
     """
     message, entries = append.message, append.entries
     if message.prev_index < log.base.index:
@@ -34,8 +34,8 @@ def chain_append(log: CommitLog, append: Append) -> None:
 
 
 def take_over(log: CommitLog, append: Append, match: int) -> None:
-    """Where the log of a follower ends where the append does, and its chain is of another origin or not known, it goes
-    on with the leader's.
+    """Continue the follower's chain with the leader's link if the follower's log ends where the append ends and its own
+    chain has another origin or is unknown.
     """
     theirs = append.message.chain
     if theirs is None or match != log.last_index or match != append.message.prev_index + len(append.entries):
@@ -46,8 +46,8 @@ def take_over(log: CommitLog, append: Append, match: int) -> None:
 
 
 def differs(log: CommitLog, append: Append, match: int) -> bool:
-    """Whether the logs of follower and leader are known to differ behind the last entry of the append, all of which are
-    here.
+    """Return whether the logs of follower and leader are known to differ up to the last entry of the append. False is
+    also returned when the follower does not hold all entries of the append.
     """
     theirs = append.message.chain
     if theirs is None or match != append.message.prev_index + len(append.entries) or match < log.base.index:
@@ -57,7 +57,9 @@ def differs(log: CommitLog, append: Append, match: int) -> bool:
 
 
 def first_changed(log: CommitLog, append: Append) -> int | None:
-    """The first of the entries that is not here as it was sent, by its CRC; None if they all are."""
+    """Return the index of the first entry whose CRC in this log differs from the one that was sent; None if all are
+    equal.
+    """
     for header in append.message.headers:
         if header.index > log.base.index and log.chain.crc_of(header.index) != header.crc:
             return header.index

@@ -1,9 +1,9 @@
 """The time a leader stamps on entries: it never goes back, and is never ahead of the clocks of a majority.
 
-No wall clock is stamped. The replicated clock goes on at the pace of the monotonic clock from where it was, and follows
-the time that a majority of wall clocks has reached (raft/clock_agreement.py) when that is later. If a majority is not
-heard, it just goes on. If it was carried ahead, it goes on from there as well: waiting for the wall clocks to catch up
-would stop everything that is due by time.
+No wall clock is stamped directly. The replicated clock advances at the pace of the monotonic clock from its last
+value, and moves ahead to the time that a majority of wall clocks has reached (raft/clock_agreement.py) when that is
+later. When no majority is heard, the clock keeps advancing at the monotonic pace. When the clock was carried ahead, it
+also keeps advancing from there: waiting for the wall clocks to catch up would stop everything that is due by time.
 """
 
 import time
@@ -14,24 +14,26 @@ from raft.library import now
 
 
 class Clock(NamedTuple):
-    """Where a node's time comes from."""
+    """The sources of a node's time."""
 
     wall_ms: Callable[[], int]
-    """Milliseconds since 1970; may leap, in both directions."""
+    """Returns milliseconds since 1970; may leap in both directions."""
     steady_s: Callable[[], float] = now
-    """Seconds from any beginning; never leaps."""
+    """Returns seconds from an arbitrary beginning; never leaps."""
     worked_s: Callable[[], float] = time.thread_time
-    """Seconds of processor time that the thread which asks has used."""
+    """Returns the seconds of processor time that the calling thread has used."""
 
 
 SYSTEM_CLOCK: Final = Clock(lambda: time.time_ns() // 1_000_000)
 
 
 class ReplicatedClock:
-    """Callable: milliseconds since 1970, never below the time of the last applied entry, nor what it said before.
+    """Callable that returns milliseconds since 1970, never less than the last applied entry's time or an earlier
+    result.
 
-    `agreed_ms()` is the time that a majority of wall clocks has reached, or None. Without it, and without any entry
-    yet, the time is not known: then this is the own wall clock, which may be wrong, and nothing is held to it.
+    `agreed_ms()` is the time that a majority of wall clocks has reached, or None. While it is None and no entry is
+    applied, the time is not known: the call then returns this node's wall clock, which may be wrong, and later results
+    are not held to it.
     """
 
     def __init__(self, clock: Clock, applied_ms: Callable[[], int], agreed_ms: Callable[[], float | None]) -> None:
@@ -52,11 +54,13 @@ class ReplicatedClock:
         return int(onward_ms) if onward_ms else self._clock.wall_ms()
 
     def stamp_ms(self) -> int | None:
-        """The time that a new entry gets; None until an entry or a majority of clocks has said what time it is."""
+        """Return the time for a new entry in ms since 1970; None until an entry or a majority of clocks has given a
+        time.
+        """
         now_ms = self()
         return now_ms if self._anchor_ms else None
 
     def lead_ms(self) -> float | None:
-        """How far the replicated clock is ahead of the agreed time; None while that is not known."""
+        """Return by how many ms the replicated clock is ahead of the agreed time; None while no time is agreed."""
         agreed_ms = self._agreed_ms()
         return None if agreed_ms is None else self() - agreed_ms

@@ -1,15 +1,15 @@
-"""Which time it is by the wall clocks of a majority, and which of them are wrong.
+"""Determines the time from the wall clocks of a majority, and which wall clocks are wrong.
 
 Fault model: at most a minority of the voters' wall clocks is wrong within READING_INTERVALS intervals. A wrong clock
 may leap by any amount, in both directions, at any moment. Monotonic clocks run at about the right pace.
 
-Every node tells every other node its wall clock once an interval (`Vitals`). A reading is kept as the distance
-between the other's wall clock and this node's *monotonic* clock, so no leap of this node's wall clock changes it.
+Every node tells every other node its wall clock once an interval (`Vitals`). A reading is kept as the distance between
+the other's wall clock and this node's *monotonic* clock, so no leap of this node's wall clock changes it.
 
-The agreed time is the reading that a majority of the voters has reached: the m-th largest of those known, m being a
-majority. At least one of the m largest is right, so the agreed time is never ahead of all right clocks, whichever
-minority is wrong and whoever is not heard. With all readings of an odd number of voters it is their median. The clocks
-are *sure* when a majority of readings lies within `max_skew_ms` of it.
+The agreed time is the m-th largest of the known readings of voters, m being a majority: a majority of the voters has
+reached it. At least one of the m largest readings is right, so the agreed time is never ahead of all right clocks,
+whichever minority is wrong and whichever nodes are not heard. With all readings of an odd number of voters the agreed
+time is their median. The clocks are *sure* when a majority of readings lies within `max_skew_ms` of the agreed time.
 """
 
 from collections.abc import Callable, Collection
@@ -24,39 +24,42 @@ READING_INTERVALS: Final = 5
 """A reading counts for this number of intervals."""
 
 STAMP_MS: Final = 1
-"""Stamps are whole milliseconds."""
+"""Resolution of the stamps: they are whole milliseconds."""
 
 
 class Reading(NamedTuple):
     ahead_ms: float
-    """The other's wall clock when it said it, minus this node's monotonic clock when that arrived: the truth is more by
-    the time that it was on its way, so that a slow network never makes time pass faster."""
+    """The other node's wall clock when it sent the reading, minus this node's monotonic clock when the reading arrived.
+    The true distance is larger by the travel time, so a slow network never makes time pass faster.
+    """
     taken_at_ms: float
-    """By this node's monotonic clock: when the other said it, at the earliest."""
+    """This node's monotonic clock at the earliest moment at which the other node can have sent the reading."""
 
 
 class Echo(NamedTuple):
-    """The last monotonic stamp of another node, which goes back to it, and when it arrived here."""
+    """The last monotonic stamp of another node, which is sent back to that node, and the time it arrived here."""
 
     steady_ms: int
     heard_at_ms: float
 
 
 class Agreement(NamedTuple):
-    """What the readings of one moment come to."""
+    """The agreed time and the offsets that follow from the readings of one moment."""
 
     agreed_ms: float | None
-    """The agreed time minus this node's monotonic clock; None while fewer than a majority are heard."""
+    """The agreed time minus this node's monotonic clock; None while fewer than a majority of the voters are known."""
     is_sure: bool
     offsets_ms: dict[int, float]
-    """How far the wall clocks of this node and of those heard are ahead of the agreed time; empty without one."""
+    """Per node, how many ms its wall clock is ahead of the agreed time, for this node and the nodes heard lately; empty
+    while no time is agreed.
+    """
 
 
 class ClockAgreement:
-    """Readings of the other nodes' wall clocks, and the time that they agree on. Loop-only.
+    """Owns the readings of the other nodes' wall clocks and derives the agreed time. Use it only on the event loop.
 
-    A lone voter has nobody to ask: its own wall clock counts from its start, and follows no leap of more than
-    `max_skew_ms` while the process runs. A restart is how an operator confirms such a leap.
+    A lone voter has no other node to compare with: its own wall clock counts from its start, and a leap of more than
+    `max_skew_ms` is not followed while the process runs. An operator confirms such a leap by a restart.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class ClockAgreement:
 
     @classmethod
     def of(cls, config: RaftConfig, clock: Clock, membership: Membership) -> Self:
-        """For the node of `config`, among the voters that are in force at each moment."""
+        """Return the agreement for the node of `config` among the voters in force at each moment."""
         return cls(
             config.node_id,
             clock,
@@ -93,7 +96,7 @@ class ClockAgreement:
     # --- what nodes tell each other ------------------------------------------------------------------------------
 
     def vitals_are_due(self) -> bool:
-        """Whether it is time to tell all nodes; once an interval."""
+        """Return True once an interval, when it is time to send `Vitals` to all nodes."""
         now_ms = self.steady_ms()
         if now_ms < self._vitals_due_ms:
             return False
@@ -107,7 +110,7 @@ class ClockAgreement:
         disk: DiskVitals | None = None,
         unapplied: int = 0,
     ) -> Vitals:
-        """`replica`, `disk` and `unapplied` are said along with what concerns the clocks."""
+        """Return the `Vitals` for `peer`: the clock values, and `replica`, `disk` and `unapplied` as given."""
         now_ms = self.steady_ms()
         echo = self._echoes.get(peer)
         return Vitals(
@@ -121,10 +124,12 @@ class ClockAgreement:
         )
 
     def hear(self, peer: int, vitals: Vitals) -> None:
-        """A reading whose round trip took more than half of `max_skew_ms` says too little, and is left out."""
+        """Take over a peer's reading. A reading whose round trip took more than half of `max_skew_ms` is too imprecise
+        and is left out.
+        """
         now_ms = self.steady_ms()
         self._echoes[peer] = Echo(vitals.steady_ms, now_ms)
-        # Its first word comes without an echo; the next one is more precise.
+        # The first `Vitals` of a peer has no echo; the next one is more precise.
         round_trip_ms = 0.0 if vitals.echo_ms is None else now_ms - vitals.echo_ms - vitals.held_ms
         if -STAMP_MS <= round_trip_ms <= self.max_skew_ms / 2:
             self._readings[peer] = Reading(vitals.wall_ms - now_ms, now_ms - max(0.0, round_trip_ms))
@@ -133,37 +138,39 @@ class ClockAgreement:
     # --- what comes of it ----------------------------------------------------------------------------------------
 
     def steady_ms(self) -> float:
-        """This node's monotonic clock."""
+        """Return this node's monotonic clock in ms."""
         return self._clock.steady_s() * 1000
 
     def wall_ms(self) -> int:
-        """This node's own wall clock."""
+        """Return this node's own wall clock in ms since 1970."""
         return self._clock.wall_ms()
 
     @property
     def now(self) -> Agreement:
-        """As of this moment, to a quarter of an interval."""
+        """The agreement as of this moment; it may be up to a quarter of an interval old."""
         if self.steady_ms() >= self._due_ms:
             self._look()
         return self._now
 
     def time_ms(self) -> float | None:
-        """Milliseconds since 1970 that a majority of clocks has reached; None while that is not known."""
+        """Return the time in ms since 1970 that a majority of the clocks has reached; None while it is not known."""
         agreed_ms = self.now.agreed_ms
         return None if agreed_ms is None else agreed_ms + self.steady_ms()
 
     def is_sure(self) -> bool:
-        """Whether a majority of the voters' clocks agree on the time."""
+        """Return whether a majority of the voters' clocks agree on the time."""
         return self.now.is_sure
 
     def is_wrong(self, node_id: int) -> bool:
-        """Whether a majority agrees, and that node's wall clock is known and does not."""
+        """Return True when a majority agrees on the time and the node's wall clock is known to be off by more than
+        `max_skew_ms`.
+        """
         offset_ms = self.now.offsets_ms.get(node_id)
         return self._now.is_sure and offset_ms is not None and abs(offset_ms) > self.max_skew_ms
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether this node's own wall clock is wrong by the word of a majority."""
+        """True when a majority agrees on the time and this node's own wall clock is wrong."""
         return self.is_wrong(self.node_id)
 
     def _look(self) -> None:
@@ -189,7 +196,7 @@ class ClockAgreement:
 
 
 def agreement(known: dict[int, float], voters: Collection[int], max_skew_ms: int) -> Agreement:
-    """Of readings on one scale. Nodes that do not vote are compared and do not count."""
+    """Compute the agreement from readings on one scale. Nodes that do not vote get an offset but do not count."""
     counted = sorted((ahead_ms for node_id, ahead_ms in known.items() if node_id in voters), reverse=True)
     majority = len(voters) // 2 + 1
     if len(counted) < majority:

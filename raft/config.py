@@ -1,4 +1,4 @@
-"""What a Raft node must be told; frozen, validated where the broker's configuration is."""
+"""Configuration of a Raft node; frozen, and validated together with the broker's configuration."""
 
 import msgspec
 
@@ -14,14 +14,14 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """Where another node listens for Raft traffic."""
+    """The address at which a node listens for Raft traffic."""
 
     host: str
     port: int
 
 
 class AddressOverride(msgspec.Struct, frozen=True):
-    """Addresses and URLs that count for members of the cluster instead of those in the log, until the log has `number`
+    """Addresses and URLs of members that replace the ones in the log until the log holds override `number`
     (docs/decisions.md, 31).
     """
 
@@ -34,9 +34,9 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One node's view of its Raft group.
 
     `peers` are the *other* nodes that a new cluster begins with, all of them voters; an empty mapping is a single-node
-    group. Once the log has a configuration, that one counts and not this (raft/membership.py). The election timeout is
-    drawn from [election_timeout_ms, 2 * election_timeout_ms); a leader that has not heard from a majority for 2 *
-    election_timeout_ms steps down.
+    group. Once the log has a configuration, the log's configuration replaces `peers` (raft/membership.py). The
+    election timeout is drawn from [election_timeout_ms, 2 * election_timeout_ms); a leader that has not heard from a
+    majority for 2 * election_timeout_ms steps down.
     """
 
     cluster_id: str
@@ -44,32 +44,35 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: PeerAddress
     peers: dict[int, PeerAddress]
     urls: dict[int, str] = {}
-    """Where clients reach the nodes of `peers`, and this one."""
+    """URLs at which clients reach this node and the nodes of `peers`."""
     advertised: PeerAddress | None = None
-    """Where the others reach this node; `listen` if None."""
+    """The address at which the other nodes reach this node; `listen` if None."""
     joins: bool = False
-    """An empty node that waits until a running cluster adds it; `peers` is empty then."""
+    """True for an empty node that waits until a running cluster adds it; `peers` is empty then."""
     serves_peers: bool = True
-    """False on a node that can never be more than a cluster of one: it does not listen for peers."""
+    """False on a node that can never be more than a cluster of one: the node does not listen for peers."""
     election_timeout_ms: int = 1000
     heartbeat_ms: int = 100
     max_clock_skew_ms: int = 10_000
-    """A wall clock that is further from the time a majority agrees on is wrong (raft/clock_agreement.py)."""
+    """Limit in ms: a wall clock further away from the time a majority agrees on is wrong (raft/clock_agreement.py)."""
     max_entry_bytes: int = 1 * MIB
-    """Proposals that wait are put into one entry up to this size; one larger proposal still becomes an entry of its
-    own.
+    """Waiting proposals are put into one entry up to this size in bytes; a larger proposal becomes an entry of its own.
     """
     max_entries_in_flight: int = 4
     max_in_flight_bytes: int = 64 * MIB
-    """Proposed and not yet applied; beyond it `propose` raises Overloaded."""
+    """Limit of the bytes that are proposed and not yet applied; beyond it `propose` raises Overloaded."""
     retain_behind_bytes: int = 1024 * MIB
-    """A peer holds up at most so much of the leader's log; one that lags further is sent a snapshot instead."""
+    """Maximum number of bytes of the leader's log that a lagging peer retains; a peer further behind gets a snapshot.
+    """
     incarnation: str = ""
-    """Identifies the data directory: another one under the same node id has lost what was acknowledged before."""
+    """Identifies the data directory: another directory under the same node id has lost what was acknowledged before."""
     cluster_uid: str = ""
-    """Of the cluster that the data directory belongs to, as far as it knows (raft/membership.py)."""
+    """Name of the cluster that the data directory belongs to; empty if the directory knows none (raft/cluster_name.py).
+    """
     peer_secrets: tuple[bytes, ...] = ()
-    """Whoever opens a connection proves that it knows one of them; this node proves the first. None: nobody has to."""
+    """Accepted secrets: an opener proves that it knows one of them; this node proves the first. Empty: no proof is
+    needed.
+    """
     tls: TlsConfig | None = None
     override: AddressOverride | None = None
-    """With one, a node whose log is blank founds no cluster: the cluster exists."""
+    """When set, a node whose log is blank founds no cluster, because the cluster exists already."""

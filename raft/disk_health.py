@@ -1,9 +1,9 @@
-"""How the disks under the nodes' logs are: which have no room, and which are slow (docs/decisions.md, 30).
+"""Health of the disks under the nodes' logs: which have no room, and which are slow (docs/decisions.md, 30).
 
-Every node tells its own with its vital signs. *Low* is what a node says of its own disk. *Slow* is a comparison: the
-pace is what the fastest majority of the voters needs for a sync, and so what a commit takes with the best of leaders; a
-disk is slow when it needs many times as much, and long enough to matter. Where a majority is slow nobody is: another
-leader would gain nothing.
+Every node reports its own disk with its vital signs. *Low* is a node's report about its own disk. *Slow* is a
+comparison: the pace is the time that the fastest majority of the voters needs for a sync, which is also the time of a
+commit under the best leader. A disk is slow when a sync takes many times the pace, and long enough to matter. When a
+majority is slow, no disk is called slow: another leader would gain nothing.
 """
 
 import statistics
@@ -17,11 +17,11 @@ from raft.membership import Membership
 from raft.messages import DiskVitals
 
 REPORT_INTERVALS: Final = 5
-"""A report counts for this number of election timeouts."""
+"""Number of election timeouts for which a report counts."""
 SYNCS: Final = 7
-"""The median of the last ones counts: a single one that is late says nothing."""
+"""Number of last syncs whose median counts: a single late sync is no sign of a slow disk."""
 SYNCS_COUNT_FOR_S: Final = 60.0
-"""After this long without a sync nothing is known of the disk's pace."""
+"""Seconds without a sync after which the disk's pace is unknown."""
 SLOW_MS: Final = 100
 SLOW_FACTOR: Final = 4
 SLOW_UNTIL_MS: Final = 50
@@ -30,14 +30,14 @@ MS_MAX: Final = 1 << 40
 
 
 class Report(NamedTuple):
-    """What another node said of its disk, and when that arrived."""
+    """A disk report of another node, and the time in seconds at which it arrived."""
 
     disk: DiskVitals
     heard_at_s: float
 
 
 class DiskHealth:
-    """Of this node and of those that it hears. Loop-only."""
+    """Knows the disk health of this node and of the nodes it hears. Use it only on the event loop."""
 
     def __init__(self, node_id: int, voters: Callable[[], Collection[int]], *, interval_ms: int) -> None:
         self.node_id = node_id
@@ -51,32 +51,34 @@ class DiskHealth:
         self._low: frozenset[int] = frozenset()
         self._slow: set[int] = set()
         self.unsynced_since: Callable[[], float | None] = lambda: None
-        """Since when the log waits for the disk without any progress; None while it does not. Set by the owner."""
+        """Returns since when (s) the log waits for the disk without progress; None while it does not wait. Set by the
+        owner.
+        """
         self.has_news = False
-        """Whether the other nodes should be told at once."""
+        """True when the other nodes should be told at once."""
         self.on_log_full: Callable[[], None] = lambda: None
-        """Called whenever the log could not grow. Set by the owner, who knows how much is free."""
+        """Called whenever the log could not grow. Set by the owner, which knows the free space."""
 
     @classmethod
     def of(cls, config: RaftConfig, membership: Membership) -> Self:
-        """For the node of `config`, among the voters that are in force at each moment."""
+        """Return the disk health for the node of `config` among the voters in force at each moment."""
         return cls(config.node_id, lambda: membership.current.voters, interval_ms=config.election_timeout_ms)
 
     # --- this node's disk ----------------------------------------------------------------------------------------
 
     def note_space(self, free_bytes: int, *, is_low: bool) -> None:
-        """What the owner has found out."""
+        """Take over the free space that the owner has measured."""
         self.has_news = self.has_news or is_low != self._is_low
         self._free_bytes, self._is_low = free_bytes, is_low
         self._look_for_low()
 
     def note_sync(self, took_s: float) -> None:
-        """A sync that had something to do has ended."""
+        """Take over the duration of a sync that had something to write."""
         self._syncs_ms.append(took_s * 1000)
         self._synced_at_s = now()
 
     def report(self) -> DiskVitals:
-        """For the other nodes."""
+        """Return this node's report for the other nodes."""
         sync_ms = self._sync_ms()
         return DiskVitals(
             free_bytes=max(0, self._free_bytes),
@@ -98,7 +100,7 @@ class DiskHealth:
         self._look_for_low()
 
     def known(self) -> dict[int, DiskVitals]:
-        """Of this node, and of those that have spoken lately."""
+        """Return the reports of this node and of the nodes that have reported lately."""
         self._forget_old()
         return {self.node_id: self.report(), **{peer: report.disk for peer, report in self._reports.items()}}
 
@@ -114,19 +116,21 @@ class DiskHealth:
     # --- what comes of it ----------------------------------------------------------------------------------------
 
     def is_low(self, node_id: int) -> bool:
-        """Whether that node's disk has no room, by its own word; what is not known has."""
+        """Return whether the node has reported that its disk has no room; a node without a report counts as having
+        room.
+        """
         return node_id in self._low
 
     def low(self) -> frozenset[int]:
-        """The nodes whose disks have no room, as of the last word of any."""
+        """Return the nodes whose disks have no room by their last report."""
         return self._low
 
     def is_slow(self, node_id: int) -> bool:
-        """Whether that node's disk takes many times as long as a majority needs."""
+        """Return whether the node's disk takes many times as long for a sync as a majority needs."""
         return node_id in self.slow()
 
     def slow(self) -> frozenset[int]:
-        """The nodes whose disks are slow. Whoever was goes on to be until it is well below the bounds."""
+        """Return the nodes whose disks are slow. A slow disk counts as slow until it is well below the bounds."""
         known_ms = {node_id: disk.sync_ms for node_id, disk in self.known().items() if disk.sync_ms is not None}
         pace_ms = pace(known_ms, self._voters())
         if pace_ms is None:
@@ -142,7 +146,9 @@ class DiskHealth:
 
 
 def pace(known_ms: dict[int, int], voters: Collection[int]) -> int | None:
-    """How long the slowest disk of the fastest majority takes; None while fewer are known. Learners do not count."""
+    """Return the sync time in ms of the slowest disk of the fastest majority; None while fewer are known. Learners do
+    not count.
+    """
     counted = sorted(sync_ms for node_id, sync_ms in known_ms.items() if node_id in voters)
     majority = len(voters) // 2 + 1
     return counted[majority - 1] if len(counted) >= majority else None

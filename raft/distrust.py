@@ -1,7 +1,7 @@
-"""What a peer says that cannot be, and what it costs: first the connection, and this node only when it doubts itself.
+"""Reactions to impossible messages: they cost a peer its connection, and stop this node only when it doubts itself.
 
-One forged or garbled message must not stop a node. A leader that goes on saying, over new connections, what contradicts
-this node's log is none of that: one of the two has lost what it should remember.
+One forged or garbled message must not stop a node. A leader that repeatedly contradicts this node's log over new
+connections is a different case: one of the two nodes has lost data that it should remember.
 """
 
 from typing import Final, NoReturn
@@ -9,13 +9,16 @@ from typing import Final, NoReturn
 from raft.errors import ProtocolError, SafetyViolation
 
 TERM_LEAP_MAX: Final = 1 << 32
-"""A cluster that held an election every millisecond would take seven weeks to get there."""
+"""Limit of a leap: a cluster that held an election every millisecond would take seven weeks to raise its term as far.
+"""
 CONTRADICTIONS_MAX: Final = 3
-"""Times that this node's log is contradicted, each over a connection of its own, before the node stops."""
+"""Number of contradictions of this node's log, each over a connection of its own, at which the node stops."""
 
 
 def check_term(own: int, told: int) -> None:
-    """ProtocolError for a term that no election led to: once adopted, it could hardly be raised any more."""
+    """Raises ProtocolError for a term that no election can have led to: once adopted, it could hardly be raised any
+    more.
+    """
     if told - own > TERM_LEAP_MAX:
         raise ProtocolError(f"term {told}, and this node knows of term {own}")
 
@@ -27,7 +30,19 @@ class Distrust:
         self._contradicted = 0
 
     def contradicted(self, reason: str) -> NoReturn:
-        """ProtocolError, which closes the connection; the last of CONTRADICTIONS_MAX times SafetyViolation."""
+        """Raises ProtocolError, which closes the connection; the last of CONTRADICTIONS_MAX calls raises
+        SafetyViolation. @1v Errors of the Raft layer.
+
+        RaftError ├── NotLeader          this node is no leader; leader_id names the leader ├── NoLeader           no
+        leader is known at the moment; retry after a short wait ├── Overloaded         too many bytes are waiting for
+        commit; retry after a short wait ├── NoRoom             no majority has room on its disks; retry when there is
+        some ├── ProposalTooLarge   no log record can hold the command; it must be made smaller ├── FeatureNotEnabled
+        the command belongs to a feature level above the one in force; raise the level first ├── MembershipRefused  the
+        change of membership cannot be made now; `code` says why ├── UnknownOutcome     proposed, then leadership was
+        lost: it may or may not commit; retry with the same id ├── NodeStopped        the node is stopping or has
+        stopped ├── ProtocolError      a peer sent a message that violates the protocol; the connection is closed, the
+        node goes on └── SafetyViolation    going on could lose or fork data: the process must stop, and says why
+        """
         self._contradicted += 1
         if self._contradicted >= CONTRADICTIONS_MAX:
             raise SafetyViolation(reason)

@@ -16,11 +16,11 @@ RaftError
 
 
 class RaftError(Exception):
-    """Base of everything raised by raft/."""
+    """Base class of every error raised by raft/."""
 
 
 class NotLeader(RaftError):
-    """Proposed on a follower; nothing was appended."""
+    """A command was proposed on a follower; nothing was appended."""
 
     def __init__(self, leader_id: int) -> None:
         super().__init__(f"node {leader_id} is the leader")
@@ -44,7 +44,7 @@ class ProposalTooLarge(RaftError):
 
 
 class MembershipRefused(RaftError):
-    """A change of the cluster's membership that was not begun; nothing was appended."""
+    """A change of the cluster's membership was refused; nothing was appended."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -52,7 +52,7 @@ class MembershipRefused(RaftError):
 
 
 class FeatureNotEnabled(RaftError):
-    """A command that nodes of the level in force need not know; nothing was appended."""
+    """A command needs a feature level above the one in force; nothing was appended."""
 
 
 class UnknownOutcome(RaftError):
@@ -64,8 +64,8 @@ class NodeStopped(RaftError):
 
 
 class ProtocolError(RaftError):
-    """A frame or message that no correct peer sends."""
+    """A peer sent a frame or message that no correct peer sends."""
 
 
 class SafetyViolation(RaftError):
-    """An invariant of docs/invariants.md does not hold. Never caught to go on: the node stops."""
+    """An invariant of docs/invariants.md does not hold. Nothing catches this error to go on: the node stops."""

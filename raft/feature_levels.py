@@ -1,7 +1,8 @@
-"""The feature level of a running cluster: which one is in force, who knows which, and how it is raised.
+"""The feature level of a running cluster: the level in force, the levels each node knows, and how the level is raised.
 
-The level is part of the configuration (raft/membership.py) and in force once that is committed: from then on every node
-that can take part knows it, since a log that says it is refused by who does not. It never goes down.
+The level is part of the configuration (raft/membership.py) and in force once that is committed. From then on every
+node that can take part knows the level, since a node that does not know it refuses the log that holds it. The level
+never goes down.
 """
 
 import logging
@@ -18,16 +19,17 @@ from store.log.record import KIND_NOOP
 log = logging.getLogger(__name__)
 
 NEW_LOG_ENTRIES_MAX: Final = 16
-"""A log that holds no more entries than this, all of them no-ops, is that of a new cluster."""
+"""Limit of entries: a log with at most this number of entries, all of them no-ops, belongs to a new cluster."""
 
 
 def own_build() -> Build:
-    """What runs here."""
+    """Return the build of this process: its version and the feature levels it works at."""
     return Build(FEATURES.version, FEATURES.minimum, FEATURES.maximum)
 
 
 def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:
-    """Why a peer cannot be spoken to, or ''. `in_force`: by what is committed as far as is known here."""
+    """Return why this node cannot talk to a peer, or ''. `in_force` is the committed level as far as this node knows.
+    """
     own = own_build()
     if peer.level_max < in_force.level:
         return (
@@ -45,7 +47,9 @@ def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:
 
 
 class FeatureLevels:
-    """Loop-only. `build_of(peer)` is what runs on a node that is connected, else None."""
+    """Knows the level in force, and raises it in a new cluster. `build_of(peer)` returns the build of a connected node,
+    else None. Use it only on the event loop.
+    """
 
     def __init__(
         self,
@@ -62,22 +66,23 @@ class FeatureLevels:
 
     @property
     def in_force(self) -> int:
-        """Nothing above it is proposed, or counted on. Committed, so it never goes down."""
+        """The committed feature level: no command above it is proposed or relied on. It never goes down."""
         return self._state.membership.settled.configuration.feature_level
 
     def build_of(self, node_id: int) -> Build | None:
-        """What runs on a node; None while it is not connected."""
+        """Return the build that a node runs; None while the node is not connected."""
         return own_build() if node_id == self._state.node_id else self._build_of(node_id)
 
     def highest_known(self) -> int | None:
-        """The highest level that every member knows; None while one is not connected."""
+        """Return the highest level that every member knows; None while a member is not connected."""
         builds = [self.build_of(member.node_id) for member in self._state.membership.current.members]
         known = [build.level_max for build in builds if build is not None]
         return min(known) if known and len(known) == len(builds) else None
 
     def raised(self, configuration: Configuration, level: int | None) -> Configuration:
-        """The configuration at `level`, or at the highest that every member knows. MembershipRefused when a member does
-        not know it or is not connected, or when the cluster is past it.
+        """Return the configuration at `level`, or if None at the highest level that every member knows. Raises
+        MembershipRefused when a member is not connected or does not know the level, or when the cluster is at a higher
+        level already.
         """
         builds = {member.node_id: self.build_of(member.node_id) for member in configuration.members}
         silent = sorted(node for node, build in builds.items() if build is None)
@@ -108,8 +113,8 @@ class FeatureLevels:
         return configuration.with_feature_level(level)
 
     def tick(self) -> None:
-        """As the first leader of a new cluster, which has met all of its nodes: raise it to what all of them know.
-        Later that is for operators to say, since there is no way back.
+        """Raise the level of a new cluster as its first leader, once all nodes are met, to the highest level that all
+        know. Later only operators raise the level, since a level never goes down.
         """
         if not self._may_be_new or not self._leads_and_knows_all():
             return
@@ -125,7 +130,7 @@ class FeatureLevels:
             log.info("the new cluster stays at feature level %d: %s", self.in_force, error)
 
     def _is_new(self) -> bool:
-        """Whether nothing was ever done: at most some elections."""
+        """Return whether the log holds nothing but the no-ops of some elections."""
         log = self._state.log
         if log.base.index or log.last_index > NEW_LOG_ENTRIES_MAX:
             return False

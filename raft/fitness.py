@@ -1,4 +1,6 @@
-"""Who should rather lead (docs/decisions.md, 30). A matter of service, never of safety: nobody is barred."""
+"""Compares which node should rather lead (docs/decisions.md, 30). Only service depends on it, never safety: no node is
+barred from leading.
+"""
 
 from typing import Final, NamedTuple
 
@@ -6,7 +8,7 @@ HINDRANCES: Final = ("it has much to apply", "its disk has no room", "its disk i
 
 
 class Fitness(NamedTuple):
-    """What hinders a node from leading well, the worst first: of two nodes the lesser one is fitter."""
+    """The hindrances of a node as a leader, the worst first: of two nodes the one that compares less is fitter."""
 
     has_backlog: bool = False
     disk_is_low: bool = False
@@ -14,7 +16,7 @@ class Fitness(NamedTuple):
     clock_is_wrong: bool = False
 
     def __str__(self) -> str:
-        """`its disk is slow and its wall clock is wrong`; empty where nothing hinders."""
+        """Return text such as `its disk is slow and its wall clock is wrong`; empty when nothing hinders the node."""
         return " and ".join(text for text, holds in zip(HINDRANCES, self, strict=True) if holds)
 
 

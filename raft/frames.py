@@ -15,9 +15,9 @@ OnMessage = Callable[["FrameProtocol", Message | Append], None]
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Calls `on_message(self, message)` for every whole, valid frame; anything else closes the connection.
+    """Calls `on_message(self, message)` for every whole, valid frame; any other input closes the connection.
 
-    An exception of `on_message` other than ProtocolError is not ours to judge and goes up to the loop.
+    An exception of `on_message` other than ProtocolError is not handled here and propagates to the loop.
     """
 
     def __init__(self, on_message: OnMessage, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -27,7 +27,9 @@ class FrameProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None  # none while, or if, a TLS handshake has not succeeded
         self.max_frame_bytes = max_frame_bytes
         self.on_bytes: Callable[[int], None] | None = None
-        """Is told how many bytes have come since it was set, before a frame that they complete is handled."""
+        """Called with the number of bytes received since this was set, before a frame that these bytes complete is
+        handled.
+        """
         self._counted_bytes = 0
         self._buffer = bytearray()
         self._wanted_bytes = FRAME.size
@@ -46,19 +48,21 @@ class FrameProtocol(asyncio.Protocol):
         return self.transport.get_write_buffer_size() if self.transport else 0
 
     def write(self, parts: Sequence[Part]) -> None:
-        """What is written to a connection that broke is lost, like what was on its way: `closed` tells of it soon."""
+        """Write one frame. It is lost if the connection is broken, like all data under way; `closed` is resolved soon
+        then.
+        """
         if self.transport and not self.transport.is_closing():  # uvloop raises where asyncio only drops
             self.transport.writelines(parts)
 
     def close(self) -> None:
-        """Sends what was written and ends the connection; harmless on one that never came about."""
+        """Send all written data and end the connection; does nothing if the connection was never made."""
         if self.transport:
             self.transport.close()
         else:
             self.connection_lost(None)
 
     def abort(self) -> None:
-        """Ends the connection at once; what was written may be lost."""
+        """End the connection at once; written data may be lost."""
         if self.transport:
             self.transport.abort()
 

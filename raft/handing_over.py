@@ -1,4 +1,4 @@
-"""A leader gives its leadership away (Raft thesis 3.10): who has everything is told to stand for election at once."""
+"""Hands leadership over (Raft thesis 3.10): a follower that holds every entry is told to stand for election at once."""
 
 import asyncio
 import logging
@@ -9,14 +9,15 @@ from raft.library import LEADER
 log = logging.getLogger(__name__)
 
 HAND_OVER_TIMEOUT_MS = 3_000
-"""How long a leader waits for another to take over, before it goes on or just leaves."""
+"""Milliseconds a leader waits for another node to take over, before it goes on leading or just leaves."""
 
 
 async def hand_over(raft: SafeRaft) -> None:
-    """Returns when this node leads no more, or the time is over. The caller proposes nothing meanwhile.
+    """Hand over leadership. Returns when this node no longer leads or HAND_OVER_TIMEOUT_MS is over. The caller proposes
+    nothing meanwhile.
 
-    What is under way is committed first, so that its proposers are told; for half of the time, since the disk of this
-    node may hang.
+    Entries under way are committed first, so that their proposers are told. This takes at most half of the time, since
+    the disk of this node may hang.
     """
     loop = asyncio.get_running_loop()
     patient_until_s = loop.time() + HAND_OVER_TIMEOUT_MS / 2000

@@ -1,4 +1,4 @@
-"""How two nodes find out that they mean each other, before a word of Raft (docs/decisions.md, 26).
+"""The handshake by which two nodes verify each other before the first Raft message (docs/decisions.md, 26).
 
     opener                            acceptor
     Hello: who I am, whom I mean  ->
@@ -6,9 +6,9 @@
     Proof: of the secret          ->
                                   <-  Welcome: proof of the secret, or why not
 
-Both proofs are over everything that was said, so none fits another connection, another pair of nodes, other disks or
-another direction. A cluster without a secret (on loopback) says the same, with the empty secret. Until it has proven
-something, an opener learns nothing but the number of the protocol.
+Both proofs cover all fields of the handshake, so neither is valid for another connection, another pair of nodes, other
+disks or the other direction. A cluster without a secret (on loopback) uses the same messages with the empty secret.
+Until an opener has proven its knowledge of the secret, it learns nothing but the number of the protocol.
 """
 
 import secrets
@@ -26,10 +26,10 @@ from raft.peer_secret import find_secret, prove
 from store.features import FEATURES, LevelOf
 
 PROTOCOL: Final = 3
-"""Of the handshake and the frames; what is said in them depends on feature levels."""
+"""Version of the handshake and the frames; the content of the messages depends on feature levels."""
 NONCE_BYTES: Final = 16
 HANDSHAKE_FRAME_BYTES: Final = 4096
-"""What a stranger may make a node keep before it has said who it is."""
+"""Maximum size of a frame during the handshake: it limits the memory that an unknown peer can occupy."""
 LANES: Final = (CONTROL, DATA)
 NO_SECRET: Final = (b"",)
 
@@ -41,12 +41,12 @@ def make_nonce() -> bytes:
 
 
 def keys_of(config: RaftConfig) -> tuple[bytes, ...]:
-    """What proofs are made with; the first is the own one."""
+    """Return the accepted secrets; this node's own proofs use the first."""
     return config.peer_secrets or NO_SECRET
 
 
 def opener_statement(hello: Hello, challenge: Challenge) -> bytes:
-    """What the opener's proof is over."""
+    """Return the bytes that the opener's proof covers."""
     return _encoder.encode(
         (
             "opener",
@@ -58,19 +58,19 @@ def opener_statement(hello: Hello, challenge: Challenge) -> bytes:
 
 
 def acceptor_statement(hello: Hello, challenge: Challenge, welcome: Welcome) -> bytes:
-    """What the acceptor's proof is over."""
+    """Return the bytes that the acceptor's proof covers."""
     answer = (welcome.node_id, welcome.refusal, welcome.incarnation, welcome.removed)
     levels = (welcome.feature_level, welcome.feature_version, *_of_build(welcome.build))
     return _encoder.encode(("acceptor", opener_statement(hello, challenge), *answer, *levels))
 
 
 def _of_build(build: Build) -> tuple[str, int, int]:
-    """Never more than this: builds that say more prove the same."""
+    """Return the fields of a build that proofs cover. The set stays fixed: builds that say more prove the same."""
     return build.version, build.level_min, build.level_max
 
 
 class Opening:
-    """The opener's side of one handshake."""
+    """Runs the opener's side of one handshake."""
 
     def __init__(self, config: RaftConfig, hello: Hello) -> None:
         self._config = config
@@ -84,15 +84,17 @@ class Opening:
         return Proof(prove(keys_of(self._config)[0], opener_statement(self._hello, challenge)))
 
     def is_proven(self, welcome: Welcome) -> bool:
-        """Whether it comes from somebody who knows the secret, also if it is a refusal."""
+        """Return whether the sender of `welcome` has proven that it knows the secret; a refusal can be proven as well.
+        """
         if self._challenge is None:
             return False
         said = acceptor_statement(self._hello, self._challenge, welcome)
         return find_secret(keys_of(self._config), said, welcome.proof) is not None
 
     def accept(self, welcome: Welcome) -> None:
-        """ProtocolError when it is a refusal, or comes from somebody who proves nothing. UnknownFeatureLevel when this
-        build does not work at the level of the cluster: it has to end.
+        """Accept the welcome. Raises ProtocolError when it is a refusal (Refusal), proves nothing or names another
+        node; UnknownFeatureLevel when this build does not work at the level of the cluster: the process has to end
+        then.
         """
         proven = self.is_proven(welcome)
         if proven:
@@ -106,7 +108,7 @@ class Opening:
 
 
 class Refusal(ProtocolError):
-    """The other side does not want this connection, and says why."""
+    """The other side refuses this connection, and says why."""
 
     def __init__(self, reason: str, *, removed: bool) -> None:
         super().__init__(f"refused: {reason}")
@@ -114,7 +116,7 @@ class Refusal(ProtocolError):
 
 
 class Admission:
-    """The acceptor's side of one handshake."""
+    """Runs the acceptor's side of one handshake."""
 
     def __init__(self, config: RaftConfig, hello: Hello) -> None:
         self._config = config
@@ -137,7 +139,7 @@ class Admission:
         return Welcome(0, refusal, "")
 
     def answer(self, proof: Proof, membership: Membership, uid: str) -> Welcome:
-        """Whether the opener is let in is in the answer's `refusal`."""
+        """Return the answer to `proof`; its `refusal` is empty when the opener is admitted."""
         keys = keys_of(self._config)
         secret = find_secret(keys, opener_statement(self.hello, self.challenge), proof.proof)
         if secret is None:
@@ -154,12 +156,14 @@ class Admission:
 
 
 def is_foreign(config: RaftConfig, uid: str, hello: Hello) -> bool:
-    """Whether that node is of another cluster, by its name or by `uid`."""
+    """Return whether the opener belongs to another cluster, by its name or by `uid`."""
     return hello.cluster_id != config.cluster_id or bool(uid and hello.cluster_uid and uid != hello.cluster_uid)
 
 
 def refusal_of(config: RaftConfig, membership: Membership, uid: str, hello: Hello) -> str:
-    """Why that node is not heard; empty if it is. `uid`: of this node's cluster, empty if it knows none."""
+    """Return why the opener is not admitted, or ''. `uid` names this node's cluster; it is empty if the node knows
+    none.
+    """
     if hello.cluster_id != config.cluster_id:
         return f"this is cluster {config.cluster_id!r}, not {hello.cluster_id!r}"
     if hello.target_node_id != config.node_id:
@@ -183,12 +187,12 @@ def refusal_of(config: RaftConfig, membership: Membership, uid: str, hello: Hell
 
 
 def no_peer(node_id: int) -> str:
-    """The last reason why a node is not heard: all else fits."""
+    """Return the refusal for a node that is not in the configuration; it is given only when nothing else is wrong."""
     return f"node {node_id} is not a configured peer"
 
 
 def was_removed(config: RaftConfig, membership: Membership, hello: Hello) -> bool:
-    """By a configuration that is committed and that the opener does not know."""
+    """Return whether a committed configuration that the opener does not know removed the opener."""
     return (
         (hello.cluster_id, hello.target_node_id) == (config.cluster_id, config.node_id)
         and hello.node_id != config.node_id

@@ -1,17 +1,19 @@
-"""What a node knows beyond its own log, and how a disk that was put back is found out (docs/decisions.md, 23).
+"""A node's knowledge beyond its own log, which detects a disk that was put back (docs/decisions.md, 23).
 
 Raft trusts disks to remember. A disk that is put back to an earlier state (an older copy of the data directory, a
-snapshot of a virtual machine, a drive that lied) has forgotten acknowledgements and votes and does not know it. Others
-do:
+snapshot of a virtual machine, a drive that lied) has forgotten acknowledgements and votes, and does not know it. The
+other nodes know:
 
-* Every node remembers the last entry that a leader called committed, also if its own log does not reach it. Whoever
-  lacks that entry gets no vote, and nobody stands who lacks it: the two who know less do not decide without the third.
-* Every node remembers of every other one the latest term in which it spoke and, as leader, what it acknowledged, and
-  tells it on every new connection. A node that finds that it holds less has forgotten: from then on its disk is a new
-  one, under a new incarnation, which neither votes nor counts until a leader has filled it (raft/rejoin.py).
+* Every node remembers the last entry that a leader called committed, also if its own log does not reach it. A node
+  that lacks that entry gets no vote and does not stand for election: two nodes that know less do not decide without
+  the third.
+* Every node remembers, for every other node, the latest term in which that node spoke and which entries it
+  acknowledged to this node as leader, and sends both on every new connection. A node that finds that its disk holds
+  less has forgotten: from then on its disk counts as a new one, under a new incarnation, which neither votes nor
+  counts until a leader has filled it (raft/rejoin.py).
 
-A node may hold less than it acknowledged and have forgotten nothing: what was never committed is cut by later leaders.
-So the term of the last cut is kept, durable before anything is cut.
+A node may hold less than it acknowledged and still have forgotten nothing, because later leaders cut entries that were
+never committed. So the term of the last cut is kept, and is durable before anything is cut.
 """
 
 from raft.library import now
@@ -20,24 +22,29 @@ from raft.messages import Recall
 from store.log.watermarks import PeerMark, Watermarks
 
 MARKS_MAX = 2 * MEMBERS_MAX
-"""Nodes that were removed are remembered as long as there is room."""
+"""Maximum number of nodes with a mark: nodes that were removed are remembered as long as there is room."""
 SUPERSEDED_MAX = 3
-"""Disks that a node had before, of which it may come back with one: an old copy of a machine is put back twice."""
+"""Number of a node's earlier disks that are remembered; it may come back with one, when an old copy is put back twice.
+"""
 SUPERSEDED_LENGTH_MAX = 40
-"""Incarnations are 32 characters; longer ones of a peer would not all fit into the file."""
+"""Maximum length of a remembered incarnation: incarnations are 32 characters, and longer ones would not all fit into
+the file.
+"""
 MARKS_INTERVAL_S = 0.1
-"""The marks of the other nodes change with every acknowledgement, and are written this often at most."""
+"""Minimum seconds between two writes of the marks, which change with every acknowledgement."""
 SYNC_INTERVAL_S = 1.0
-"""What a power loss may take of the watermarks is not older than this while the node runs."""
+"""Seconds between two syncs of the watermarks: a power loss takes at most this much of them while the node runs."""
 
 
 class Knowledge:
-    """Loop-only. Invariant: `committed` and what is known of one incarnation of a peer never go back."""
+    """Owns the committed position and the marks of the other nodes. Use it only on the event loop. Invariant:
+    `committed` and the mark of one incarnation of a peer never go back.
+    """
 
     def __init__(self, watermarks: Watermarks) -> None:
         self._file = watermarks
         self.committed: tuple[int, int] = watermarks.known_term, watermarks.known_index
-        """Term and index of the last entry that was called committed, here or by a leader."""
+        """Term and index of the last entry that this node or a leader called committed."""
         self._marks = watermarks.marks
         self._marks_changed = False
         self._synced_at_s = now()
@@ -46,20 +53,23 @@ class Knowledge:
     # --- what is committed -------------------------------------------------------------------------------------
 
     def told_committed(self, term: int, index: int) -> None:
-        """By a leader, this node or another, of the last entry that it knows to be committed."""
+        """Take over the last entry that a leader (this node or another) knows to be committed."""
         if (term, index) > self.committed:
             self.committed = term, index
 
     def is_complete(self, last_term: int, last_index: int) -> bool:
-        """Whether a log that ends with this entry can hold everything that is known to be committed (Raft paper 5.4.1:
-        who lacks a committed entry has a last entry of an earlier term, or of the same term and a lower index).
+        """Return whether a log that ends with this entry can hold every entry known to be committed (Raft paper 5.4.1:
+        a log that lacks a committed entry ends with an entry of an earlier term, or of the same term and a lower
+        index).
         """
         return (last_term, last_index) >= self.committed
 
     # --- what others have said ---------------------------------------------------------------------------------
 
     def met(self, peer: int, incarnation: str) -> None:
-        """The peer is connected; what was known of another disk of its does not concern this one."""
+        """Note that the peer is connected. A mark of another incarnation (disk) of the peer is replaced by an empty
+        one.
+        """
         mark = self._marks.get(peer)
         if mark is None or mark.incarnation != incarnation:
             before = () if mark is None else (*mark.superseded, mark.incarnation)
@@ -71,21 +81,21 @@ class Knowledge:
             self._marks_changed = True
 
     def heard(self, peer: int, term: int) -> None:
-        """The peer has spoken in this term."""
+        """Note that the peer has spoken in `term`."""
         mark = self._marks.get(peer)
         if mark is not None and term > mark.term:
             mark.term = term
             self._marks_changed = True
 
     def acknowledged(self, peer: int, term: int, index: int) -> None:
-        """To this leader of `term`, whose own entries begin at or before `index`."""
+        """Note an acknowledgement to this leader of `term`, whose own entries begin at or before `index`."""
         mark = self._marks.get(peer)
         if mark is not None and (term, index) > (mark.acked_term, mark.acked_index):
             mark.acked_term, mark.acked_index = term, index
             self._marks_changed = True
 
     def recall(self, peer: int, own_term: int) -> Recall | None:
-        """What that peer is to be reminded of; None if nothing is known."""
+        """Return the `Recall` for a peer, which says what its disk must remember; None if nothing is known."""
         mark = self._marks.get(peer)
         is_superseded = mark is not None and mark.incarnation in mark.superseded
         if mark is None or not (mark.term or is_superseded):
@@ -95,7 +105,7 @@ class Knowledge:
     # --- what this node has forgotten --------------------------------------------------------------------------
 
     def forgotten(self, told: Recall, own_term: int, last_term: int, last_index: int) -> str:
-        """What of `told` this node's disk does not know, in words; empty if it knows all of it."""
+        """Return in words which part of `told` this node's disk does not know; empty if the disk knows all of it."""
         if told.superseded:
             return "it was given up for another one since, and votes and acknowledgements of that one may be missing"
         if own_term < told.spoken_term:
@@ -109,14 +119,14 @@ class Knowledge:
         return ""
 
     def note_cut(self, term: int) -> None:
-        """Durable on return: what is cut in this term was not forgotten."""
+        """Note that entries are cut in `term`, so they do not count as forgotten. The note is durable on return."""
         self._file.note_cut(term)
 
     # --- the file ----------------------------------------------------------------------------------------------
 
     def write(self, committed_index: int) -> bool:
-        """Note `committed_index`, up to which this node's own log is committed, and whatever has changed. Returns
-        whether the sync thread has to be asked to sync that as well, once a second. Raises DiskError.
+        """Note `committed_index`, up to which this node's own log is committed, and all changed marks. Returns True at
+        most once a second, when the caller has to ask the sync thread to make the file durable. Raises DiskError.
         """
         self._file.note_commit(committed_index, *self.committed)
         if self._marks_changed and now() - self._marked_at_s >= MARKS_INTERVAL_S:

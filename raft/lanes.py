@@ -1,7 +1,7 @@
-"""Which of the two connections to a peer a message takes, and the pace of the one that carries data.
+"""Assigns messages to the two connections to a peer, and paces the connection that carries data.
 
-Control is for what is small and must not wait: votes, heartbeats, answers. Data is for what may be large; it goes in
-pieces, and no more of it is under way than arrives soon (docs/decisions.md, 29).
+The control lane carries small messages that must not wait: votes, heartbeats, answers. The data lane carries messages
+that may be large; they are sent in pieces, and only as much is under way as arrives soon (docs/decisions.md, 29).
 """
 
 from collections import deque
@@ -15,47 +15,52 @@ from raft.messages import Append, Message, SnapshotBegin, SnapshotChunk, Snapsho
 CONTROL, DATA = 0, 1
 
 ARRIVED_BYTES = 32 * 1024
-"""The receiver reports the arrival of each such portion; less within an election timeout is no contact."""
+"""The receiver reports every arrival of this number of bytes; less within an election timeout does not count as
+contact.
+"""
 PIECE_BYTES = 32 * 1024
 WINDOW_BYTES_MIN = ARRIVED_BYTES + PIECE_BYTES
-"""With less, what the receiver has not reported yet would keep the next piece back for ever."""
+"""Minimum window in bytes; with less, bytes that the receiver has not reported yet would block the next piece for ever.
+"""
 WINDOW_BYTES_FIRST = 128 * 1024
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 FULL_BYTES = 4 * 1024 * 1024
-"""While as much waits in a lane, no more is read from the log for it."""
+"""Number of bytes waiting in a lane from which on no more is read from the log for it."""
 SLACK_SHARE = 1 / 8
-"""Of an election timeout: how long what is handed over may stand in queues on its way."""
+"""Share of an election timeout for which sent data may stand in queues on its way."""
 BASE_PERIOD_S = 10.0
-"""The quickest delay of this period and the one before counts as that of a path without queues."""
+"""Length of a period in seconds: the shortest delay of this and the previous period counts as that of an empty path."""
 BASE_SHARE_MAX = 1 / 4
-"""Of an election timeout, at most: a queue that never becomes empty would be taken for the path."""
+"""Maximum share of an election timeout for the base delay: a queue that is never empty would be taken for the path."""
 CUT_MIN = 0.5
 
 Part = bytes | memoryview
 
 
 class Lanes(Protocol):
-    """What the handlers ask of the transport beside sending."""
+    """The methods that the handlers use of the transport beside sending."""
 
     def send_behind(self, peer: int, message: Message | Append) -> bool:
-        """As `send`, by the data lane whatever it is: it arrives when everything before it has."""
+        """Send any message by the data lane: it arrives after everything sent there before. Returns whether it was
+        taken.
+        """
         ...
 
     def data_waits(self, peer: int) -> bool:
-        """Whether data for that peer has not been handed to its connection yet."""
+        """Return whether data for the peer has not been handed to its connection yet."""
         ...
 
     def is_full(self, peer: int) -> bool:
-        """Whether FULL_BYTES wait, and nothing should be added."""
+        """Return whether FULL_BYTES are waiting, so that nothing should be added."""
         ...
 
     def drop_waiting(self, peer: int) -> None:
-        """Forget the data of which nothing has left yet: the peer could not use it any more."""
+        """Drop the frames of which no byte has been sent yet: the peer could not use them any more."""
         ...
 
 
 class SingleLane:
-    """For transports that carry everything at once and in order."""
+    """Lane methods for transports that carry everything at once and in order."""
 
     def send_behind(self, peer: int, message: Message | Append) -> bool:
         return bool(self.send(peer, message))  # type: ignore[attr-defined]  # of the transport it is mixed into
@@ -67,25 +72,25 @@ class SingleLane:
         return False
 
     def drop_waiting(self, peer: int) -> None:
-        """Nothing waits."""
+        """Do nothing, because nothing waits."""
 
 
 def lane_of(message: Message | Append) -> int:
-    """Of a message that is just sent: appends with entries and snapshots are data."""
+    """Return the lane of a message: appends with entries and snapshot messages are data, all others are control."""
     if isinstance(message, Append):
         return DATA if message.entries else CONTROL
     return DATA if isinstance(message, SnapshotBegin | SnapshotChunk | SnapshotEnd) else CONTROL
 
 
 class Pace:
-    """How many bytes may be under way, from what the receiver says of those that arrived.
+    """Limits how many bytes may be under way, from the receiver's reports of arrived bytes.
 
-    The window grows by what arrives while that comes quickly, and shrinks when what is handed over stands in queues for
+    The window grows by the arrived bytes while they arrive quickly, and shrinks when sent data stands in queues for
     longer than SLACK_SHARE. Invariant: 0 <= arrived <= sent.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        """`timeout_s` is the election timeout."""
+        """Create a pace; `timeout_s` is the election timeout in seconds."""
         self._slack_s, self._base_s_max, self._idle_s = SLACK_SHARE * timeout_s, BASE_SHARE_MAX * timeout_s, timeout_s
         self._window = WINDOW_BYTES_FIRST
         self._sent = self._arrived = 0
@@ -99,7 +104,7 @@ class Pace:
 
     @property
     def room_bytes(self) -> int:
-        """May be negative, when the window has shrunk."""
+        """Number of bytes that may still be sent; negative after the window has shrunk."""
         return self._window - self.under_way_bytes
 
     def sent(self, size_bytes: int) -> None:
@@ -113,7 +118,9 @@ class Pace:
         self._sent = end
 
     def arrived(self, total_bytes: int) -> None:
-        """The first `total_bytes` of all that was sent have. Raises ProtocolError when that cannot be."""
+        """Note that the first `total_bytes` of all sent bytes arrived. Raises ProtocolError when the number is
+        impossible.
+        """
         if not self._arrived <= total_bytes <= self._sent:
             raise ProtocolError(f"{total_bytes} bytes arrived, of {self._sent} that were sent")
         used = self.under_way_bytes
@@ -140,7 +147,9 @@ class Pace:
 
 
 class DataLane:
-    """Frames on their way into one connection, in order, no faster than `Pace` lets them. `write` never blocks."""
+    """Owns the frames that wait for one connection, and writes them in order, no faster than `Pace` allows. `write`
+    never blocks.
+    """
 
     def __init__(self, write: Callable[[Sequence[Part]], None], election_timeout_ms: int) -> None:
         self._write = write
@@ -155,7 +164,7 @@ class DataLane:
         return self.waiting_bytes >= FULL_BYTES
 
     def send(self, parts: list[bytes]) -> None:
-        """The parts of one frame stay the caller's, unchanged until sent."""
+        """Send the parts of one frame. The parts stay the caller's and must not change until they are sent."""
         size_bytes = sum(map(len, parts))
         if not self.waiting_bytes and size_bytes <= self._pace.room_bytes:
             self._pace.sent(size_bytes)
@@ -166,12 +175,12 @@ class DataLane:
         self._pump()
 
     def arrived(self, total_bytes: int) -> None:
-        """The receiver has the first `total_bytes` of all that was written. Raises ProtocolError."""
+        """Note that the receiver has the first `total_bytes` of all written bytes. Raises ProtocolError."""
         self._pace.arrived(total_bytes)
         self._pump()
 
     def drop_waiting(self) -> None:
-        """Frames that have not begun to leave never will."""
+        """Drop the frames of which no byte has been sent yet."""
         self._frames.clear()
         self.waiting_bytes = self._begun_bytes
 

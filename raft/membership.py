@@ -1,8 +1,8 @@
-"""Which nodes form the cluster, who of them votes, and what a majority of them is: all quorum arithmetic is here.
+"""The nodes of the cluster, which of them vote, and which sets are a majority: all quorum arithmetic is here.
 
 The configuration is a record of the log (`KIND_CONFIG`), in force on a node from the moment it is in the node's log
-until a later one is, or it is cut off (Raft dissertation 4.1). One configuration differs from the next by one voter at
-most, so a majority of the one and a majority of the other share a node. Why that is safe: docs/membership.md.
+until a later one is, or it is cut off (Raft dissertation 4.1). Consecutive configurations differ by at most one voter,
+so a majority of the one and a majority of the other share a node. docs/membership.md explains why that is safe.
 """
 
 import logging
@@ -23,7 +23,7 @@ from store.state.machine import StateMachine
 log = logging.getLogger(__name__)
 
 MEMBERS_MAX: Final = 16
-"""Nodes of one cluster, learners included."""
+"""Maximum number of nodes in a cluster, learners included."""
 NODE_ID_MAX: Final = 1 << 31
 ADDRESS_LENGTH_MAX: Final = 300
 URL_LENGTH_MAX: Final = 2_048
@@ -32,7 +32,7 @@ OVERRIDE_NUMBER_MAX: Final = 1 << 31
 
 
 class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One node. A learner is replicated to; it neither votes nor counts for any majority."""
+    """One node of the cluster. A learner receives the log; it neither votes nor counts for any majority."""
 
     node_id: Annotated[int, Meta(ge=0, le=NODE_ID_MAX)]
     host: Annotated[str, Meta(max_length=ADDRESS_LENGTH_MAX)]
@@ -42,22 +42,22 @@ class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 
     @property
     def address(self) -> PeerAddress:
-        """Where it speaks Raft."""
+        """The address at which the node speaks Raft."""
         return PeerAddress(self.host, self.port)
 
 
 class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, dict=True):
-    """The members of a cluster in the order of their ids. Without members: those of a node that was told to join one
-    and does not know it yet.
+    """The members of a cluster in the order of their ids. A node that was told to join a cluster and does not know it
+    yet has a configuration without members.
     """
 
     members: Annotated[tuple[Member, ...], Meta(max_length=MEMBERS_MAX)] = ()
     origin: Annotated[str, Meta(max_length=ORIGIN_LENGTH_MAX)] = ""
-    """Of a cluster that began as one node, the incarnation of that one's disk: on another disk it begins another."""
+    """Incarnation of the first disk of a cluster that began as one node: on another disk another cluster begins."""
     feature_level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] = FIRST_LEVEL
-    """In force once this is committed (raft/feature_levels.py)."""
+    """The feature level, in force once this configuration is committed (raft/feature_levels.py)."""
     feature_version: Annotated[str, Meta(max_length=VERSION_LENGTH_MAX)] = ""
-    """The first version that knows that level, for those who do not; empty for the first level."""
+    """The first version that knows that level, for builds that do not know it; empty for the first level."""
     override: Annotated[int, Meta(ge=0, le=OVERRIDE_NUMBER_MAX)] = 0
     """The number of the last override of addresses that was written into the log."""
 
@@ -67,25 +67,27 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
     @property
     def majority(self) -> int:
-        """How many voters are one; more than there are voters when there are none."""
+        """Number of voters that form a majority; 1 when there are no voters, so that no majority exists."""
         return len(self.voters) // 2 + 1
 
     def find(self, node_id: int) -> Member | None:
         return next((member for member in self.members if member.node_id == node_id), None)
 
     def has_majority(self, nodes: Iterable[int]) -> bool:
-        """Whether a majority of the voters is among these nodes; who does not vote does not count."""
+        """Return whether a majority of the voters is among `nodes`; nodes that do not vote do not count."""
         return len(self.voters.intersection(nodes)) >= self.majority
 
     def held_by_majority(self, held: Mapping[int, int]) -> int:
-        """The highest index that a majority of the voters holds, by what each node holds; 0 if there is none."""
+        """Return the highest index that a majority of the voters holds, given each node's index; 0 if there is none."""
         indexes = sorted((held.get(voter, 0) for voter in self.voters), reverse=True)
         return indexes[self.majority - 1] if len(indexes) >= self.majority else 0
 
     # --- one change at a time ----------------------------------------------------------------------------------
 
     def with_learner(self, learner: Member) -> "Configuration":
-        """MembershipRefused when the id or the address is taken, or there are enough nodes."""
+        """Return the configuration with one more learner. Raises MembershipRefused when its id or address is taken, or
+        the cluster has MEMBERS_MAX nodes already.
+        """
         for member in self.members:
             if member.node_id == learner.node_id:
                 raise MembershipRefused(
@@ -100,7 +102,9 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
         return self._with([*self.members, learner])
 
     def with_voter(self, node_id: int) -> "Configuration":
-        """The learner becomes a voter."""
+        """Return the configuration in which the learner is a voter. Raises MembershipRefused when it is unknown or a
+        voter already.
+        """
         member = self._known(node_id)
         if member.voter:
             raise MembershipRefused("node_exists", f"node {node_id} is a voter already")
@@ -116,8 +120,8 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     # --- addresses: nobody's vote changes with them ------------------------------------------------------------------
 
     def with_address(self, node_id: int, address: PeerAddress | None, url: str | None) -> "Configuration":
-        """That node is somewhere else; what is None stays. MembershipRefused when there is no such node, or another is
-        there.
+        """Return the configuration with another address or URL for the node; None keeps the present value. Raises
+        MembershipRefused when there is no such node, or another node has that address or URL.
         """
         member = self._known(node_id)
         at = address or member.address
@@ -126,23 +130,25 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
         return _all_apart(self._with([*others, moved]))
 
     def is_overridden_by(self, override: AddressOverride | None) -> bool:
-        """Whether its addresses count and not those of the log: one that the log has, or a later one, is used up."""
+        """Return whether the override replaces the log's addresses: an override is used up once the log has its number
+        or a later one.
+        """
         return override is not None and bool(self.members) and override.number > self.override
 
     def overridden(self, override: AddressOverride) -> "Configuration":
-        """The same members with the addresses that `override` has for them; for others it has none. MembershipRefused
-        when two of them would be in the same place.
+        """Return the configuration with the addresses and URLs of `override`; members it does not name keep theirs.
+        Raises MembershipRefused when two nodes would have the same address or URL.
         """
         members = tuple(_moved(member, override) for member in self.members)
         return _all_apart(msgspec.structs.replace(self, members=members, override=override.number))
 
     def with_feature_level(self, level: int) -> "Configuration":
-        """At a level that this build knows."""
+        """Return the configuration at `level`, which this build must know."""
         return msgspec.structs.replace(self, feature_level=level, feature_version=FEATURES.version_of(level))
 
     @property
     def level(self) -> LevelOf:
-        """The feature level, as errors name it."""
+        """The feature level and its version, as errors name them."""
         return LevelOf(self.feature_level, self.feature_version)
 
     def _with(self, members: Iterable[Member]) -> "Configuration":
@@ -156,18 +162,20 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
 
 class InForce(NamedTuple):
-    """A configuration and the log index it has been in force from; index 0 is the one that nodes are started with."""
+    """A configuration and the log index from which on it is in force; index 0 is the configuration that nodes start
+    with.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     configuration: Configuration
 
 
 class Membership:
-    """The configurations of a node's log, as far as they may still matter: the last is in force, and it is reverted
-    when it is cut off.
+    """The configurations of a node's log that may still matter: the last one is in force, and the one before is
+    restored when the last one is cut off.
 
-    Invariant: ascending indexes; the first is settled (applied here, or what the node was started with), hence never
-    cut off.
+    Invariant: ascending indexes; the first is settled (applied here, or the configuration that the node started with),
+    hence never cut off.
     """
 
     def __init__(
@@ -182,33 +190,35 @@ class Membership:
 
     @property
     def index(self) -> int:
-        """Of the record that brought the current configuration."""
+        """Index of the record that holds the current configuration; 0 for the one that nodes start with."""
         return self._known[-1].index
 
     @property
     def settled(self) -> InForce:
-        """The last one that is known to be committed."""
+        """The last configuration that is known to be committed."""
         return self._known[0]
 
     @property
     def nodes(self) -> frozenset[int]:
-        """Of all these configurations, learners included."""
+        """Ids of the nodes of all these configurations, learners included."""
         return frozenset(member.node_id for each in self._known for member in each.configuration.members)
 
     @property
     def is_overridden(self) -> bool:
-        """Whether this node was given addresses that count until they are in the log."""
+        """True when this node was given addresses that replace the log's addresses until the log holds them."""
         return self.current.is_overridden_by(self.override)
 
     def find(self, node_id: int) -> Member | None:
-        """A member of the current configuration, with the addresses that count."""
+        """Return a member of the current configuration with the address in force (the override's or the log's), or
+        None.
+        """
         member = self.current.find(node_id)
         return _moved(member, self.override) if member and self.override and self.is_overridden else member
 
     @property
     def addresses(self) -> dict[int, PeerAddress]:
-        """Where those nodes speak Raft, by what was said last. One whose removal is not committed is among them: the
-        removal may be cut off, and that node lead.
+        """Raft addresses of the nodes of all these configurations, by the latest configuration that has each node. A
+        node whose removal is not committed is included: the removal may be cut off, and the node may lead.
         """
         said = {member.node_id: member.address for each in self._known for member in each.configuration.members}
         if self.override is not None and self.is_overridden:
@@ -216,18 +226,21 @@ class Membership:
         return said
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """A record that lies before what is settled comes late, to a log that is filled up to an installed state."""
+        """Add the configuration of a new record. A record before the settled one is ignored: it comes late, to a log
+        that is filled up to an installed state.
+        """
         if index > self.index:
             self._known.append(InForce(index, configuration))
 
     def truncate_from(self, index: int) -> bool:
-        """The log is cut from `index` on. Whether that reverts the configuration."""
+        """Note that the log is cut from `index` on. Returns whether that reverts the configuration."""
         known = len(self._known)
         self._known = [self._known[0], *(each for each in self._known[1:] if each.index < index)]
         return len(self._known) != known
 
     def settle(self, commit_index: int) -> bool:
-        """Everything up to `commit_index` is committed. Whether that settles another configuration."""
+        """Note that every entry up to `commit_index` is committed. Returns whether that settles another configuration.
+        """
         if len(self._known) == 1 or self._known[1].index > commit_index:
             return False
         while len(self._known) > 1 and self._known[1].index <= commit_index:
@@ -235,8 +248,8 @@ class Membership:
         return True
 
     def is_stranger(self, node_id: int, configuration_index: int) -> bool:
-        """Whether a node, which knows the configuration of `configuration_index`, is none of ours: no configuration
-        that matters here has it, and it cannot know a later one that does.
+        """Return whether a node, which knows the configuration of `configuration_index`, does not belong to the
+        cluster: no configuration that matters here has it, and it cannot know a later one that does.
         """
         if not self._known[-1].configuration.members:
             return False  # to be told by whoever leads
@@ -246,7 +259,9 @@ class Membership:
 
 
 def founding(config: RaftConfig) -> Configuration:
-    """What a new cluster begins with: the nodes of its configuration, all of them voters."""
+    """Return the configuration of a new cluster: the nodes of `config`, all of them voters; no members if the node
+    joins.
+    """
     if config.joins:
         return Configuration()
     addresses = {**config.peers, config.node_id: config.advertised or config.listen}
@@ -258,7 +273,7 @@ def founding(config: RaftConfig) -> Configuration:
 
 
 def founded(config: RaftConfig) -> Membership:
-    """Of a node whose log has no configuration."""
+    """Return the membership of a node whose log has no configuration."""
     return Membership(InForce(0, founding(config)))
 
 
@@ -268,8 +283,8 @@ def recovered(
     records: Iterable[tuple[int, bytes]],
     override: AddressOverride | None = None,
 ) -> Membership:
-    """What a node starts with: the configuration that its index has applied, else the founding one, and then the
-    `records` (index and payload) of its log behind that.
+    """Return the membership with which a node starts: the configuration that its index has applied, else the founding
+    one, and then the later configurations of `records` (index and payload) from its log.
     """
     settled = InForce(0, founders) if applied is None else InForce(applied[0], decode_configuration(applied[1]))
     later = [InForce(index, decode_configuration(payload)) for index, payload in records if index > settled.index]
@@ -277,13 +292,14 @@ def recovered(
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """The payload of a configuration record."""
+    """Return the payload of a configuration record."""
     return _encoder.encode(FEATURES.at(configuration, configuration.feature_level))
 
 
 def decode_configuration(payload: bytes) -> Configuration:
-    """ProtocolError when it is none, or has no voter, or a node twice; UnknownFeatureLevel when it is above what this
-    build knows: the rest of it may then have any form.
+    """Decode the payload of a configuration record. Raises ProtocolError when it is malformed, has no voter, or has a
+    node twice; UnknownFeatureLevel when its level is above the levels that this build knows: the rest of it may then
+    have any form.
     """
     try:
         FEATURES.require_known(read_level(payload), "this log")
@@ -296,13 +312,15 @@ def decode_configuration(payload: bytes) -> Configuration:
 
 
 def is_next(current: Configuration, following: Configuration) -> bool:
-    """Whether any majority of the one shares a node with any majority of the other: one vote changes at most."""
+    """Return whether every majority of the one shares a node with every majority of the other: at most one vote
+    changes.
+    """
     return len(current.voters ^ following.voters) <= 1
 
 
 def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine: StateMachine) -> Membership:
-    """The configurations that the node's index and log know; those of `config` where they know none.
-    UnknownFeatureLevel when they are at a level that this build does not work at.
+    """Return the configurations of the node's index and log, or the founding one of `config` where they hold none.
+    Raises UnknownFeatureLevel when they are at a level that this build does not work at.
     """
     founders = founding(config)
     if config.override is not None and _is_blank(commit_log):
@@ -320,12 +338,12 @@ def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine:
 
 
 def _is_blank(commit_log: CommitLog) -> bool:
-    """Whether it holds its genesis record alone."""
+    """Return whether the log holds its genesis record alone."""
     return commit_log.last_index == 1 and commit_log.base.index == 0
 
 
 def _tell_differences(config: RaftConfig, membership: Membership) -> None:
-    """Between what a node was given and what its log says."""
+    """Log the differences between the nodes that this node was given and those of its log."""
     current, given = membership.current, founding(config).members
     listed = ", ".join(f"{member.node_id} at {member.host}:{member.port}" for member in current.members)
     if membership.is_overridden and config.override is not None:
@@ -359,7 +377,8 @@ def _moved(member: Member, override: AddressOverride) -> Member:
 
 
 def _all_apart(configuration: Configuration) -> Configuration:
-    """Itself; MembershipRefused when two of its nodes are in one place."""
+    """Return the configuration unchanged. Raises MembershipRefused when two of its nodes have the same address or URL.
+    """
     taken: dict[PeerAddress | str, int] = {}
     for member in configuration.members:
         for place in (member.address, member.url):

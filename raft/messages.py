@@ -1,7 +1,7 @@
-"""What peers say to each other, and its bytes.
+"""The messages between peers and their encoding.
 
-Every message but those of the handshake, `Vitals`, `Compare` and `Compared` carries its sender's current term (row
-4). A frame is
+Every message but those of the handshake, `Vitals`, `Compare` and `Compared` carries its sender's current term (row 4).
+A frame is
 
     u32 body_length | u32 header_length | u32 crc32c of the header | header (msgpack) | payloads
 
@@ -26,22 +26,23 @@ from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, MAX_PAYLOAD_BYT
 
 FRAME = struct.Struct("<III")
 MAX_FRAME_BYTES = 96 * 1024 * 1024
-"""A record's payload is at most 64 MiB (docs/log-format.md); a peer that announces more is cut off."""
+"""Maximum bytes of a frame: a record's payload is at most 64 MiB (docs/log-format.md); a larger frame is refused."""
 MAX_HEADER_BYTES = 8 * 1024 * 1024
 CHUNK_BYTES_MAX = 1024 * 1024
-"""A peer that sends more of a snapshot at once is refused; this one sends less (store/snapshots/snapshot.py)."""
+"""Limit of a snapshot portion: a peer that sends more is refused. This node sends less (store/snapshots/snapshot.py).
+"""
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""What indexes and terms can be on disk; a term that comes from here can still be raised there."""
+"""Range of indexes and terms on disk; a term received in this range can still be raised there."""
 
 COMPARED_MAX = 4
-"""Entries that one message asks the hashes of: each may cost its receiver the reading of a sidecar."""
+"""Maximum number of entries in one request for hashes: each may cost the receiver the reading of a sidecar."""
 AGREES_MAX = 64
 Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
 ChainLink = tuple[Natural, Natural, Crc]
 """A `store.log.record_chain.Link`."""
 
 Incarnation = Annotated[str, Meta(max_length=64)]
-"""Identifies a data directory (cluster/process/data_directory.py)."""
+"""Incarnation of a data directory (cluster/process/data_directory.py)."""
 
 
 NAME_BYTES_MAX = 100
@@ -51,13 +52,13 @@ Digest = Annotated[bytes, Meta(max_length=32)]
 
 
 class Build(msgspec.Struct, array_like=True, frozen=True):
-    """What a process runs, as it names itself to its peers. A later version may say more: in the handshake, elements
-    beyond those that are known are left alone.
+    """The build of a process, as the process names it to its peers. A later version may append elements: in the
+    handshake, unknown elements are ignored.
     """
 
     version: Annotated[str, Meta(max_length=64)] = ""
     level_min: Natural = 1
-    """The feature levels that it works at (raft/feature_levels.py)."""
+    """Lowest feature level that the build works at (raft/feature_levels.py); `level_max` is the highest."""
     level_max: Natural = 1
 
     def knows(self, level: int) -> bool:
@@ -65,9 +66,9 @@ class Build(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """First frame of a connection, from its opener: who I am, and whom I mean (raft/handshake.py).
+    """The first frame of a connection, from its opener: names the opener and the node it means (raft/handshake.py).
 
-    The first five elements stay where they are for ever: so nodes of any two versions tell each other theirs.
+    The first five elements never change their places, so that nodes of any two versions can exchange their versions.
     """
 
     cluster_id: Name
@@ -75,59 +76,59 @@ class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
     target_node_id: Natural
     protocol: Natural
     incarnation: Incarnation
-    """As in Welcome: messages of a disk that is gone no longer count."""
+    """The opener's data directory, as in Welcome: messages of a disk that is gone no longer count."""
     address: Annotated[str, Meta(max_length=300)] = ""
-    """HOST:PORT where the sender listens: for a receiver that does not know it yet."""
+    """HOST:PORT where the sender listens, for a receiver that does not know it yet."""
     configuration_index: Natural = 0
-    """Of the record that brought the configuration in force at the sender."""
+    """Index of the record that brought the configuration in force at the sender."""
     cluster_uid: Name = ""
-    """Of the cluster the sender's disk belongs to; empty before it knows."""
+    """Name of the cluster that the sender's disk belongs to; empty before the sender knows it."""
     lane: Natural = 0
-    """Which of the sender's connections this is (raft/lanes.py)."""
+    """The lane of this connection (raft/lanes.py)."""
     nonce: Nonce = b""
     build: Build = Build()
 
 
 class Challenge(msgspec.Struct, array_like=True, tag=17, frozen=True):
-    """The answer to Hello, whatever it said: prove that you know the cluster's secret."""
+    """Answers every Hello: asks the opener to prove that it knows the cluster's secret."""
 
     nonce: Nonce
 
 
 class Proof(msgspec.Struct, array_like=True, tag=18, frozen=True):
-    """The opener's answer to Challenge."""
+    """Answers a Challenge with the opener's proof."""
 
     proof: Digest
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """The answer to Proof; `refusal` says in words why the connection is closed, or is empty."""
+    """Answers a Proof; `refusal` says in words why the connection is closed, or is empty."""
 
     node_id: Natural
     refusal: Annotated[str, Meta(max_length=1024)]
     incarnation: Incarnation
-    """Changes when the node's data directory is made anew: what it acknowledged before, it has lost. Empty in a
-    refusal: it is nobody else's business.
+    """Identifies the data directory of the acceptor: a new one means that everything it acknowledged before is lost.
+    Empty in a refusal, since it concerns admitted peers only.
     """
     removed: bool = False
-    """Refused because a committed configuration, later than what the opener knows, does not have it."""
+    """True when a committed configuration, later than the one the opener knows, does not have the opener."""
     proof: Digest = b""
-    """Of the acceptor; empty in a refusal of an opener that has proven nothing."""
+    """The acceptor's proof; empty in a refusal of an opener that has proven nothing."""
     build: Build = Build()
     feature_level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] = FIRST_LEVEL
-    """In force in the acceptor's cluster as far as it knows: an opener that does not work at it ends (exit code 7)."""
+    """Level in force in the acceptor's cluster by its log: an opener that cannot work at it ends (exit code 7)."""
     feature_version: Annotated[str, Meta(max_length=VERSION_LENGTH_MAX)] = ""
     """The first version that knows that level."""
 
 
 class PreVote(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=3, frozen=True):
-    """Would you vote for me in term + 1? Changes nothing on either side (Raft thesis 9.6)."""
+    """Asks for the receiver's vote in term + 1, without any change on either side (Raft thesis 9.6)."""
 
     term: Natural
     last_index: Natural
     last_term: Natural
     first_election: bool
-    """The asker's log is blank: only the first election of a cluster is for such candidates."""
+    """True when the sender's log is blank: only the first election of a cluster is open to such candidates."""
 
 
 class PreVoteReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=4, frozen=True):
@@ -157,7 +158,8 @@ class EntryHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
 
 
 class AppendEntries(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=7, frozen=True):
-    """Entries after (prev_index, prev_term), or none: a heartbeat. `payloads` travel behind the header."""
+    """Carries the entries after (prev_index, prev_term); without any it is a heartbeat. `payloads` follow the header.
+    """
 
     term: Natural
     prev_index: Natural
@@ -165,19 +167,19 @@ class AppendEntries(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     commit_index: Natural
     headers: tuple[EntryHeader, ...] = ()
     commit_term: Natural = 0
-    """Of the entry at `commit_index`: also a node whose log does not reach that far knows then which one it is."""
+    """Term of the entry at `commit_index`, which identifies it also for a node whose log is shorter."""
     chain: ChainLink | None = None
-    """Of the sender's log behind the last of these entries, or at `prev_index`; None where it does not know it."""
+    """Link of the sender's log after the last of these entries, or at `prev_index`; None if the sender has none."""
 
 
 class AppendReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=8, frozen=True):
-    """`success`: the follower's fsynced log equals the leader's up to match_index.
+    """Answers an append. `success`: the follower's fsynced log equals the leader's up to match_index.
 
-    Otherwise: the entry before `rejected_prev + 1` did not match; the leader should go on from `hint`, the first
+    Otherwise the entry before `rejected_prev + 1` did not match, and the leader should go on from `hint`: the first
     index of the follower's conflicting term (row 12) or the end of its log.
 
-    `counts`: this copy may be counted for a commit; not so while the node's old disk, which is lost, may have voted
-    in a later term than its new one knows of (raft/rejoin.py).
+    `counts`: this copy may be counted for a commit. It is False while the node's old disk, which is lost, may have
+    voted in a later term than its new one knows of (raft/rejoin.py).
     """
 
     term: Natural
@@ -187,35 +189,35 @@ class AppendReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, t
     hint: Natural = 0
     counts: bool = True
     votes: bool = False
-    """The follower would vote: its disk holds everything it ever acknowledged (raft/rejoin.py)."""
+    """True when the follower would vote: its disk holds everything it ever acknowledged (raft/rejoin.py)."""
     heartbeat: bool = False
-    """To an append without entries: it says nothing of entries that are on their way."""
+    """True in an answer to an append without entries; it says nothing about entries under way."""
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=9, frozen=True):
-    """Leadership transfer: stand for election at once (Raft thesis 3.10)."""
+    """Transfers leadership: asks the receiver to stand for election at once (Raft thesis 3.10)."""
 
     term: Natural
 
 
 class SnapshotBegin(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=10, frozen=True):
-    """Message 0 of a transfer: the leader's state after entry `index`, for a peer that its log no longer reaches."""
+    """Message 0 of a transfer: announces the leader's state after entry `index`, for a peer behind the leader's log."""
 
     term: Natural
     transfer: Natural
-    """Tells the transfers of one leadership apart."""
+    """Number that distinguishes the transfers of one leadership."""
     base_position: Natural
     base_index: Natural
     base_term: Natural
     index: Natural
     state_hash: Annotated[str, Meta(max_length=64)]
     format: Annotated[str, Meta(max_length=64)]
-    """Of the index; another one cannot be read."""
+    """Format of the index; a receiver that uses another format cannot read it."""
     estimated_pairs: Natural
 
 
 class SnapshotChunk(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=11, frozen=True):
-    """Messages 1, 2, ... of a transfer: the next portion of the stream of pairs."""
+    """Message 1, 2, ... of a transfer: carries the next portion of the stream of pairs."""
 
     term: Natural
     transfer: Natural
@@ -224,7 +226,7 @@ class SnapshotChunk(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
 
 class SnapshotEnd(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=12, frozen=True):
-    """The last message of a transfer: what must have arrived by then."""
+    """The last message of a transfer: says how much must have arrived by then, and its checksum."""
 
     term: Natural
     transfer: Natural
@@ -234,7 +236,7 @@ class SnapshotEnd(msgspec.Struct, array_like=True, forbid_unknown_fields=True, t
 
 
 class SnapshotAck(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=13, frozen=True):
-    """The first `received` messages of the transfer were taken, none after them."""
+    """Acknowledges the first `received` messages of the transfer; none after them were taken."""
 
     term: Natural
     transfer: Natural
@@ -242,7 +244,7 @@ class SnapshotAck(msgspec.Struct, array_like=True, forbid_unknown_fields=True, t
 
 
 class SnapshotReject(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=14, frozen=True):
-    """The transfer is not, or no longer, taken; the reason is for operators."""
+    """Says that the transfer is not, or no longer, accepted; the reason is for operators."""
 
     term: Natural
     transfer: Natural
@@ -250,88 +252,89 @@ class SnapshotReject(msgspec.Struct, array_like=True, forbid_unknown_fields=True
 
 
 class Recall(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=16, frozen=True):
-    """First message of a connection: what the sender knows the receiver's disk to have held (raft/knowledge.py)."""
+    """First message of a connection: the sender's knowledge of what the receiver's disk has held (raft/knowledge.py).
+    """
 
     term: Natural
     incarnation: Incarnation
-    """Of the receiver: of no other disk than that is anything said."""
+    """Incarnation of the receiver's disk; the message concerns no other disk."""
     spoken_term: Natural
     acked_term: Natural
     acked_index: Natural
     superseded: bool = False
-    """The receiver has had another disk since that one."""
+    """True when the receiver has had another disk since that one."""
 
 
 class DiskVitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """How the disk under the sender's log is (raft/disk_health.py)."""
+    """Health of the disk under the sender's log (raft/disk_health.py)."""
 
     free_bytes: Natural
     is_low: bool
-    """There is no room for more: as leader this node would refuse writes."""
+    """True when there is no room for more: as leader this node would refuse writes."""
     sync_ms: Natural | None = None
-    """How long a sync takes at the moment; None while there was none lately."""
+    """Present duration of a sync in ms; None when there was no sync lately."""
 
 
 class StateAt(NamedTuple):
-    """A replica behind an entry: its state (store/state/state_history.py), and the chain of its log."""
+    """Digest of a replica after an entry: its state (store/state/state_history.py), and the chain of its log."""
 
     index: Natural  # type: ignore[assignment]  # hides tuple.index
     state_hash: Annotated[bytes, Meta(max_length=64)]
-    """Empty if only the chain is known."""
+    """Hash of the state; empty if only the chain is known."""
     rows_from: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
     rows_hash: Crc
     chain: ChainLink | None = None
 
 
 class ReplicaState(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What the sender of `Vitals` has applied, and how it compares with others (raft/replicas.py)."""
+    """State that the sender of `Vitals` has applied, and the results of its comparisons (raft/replicas.py)."""
 
     kind: Natural
-    """How its hashes are computed; those of another kind are not compared."""
+    """Identifies how the hashes are computed; hashes of different kinds are not compared."""
     at: StateAt
     votes: bool
     agrees: Annotated[tuple[tuple[Natural, Natural], ...], Meta(max_length=AGREES_MAX)]
-    """The nodes that it has found to be equal to it, and at which entry last."""
+    """Pairs of a node that was found equal to the sender, and the last entry at which it was."""
     differs_from: Natural = 0
-    """It knows that it is the one that differs, from about this entry on; 0 while it does not."""
+    """Entry from about which on the sender itself is known to differ; 0 while it is not known to."""
 
 
 class Compare(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=19, frozen=True):
-    """What are your hashes at these entries?"""
+    """Asks for the receiver's hashes at these entries."""
 
     indexes: Annotated[tuple[Natural, ...], Meta(max_length=COMPARED_MAX)]
 
 
 class Compared(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=20, frozen=True):
-    """The answer, as far as they are known."""
+    """Answers `Compare` with the states that are known."""
 
     kind: Natural
     states: Annotated[tuple[StateAt, ...], Meta(max_length=COMPARED_MAX)]
 
 
 class Vitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=15, frozen=True):
-    """How the sender is, told to every other node once an interval. It has no term, and proves no leader alive: a node
-    adopts nothing from it, it compares (raft/clock_agreement.py).
+    """Vital signs of the sender, told to every other node once an interval. The message has no term and proves no
+    leader alive: a receiver adopts nothing from it, it compares (raft/clock_agreement.py).
     """
 
     wall_ms: Natural
-    """Milliseconds since 1970."""
+    """The sender's wall clock in milliseconds since 1970."""
     steady_ms: Natural
-    """The sender's monotonic clock."""
+    """The sender's monotonic clock in milliseconds."""
     echo_ms: Natural | None = None
-    """The last `steady_ms` that the receiver has sent, so that it knows the round trip; None before it has."""
+    """The last `steady_ms` that the receiver has sent, for measuring the round trip; None if there was none yet."""
     held_ms: Natural = 0
-    """How long the sender has had that."""
+    """Milliseconds since the sender received the `steady_ms` that it echoes."""
     replica: ReplicaState | None = None
-    """None from a node that has nothing to compare."""
+    """The sender's replica state; None if it has nothing to compare."""
     disk: DiskVitals | None = None
     unapplied: Natural = 0
-    """Entries that the sender knows to be committed and has yet to apply."""
+    """Number of entries that the sender knows to be committed and has yet to apply."""
 
 
 class Arrived(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=21, frozen=True):
-    """The number of bytes that came by a data lane since its handshake, whole messages or not. Goes back by the same
-    connection, and is an answer: the sender lives, in this term.
+    """Reports how many bytes a data lane has received since its handshake, whole messages or not. It is sent back by
+    the same connection, and proves that its sender is alive in this term.
     """
 
     term: Natural
@@ -387,8 +390,8 @@ def make_append(
 
 
 def encode(message: Message | Append, level: int = LEVEL_MAX) -> list[bytes]:
-    """The frame's parts, for one vectored write, as a peer of feature level `level` knows them; no payload is copied.
-    ValueError for a message above that level.
+    """Return the parts of a frame for one vectored write, in the form that a peer of feature level `level` knows; no
+    payload is copied. Raises ValueError for a message above that level.
     """
     payloads: list[bytes] = []
     if isinstance(message, Append):
@@ -400,7 +403,7 @@ def encode(message: Message | Append, level: int = LEVEL_MAX) -> list[bytes]:
 
 
 def decode(body: memoryview, header_length: int, header_crc: int) -> Message | Append:
-    """The message in a frame's body. Payloads are copied out of `body`, which stays the caller's.
+    """Return the message in a frame's body. Payloads are copied out of `body`, which stays the caller's.
 
     Raises ProtocolError when a CRC, a length or the form is wrong; then nothing of the frame may be used.
     """
@@ -419,7 +422,7 @@ def decode(body: memoryview, header_length: int, header_crc: int) -> Message | A
 
 
 def is_name(payload: bytes) -> bool:
-    """Whether that is what a no-op says: nothing, or the name of a cluster."""
+    """Return whether the payload is valid for a no-op: empty, or the name of a cluster."""
     return len(payload) <= NAME_BYTES_MAX and payload.isascii()
 
 

@@ -1,4 +1,4 @@
-"""What this node sends to one peer: both lanes, as one connection that stands or falls."""
+"""Sends messages to one peer over both lanes, which act as one connection: when one ends, both do."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,17 @@ from raft.library import now
 from raft.messages import Append, Arrived, Message, encode
 
 UNSENT_CONTROL_BYTES_MAX = 1024 * 1024
-"""Beyond this much in the control lane's buffer, messages are dropped: that peer reads nothing."""
+"""Limit of the bytes in the control lane's buffer beyond which messages are dropped, since the peer reads nothing."""
 WAITING_DATA_BYTES_MAX = 96 * 1024 * 1024
-"""The same for data: more than a full lane and the largest entry."""
+"""Limit of the bytes that wait in the data lane: more than a full lane and the largest entry."""
 SIGN_INTERVAL_S = 0.05
-"""The handlers, whom it concerns as a sign of life only, are told of arrivals this often."""
+"""Minimum seconds between two reports of arrivals to the handlers, which use them as a sign of life only."""
 
 
 class Outgoing:
-    """Loop-only. Both connections have been welcomed by the same disk; who owns it closes both when one has ended."""
+    """Owns both lanes to a peer, which were welcomed by the same disk. The owner closes both when one has ended. Use it
+    only on the event loop.
+    """
 
     def __init__(
         self,
@@ -27,7 +29,9 @@ class Outgoing:
         level: int,
         on_sign: Callable[[Arrived], None],
     ) -> None:
-        """`level`: the highest feature level that the peer knows; it is sent nothing above that."""
+        """Create the sender; `level` is the highest feature level that the peer knows, and limits the messages sent to
+        it.
+        """
         self._control, self._data, self._level = control, data, level
         self._lane = DataLane(data.write, election_timeout_ms)
         self._on_sign = on_sign
@@ -35,7 +39,9 @@ class Outgoing:
         data.on_message = self._on_arrived
 
     def send(self, message: Message | Append, lane: int) -> bool:
-        """Whether the message was handed over; the payloads stay the caller's, unchanged until sent."""
+        """Return whether the message was handed over; the payloads stay the caller's and must not change until they are
+        sent.
+        """
         if lane == DATA:
             if self._lane.waiting_bytes > WAITING_DATA_BYTES_MAX:
                 return False
@@ -58,7 +64,9 @@ class Outgoing:
         self._lane.drop_waiting()
 
     def close(self) -> None:
-        """What was sent by the control lane still leaves; data would keep a slow link busy for nobody."""
+        """Close both lanes. Written control messages are still sent; data is dropped, since it would keep a slow link
+        busy in vain.
+        """
         self._control.close()
         self._data.abort()
 
@@ -72,7 +80,7 @@ class Outgoing:
 
 
 class LanedSender:
-    """The part of a transport that sends; `outgoing` has an entry for each peer that is connected."""
+    """The sending part of a transport; `outgoing` has an entry for each connected peer."""
 
     outgoing: dict[int, Outgoing]
 
@@ -95,10 +103,12 @@ class LanedSender:
 
 
 class Arriving:
-    """The receiving end of a data lane: says what has arrived, whole messages or not."""
+    """The receiving end of a data lane: reports the number of arrived bytes, whole messages or not."""
 
     def __init__(self, connection: FrameProtocol, on_data_arrives: Callable[[], int | None]) -> None:
-        """`on_data_arrives()` notes the sign of life and returns the term to answer in, or None: say nothing."""
+        """Create the receiver. `on_data_arrives()` notes the sign of life and returns the term for the answer, or None
+        for no answer.
+        """
         self._on_data_arrives = on_data_arrives
         self._reported_bytes = 0
         self._connection = connection

@@ -1,8 +1,8 @@
 """The secret that the nodes of a cluster share, and the proofs of knowing it.
 
-A file with one secret per line: whoever opens a connection proves the first, and any of them is accepted. So it is
-exchanged without a moment at which nodes do not understand each other: the new one as second line on all nodes, then
-as first, then alone, with a restart of each node after each step.
+The secret file has one secret per line: an opener proves the first, and any of them is accepted. So the secret can be
+exchanged without a moment at which nodes reject each other: add the new one as second line on all nodes, then make it
+the first, then the only one, with a restart of each node after each step.
 """
 
 import hmac
@@ -18,11 +18,13 @@ HOW_TO_MAKE: Final = "make one, the same for all nodes: (umask 077; head -c 32 /
 
 
 class SecretError(Exception):
-    """The file cannot be used; the message says why and what to do."""
+    """The secret file cannot be used; the message says why and what to do."""
 
 
 def read_peer_secrets(file: Path) -> tuple[bytes, ...]:
-    """The secrets of a file that only its owner may read. SecretError otherwise."""
+    """Return the secrets of a file that only its owner may access. Raises SecretError when the file is unreadable or
+    invalid.
+    """
     try:
         with file.open("rb") as stream:
             mode = file.stat().st_mode
@@ -40,10 +42,10 @@ def read_peer_secrets(file: Path) -> tuple[bytes, ...]:
 
 
 def prove(secret: bytes, statement: bytes) -> bytes:
-    """32 bytes that only who knows the secret can make."""
+    """Return the HMAC-SHA256 of the statement: 32 bytes that can only be made with the secret."""
     return hmac.digest(secret, statement, "sha256")
 
 
 def find_secret(secrets: Sequence[bytes], statement: bytes, proof: bytes) -> bytes | None:
-    """The secret by which `statement` was proven; None if it was by none of them."""
+    """Return the secret by which `statement` was proven; None if none of them proves it."""
     return next((secret for secret in secrets if hmac.compare_digest(prove(secret, statement), proof)), None)

@@ -1,34 +1,34 @@
-"""Which nodes are there: those of whom something was heard lately. A connection alone says nothing: the kernel of a
-node that is stopped, or whose machine hangs, keeps it.
+"""Tracks which nodes are present: those from which a message arrived lately. An open connection proves nothing: the
+kernel of a node that is stopped, or whose machine hangs, keeps it open.
 """
 
 from raft.library import now
 from raft.membership import MEMBERS_MAX
 
 PRESENT_TIMEOUTS = 2
-"""Every node tells its vital signs once an election timeout."""
+"""Election timeouts without a message after which a node is absent; every node sends vital signs once per timeout."""
 REMEMBERED_MAX = 2 * MEMBERS_MAX
 
 
 class Presence:
-    """Loop-only."""
+    """Remembers when each node was heard last. Use it only on the event loop."""
 
     def __init__(self, election_timeout_ms: int) -> None:
         self._limit_s = PRESENT_TIMEOUTS * election_timeout_ms / 1000
         self._heard: dict[int, float] = {}
 
     def heard(self, peer: int) -> None:
-        """A message of that node has arrived."""
+        """Note that a message of the node has arrived."""
         self._heard[peer] = now()
         if len(self._heard) > REMEMBERED_MAX:  # of nodes that were removed, whoever was silent for longest
             del self._heard[min(self._heard, key=lambda each: self._heard[each])]
 
     def silent_s(self, peer: int) -> float | None:
-        """How long ago that was; None if it never did."""
+        """Return the seconds since the node was heard last; None if it never was."""
         heard_s = self._heard.get(peer)
         return None if heard_s is None else max(0.0, now() - heard_s)
 
     def is_present(self, peer: int) -> bool:
-        """Whether that was within two election timeouts."""
+        """Return whether the node was heard within two election timeouts."""
         silent_s = self.silent_s(peer)
         return silent_s is not None and silent_s <= self._limit_s

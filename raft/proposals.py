@@ -1,4 +1,4 @@
-"""Group commit of proposals: everything that waits becomes one entry, and a few entries are in flight.
+"""Group commit of proposals: all waiting proposals become one entry, and a few entries are in flight.
 
 While entries are on their way to the disks the next one collects, so the cost of Raft is per entry, not per request,
 and an idle broker answers without any delay.
@@ -20,19 +20,21 @@ from store.features import FEATURES
 from store.log.record import MAX_PAYLOAD_BYTES, Entry
 
 PROPOSAL_OVERHEAD_BYTES = 256
-"""What a proposal counts beyond its command and its blocks: many small ones are bounded too, and so is the entry."""
+"""Bytes that a proposal counts beyond its command and its blocks: they bound the number of small ones and the entry."""
 COMMAND_OVERHEAD_BYTES = 64
 UNKNOWN_TIME_S = 0.01
-"""Pause before the time is asked for again: the first leader of a new cluster may have to wait until it has heard a
-majority of clocks."""
+"""Pause in seconds before the time is asked for again: the first leader of a new cluster may have to wait until it has
+heard a majority of clocks.
+"""
 ENTRY_WORK_BYTES = 64 * 1024
-"""Commands of an entry, without their blocks, each with COMMAND_OVERHEAD_BYTES; a larger command goes alone. That is
-what applying an entry costs, and the loop does nothing else meanwhile: 5 ms for 550 small produces."""
+"""Maximum bytes of an entry's commands, without their blocks, each with COMMAND_OVERHEAD_BYTES; a larger command goes
+alone. It bounds the time of applying an entry, during which the loop does nothing else: 5 ms for 550 small produces.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A command's outcome, durable on a majority and applied here."""
+    """The outcome of a command that is durable on a majority and applied here."""
 
     result: Any
     term: int
@@ -42,7 +44,8 @@ class Applied:
 
 
 class Proposed(asyncio.Future[Applied]):
-    """The outcome of a proposal to come. `is_in_log`: it can be committed from then on, whoever gives up."""
+    """The future outcome of a proposal. From `is_in_log` on the command may be committed, even if the caller gives up.
+    """
 
     is_in_log = False
 
@@ -60,8 +63,9 @@ AppendEntry = Callable[[bytes, Callable[[Entry | None, Any], None]], int]
 
 
 class ProposalQueue:
-    """Loop-only. `append_entry(payload, on_outcome)` puts an entry into the log or raises RaftError or LogError; it is
-    stamped with `stamp_ms()`, and waits while that is None.
+    """Collects proposals into entries. `append_entry(payload, on_outcome)` puts an entry into the log or raises
+    RaftError or LogError; the entry is stamped with `stamp_ms()`, and waits while that is None. Use it only on the
+    event loop.
     """
 
     def __init__(
@@ -89,15 +93,15 @@ class ProposalQueue:
         self._flush_scheduled = False
         self._last_timestamp_ms = 0
         self.in_flight_bytes = 0
-        """Proposed and not yet answered."""
+        """Bytes that are proposed and not yet answered."""
 
     def submit(self, proposal: Proposal) -> Proposed:
-        """The future fails with RaftError, Refused or a LogError. A caller that cancels it stops the command only
-        while that is not in the log.
+        """Queue a proposal. The future fails with RaftError, Refused or a LogError. Cancelling the future stops the
+        command only while the command is not in the log.
 
-        Raises FeatureNotEnabled for a command above the level in force: here passes whatever is proposed. Raises
-        Overloaded when the bytes in flight would pass their limit; on an idle node one proposal always passes,
-        unless no log record can hold it: then ProposalTooLarge.
+        Raises FeatureNotEnabled for a command above the level in force: every proposal passes here. Raises Overloaded
+        when the bytes in flight would pass their limit; an idle node always takes one proposal. Raises
+        ProposalTooLarge when no log record can hold the proposal.
         """
         require_enabled(proposal.command, self._feature_level())
         command_bytes = _command_bytes(proposal)
@@ -114,7 +118,7 @@ class ProposalQueue:
         return waiting.future
 
     def fail_waiting(self, error: RaftError) -> None:
-        """Answers everything that is not in the log yet."""
+        """Fail every proposal that is not in the log yet with `error`."""
         while self._waiting:
             self._fail(self._waiting.popleft(), error)
 
@@ -146,8 +150,8 @@ class ProposalQueue:
                     self._fail(waiting, error)
 
     def _take_group(self) -> list[_Waiting]:
-        """As many as fit an entry, in bytes and in work; at least one if there is any. Those whose callers have given
-        up are dropped: when more comes than can be carried out, only these would be carried out in the end.
+        """Return the waiting proposals that fit one entry, in bytes and in work; at least one if any waits. Proposals
+        whose callers have given up are dropped: under overload only such proposals would be carried out in the end.
         """
         group: list[_Waiting] = []
         size_bytes = work_bytes = 0
@@ -188,7 +192,9 @@ class ProposalQueue:
 
 
 def awaited(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Entry]", Callable[[Entry | None, Any], None]]:
-    """A future, and the callback of an entry that resolves it: with the entry, or with why its outcome is unknown."""
+    """Return a future and the callback of an entry, which resolves it with the entry or the error that hides its
+    outcome.
+    """
     future: asyncio.Future[Entry] = loop.create_future()
 
     def on_outcome(entry: Entry | None, outcome: Any) -> None:
@@ -203,7 +209,7 @@ def awaited(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Entry]", C
 
 
 def require_enabled(command: Command, level: int) -> None:
-    """FeatureNotEnabled when a command, or a field that it uses, belongs to a level above the one in force."""
+    """Raises FeatureNotEnabled when a command, or a field that it uses, belongs to a level above the one in force."""
     if level >= FEATURES.maximum:
         return
     needed = FEATURES.needed(command)
@@ -215,6 +221,6 @@ def require_enabled(command: Command, level: int) -> None:
 
 
 def _command_bytes(proposal: Proposal) -> int:
-    """Of its header in the entry's payload: so that a group within its limit fits a record."""
+    """Return the encoded size of the command, so that a group within its limit fits a record."""
     # 0.2 µs for a usual header: only one full of explicit ids or offsets costs more, and that one must be measured.
     return len(_encoder.encode(proposal.command))

@@ -1,17 +1,19 @@
-"""When a node whose disk is new to the cluster may vote.
+"""Decides when a node whose disk is new to the cluster may vote.
 
-Its old disk knew two things that nobody may contradict: which entries it acknowledged, and whom it voted for. It votes
-again once it cannot contradict either:
+Its old disk knew two things that must not be contradicted: which entries it acknowledged, and for which candidates it
+voted. The node votes again once it cannot contradict either:
 
-* It has everything that the leader had committed when it came, and an entry of that leader's own term is committed
-  here: that one stands behind everything earlier leaders committed (Raft paper 5.4.2).
-* Every other node has spoken to it since it started, so its term is at least that of every vote it may have given:
-  who asked for one had its term on disk before. Its vote in the present term counts as given to the leader it follows.
+* The node has everything that the leader had committed when the node came, and an entry of that leader's own term is
+  committed here: that entry stands behind everything that earlier leaders committed (Raft paper 5.4.2).
+* Every other node has spoken to it since it started, so its term is at least that of every vote it may have given: a
+  candidate has its term on disk before it asks for a vote. Its vote in the present term counts as given to the leader
+  it follows.
 
-The second is needed for its copies to count as well: having voted for another, the old disk would not have taken them.
-Every other node: those of the last configuration known to be committed and of all later ones, learners included. In
-another log than its leader's a learner may be a voter already, and one that is being removed may be the next leader as
-long as that is not committed; afterwards no majority elects who does not know of it.
+The second condition is also needed for its copies to count: having voted for another candidate, the old disk would not
+have taken them. "Every other node" means the nodes of the last configuration known to be committed and of all later
+ones, learners included. In another log than the leader's a learner may be a voter already, and a node that is being
+removed may be the next leader as long as the removal is not committed; afterwards no majority elects a node that does
+not know of it.
 """
 
 from collections.abc import Callable, Collection
@@ -23,7 +25,9 @@ ASK_INTERVAL_TIMEOUTS = 1
 
 
 class Rejoin:
-    """What a node that does not vote has learnt since it started. Loop-only; nothing of it is durable."""
+    """Collects what a node that does not vote has learnt since it started. Nothing of it is durable. Use it only on the
+    event loop.
+    """
 
     def __init__(self, election_timeout_ms: int) -> None:
         self._heard: set[int] = set()
@@ -32,21 +36,23 @@ class Rejoin:
         self._ask_again_at_s = 0.0
 
     def heard(self, peer: int) -> None:
-        """A message of this peer has come, and its term, if it was higher, is ours, durably."""
+        """Note a message of this peer; the message's term, if it was higher, is already this node's term, durably."""
         self._heard.add(peer)
 
     def follow(self, term: int, commit_index: int) -> None:
-        """The leader of `term`, which is ours, has committed this much; 0 when it does not know yet."""
+        """Note that the leader of this node's `term` has committed up to `commit_index`; 0 when the leader does not
+        know yet.
+        """
         if self._target[0] != term and commit_index:
             self._target = (term, commit_index)
 
     def holds_all(self, term: int, commit_index: int, term_at: Callable[[int], int]) -> bool:
-        """Whether a node in this term, with this much committed, has all it can ever have acknowledged."""
+        """Return whether a node in `term` with `commit_index` holds every entry that it can ever have acknowledged."""
         target_term, target_index = self._target
         return target_term == term and 0 < target_index <= commit_index and term_at(commit_index) == term
 
     def to_ask(self, nodes: Collection[int]) -> list[int]:
-        """Those of the nodes that have not spoken; empty while the last request may still be answered."""
+        """Return the nodes that have not spoken; empty while the last request may still be answered."""
         unheard = sorted(set(nodes) - self._heard)
         if not unheard or now() < self._ask_again_at_s:
             return []
