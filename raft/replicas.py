@@ -1,12 +1,12 @@
-"""Which replicas differ: every node compares itself with every other one (docs/decisions.md, 27).
+"""Finds out which replicas differ: every node compares itself with every other one (docs/decisions.md, 27).
 
-Each `Vitals` says up to which entry its sender has applied, and the hashes of its log and its state there. The receiver
-compares them with its own at the same entry, at once or when it has applied as far. Who is contradicted by voters that
-agree with each other and are a majority is the one that differs. Where neither side is a majority nobody knows, and all
-say so.
+Each `Vitals` names the last entry that its sender has applied, and the hashes of its log and its state there. The
+receiver compares them with its own at the same entry, at once or when it has applied as far. A node differs when
+voters contradict it that agree with each other and are a majority. Where neither side is a majority, it is unknown
+which one differs, and all nodes report that.
 
-A difference, once there, stays in the hashes, so that the first entry that differs is found by bisection: `Compare`
-asks for the hashes at some entries, `Compared` brings them.
+A difference, once there, stays in the hashes, so the first differing entry is found by bisection: `Compare` asks for
+the hashes at some entries, `Compared` brings them.
 """
 
 import logging
@@ -24,40 +24,42 @@ from store.state.state_history import HASH_KIND, StateDigest, StateHistory
 log = logging.getLogger(__name__)
 
 FRESH_INTERVALS: Final = 5
-"""What another node said counts for this number of intervals between two `Vitals`."""
+"""Number of intervals between two `Vitals` for which the last word of another node counts."""
 ASK_AGAIN_INTERVALS: Final = 2
-"""A question for hashes that was not answered is asked again after this number of intervals."""
+"""Number of intervals after which an unanswered request for hashes is repeated."""
 
 
 class Doubt(NamedTuple):
-    """Another node that this one is known to differ from."""
+    """Another node that is known to differ from this one."""
 
     node_id: int
     difference: Difference
     is_settled: bool
-    """Whether it is the other one that differs, by a majority or its own word; nobody knows otherwise."""
+    """True when the other node is the one that differs, by a majority or its own word; otherwise the fault is unknown.
+    """
 
 
 class _Peer:
-    """What is known of another node since it connected."""
+    """State of the comparison with another node since it connected."""
 
     def __init__(self) -> None:
         self.incarnation = ""
         self.said: ReplicaState | None = None
         self.heard_s = float("-inf")
         self.pending: StateAt | None = None
-        """Its state at an entry that is not applied here yet."""
+        """The other node's state at an entry that is not applied here yet."""
         self.agreed = 0
-        """The last entry at which it is known to be equal."""
+        """The last entry at which the other node is known to be equal; 0 if there is none."""
         self.difference: Difference | None = None
         self.asked: tuple[int, ...] = ()
         self.asked_s = float("-inf")
 
 
 class Replicas:
-    """Loop-only. Without a `history` (of the state machine that is fed) there is nothing to compare.
+    """Compares this replica with the others, and owns the results. Without a `history` (of the state machine that is
+    fed) there is nothing to compare. Use it only on the event loop.
 
-    `send` is for messages to other nodes. Whoever owns it acts upon `difference`, durably.
+    `send(peer, message)` sends to another node. The owner acts upon `difference`, durably.
     """
 
     def __init__(
@@ -65,15 +67,16 @@ class Replicas:
     ) -> None:
         self.history: StateHistory | None = None
         self.difference: Difference | None = None
-        """How this node differs from a majority of the voters; None while it is not known to. Never taken back."""
+        """How this node differs from a majority of the voters; None while no such difference is known. Never reset."""
         self.against: tuple[int, ...] = ()
         """The nodes that agree with each other and not with this one."""
         self.is_suspect = False
-        """It differs, or another node does that is not known to be the one that differs: it may lead, and serve nothing
-        else."""
+        """True when this node differs, or when it and another node differ and it is unknown which one is wrong: this
+        node may lead, but must serve nothing else.
+        """
         self.is_leaving = False
-        """This copy is about to be given up: the others are told that it does not vote, so that none of them counts on
-        it for giving up its own.
+        """True when this copy is about to be given up: the others are told that it does not vote, so that none of them
+        relies on it when it gives up its own copy.
         """
         self._node_id = node_id
         self._log = commit_log
@@ -84,13 +87,13 @@ class Replicas:
 
     @property
     def differs(self) -> bool:
-        """Whether this node is the one that differs."""
+        """True when this node is known to be the one that differs."""
         return self.difference is not None
 
     # --- what nodes tell each other ------------------------------------------------------------------------------
 
     def state(self, *, votes: bool) -> ReplicaState | None:
-        """What this node tells the others of itself."""
+        """Return this node's applied state and comparisons for its `Vitals`; None without a history."""
         if self.history is None:
             return None
         agrees = tuple(self.agreed_with().items())
@@ -104,7 +107,9 @@ class Replicas:
         )
 
     def met(self, peer: int, incarnation: str) -> None:
-        """The peer is connected anew: what is known of another disk of its does not concern this one."""
+        """Note a new connection of the peer. A peer with another incarnation is a new disk: all results about it are
+        dropped.
+        """
         known = self._peers.get(peer)
         if known is None or known.incarnation not in ("", incarnation):
             known = self._peers[peer] = _Peer()
@@ -112,7 +117,8 @@ class Replicas:
         known.pending, known.asked = None, ()
 
     def parted(self, peer: int) -> None:
-        """The connection is lost: what the peer holds may be gone."""
+        """Note that the connection is lost: the peer may have lost its data since, so its last word no longer counts.
+        """
         if peer in self._peers:
             self._peers[peer].heard_s = float("-inf")
 
@@ -142,7 +148,7 @@ class Replicas:
         self._send(peer, Compared(HASH_KIND, tuple(states)))
 
     def _on_compared(self, peer: int, message: Compared) -> None:
-        """Narrows the difference down, and asks on."""
+        """Narrow the difference down with the peer's hashes, and ask for the next ones."""
         known = self._peers.get(peer)
         if known is None or message.kind != HASH_KIND or not known.asked:
             return
@@ -169,7 +175,7 @@ class Replicas:
     # --- what comes of it ----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Compare what can be compared by now, and draw the conclusion."""
+        """Compare every state that can be compared by now, and draw the conclusion."""
         for peer in [each for each in self._peers if self._membership.current.find(each) is None]:
             if not self._is_fresh(self._peers[peer]):
                 del self._peers[peer]  # it was removed
@@ -185,7 +191,7 @@ class Replicas:
         self.is_suspect = self.differs or any(not doubt.is_settled for doubt in self.doubts())
 
     def contradicted(self, peer: int, difference: Difference) -> None:
-        """By the peer, which leads, in records that this node knows to be committed."""
+        """Note that the peer, which leads, contradicts records that this node knows to be committed."""
         known = self._peers.setdefault(peer, _Peer())
         if known.difference is None:
             log.error("node %d and this one differ: %s", peer, difference)
@@ -193,7 +199,7 @@ class Replicas:
             self._judge()
 
     def doubts(self) -> list[Doubt]:
-        """The other nodes that this one differs from, while it is not known to be the one that differs."""
+        """Return the nodes that differ from this one; empty while this node is known to be the one that differs."""
         if self.differs:
             return []
         found = []
@@ -203,7 +209,9 @@ class Replicas:
         return found
 
     def holders(self, since_s: float = float("-inf")) -> set[int]:
-        """Voters that were heard lately, and since then, would vote, and do not differ: they hold what is committed."""
+        """Return the voters heard lately and after `since_s` that would vote and do not differ: they hold what is
+        committed.
+        """
         return {
             peer
             for peer in self._membership.current.voters - {self._node_id}
@@ -216,7 +224,7 @@ class Replicas:
         }
 
     def agreed_with(self) -> dict[int, int]:
-        """The last entry at which each other node was found equal to this one."""
+        """Return, per node, the last entry at which it was found equal to this one."""
         return {
             peer: known.agreed
             for peer, known in sorted(self._peers.items())
@@ -247,9 +255,9 @@ class Replicas:
         return self._log.chain.at(index) if self._log.base.index <= index <= self._log.last_index else None
 
     def _compare(self, state: StateAt, *, records: bool | None = None) -> str | None:
-        """What differs at that entry, `records` or `state`; None if nothing does, empty if that cannot be told.
+        """Return what differs at that entry, `records` or `state`; None if nothing does, empty if that cannot be told.
 
-        With `records` only that is looked at, or only the state.
+        `records=True` compares only the records, `records=False` only the state, None both.
         """
         own = self.history.at(state.index) if self.history is not None else None
         link = self._link(state.index) if records is not False else None
@@ -275,8 +283,8 @@ class Replicas:
             self._bisect(peer, known)
 
     def _is_whole(self, state: StateAt) -> bool:
-        """Whether rows and records were compared too, and not the state hash alone: only who equals this replica in all
-        that can differ vouches for it, or against it.
+        """Return whether rows and records were compared too, and not only the state hash. A node vouches for this
+        replica, or against it, only when it equals this replica in everything that can differ.
         """
         own = None if self.history is None else self.history.at(state.index)
         link = self._link(state.index)
@@ -285,7 +293,7 @@ class Replicas:
         return own.rows_from == state.rows_from and link[:2] == tuple(state.chain[:2])
 
     def _judge(self) -> None:
-        """Whether voters that agree with each other and are a majority contradict this node."""
+        """Conclude that this node differs if voters that agree with each other and are a majority contradict it."""
         against = {
             peer: known
             for peer, known in self._peers.items()
@@ -294,7 +302,7 @@ class Replicas:
         for peer, known in against.items():
             assert known.said is not None
             assert known.difference is not None
-            # Who equals it at that entry or later cannot equal this node there, heard or not: differences stay.
+            # A node that equals the peer at that entry or later cannot equal this node there: differences stay.
             index = known.difference.index
             group = {peer, *(other for other, agreed in known.said.agrees if agreed >= index)} - {self._node_id}
             if self._membership.current.has_majority(group):
@@ -310,7 +318,7 @@ class Replicas:
             self.difference, self.against = difference, tuple(sorted(against))
 
     def _ask(self, peer: int, known: _Peer) -> None:
-        """Of one that is ahead, while this node does not get on, what it was where this node is."""
+        """Bisect a known difference, or ask a peer that is ahead for its hashes at this node's last applied entry."""
         if known.difference is not None:
             self._bisect(peer, known)
         elif known.pending is not None and self.history is not None:
@@ -318,7 +326,9 @@ class Replicas:
             self._send(peer, Compare(known.asked))
 
     def _bisect(self, peer: int, known: _Peer) -> None:
-        """Ask for the hashes between what agrees and what differs, where this node has them itself."""
+        """Ask for the hashes of entries between the last equal and the first differing one, where this node has its
+        own.
+        """
         difference = known.difference
         if difference is None or difference.is_exact:
             return

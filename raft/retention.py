@@ -1,4 +1,4 @@
-"""How much of a leader's log the other nodes hold up."""
+"""Decides how much of a leader's log must stay for the other nodes."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -7,11 +7,12 @@ from store.log.commit_log import CommitLog
 
 
 def needed_from(log: CommitLog, acked: Mapping[int, int], pinned_from: int | None, retain_behind_bytes: int) -> int:
-    """The lowest index that other nodes need of this log; the one behind what is synced when they need none.
+    """Return the lowest index of this log that other nodes need; the index after the synced entries if they need none.
 
-    `acked` are the leader's peers and what they have acknowledged in its term; empty on other nodes. A peer that lags
-    by more than `retain_behind_bytes` needs nothing: it will be sent a snapshot. One that was not heard yet may need
-    anything within that. `pinned_from` stays for those who have just got one.
+    `acked` maps the leader's peers to the index they have acknowledged in its term; it is empty on other nodes. A peer
+    that lags by more than `retain_behind_bytes` needs nothing, because it is sent a snapshot. A peer without an
+    acknowledgement (index 0) may need anything within that distance. `pinned_from` is the first index that stays for
+    peers that get or have just got a snapshot.
     """
     needed = [log.synced_index + 1]  # a log that follows a snapshot may be behind what is applied
     if pinned_from is not None:

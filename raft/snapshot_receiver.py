@@ -1,8 +1,8 @@
-"""The snapshot that a follower is being sent: written beside its index, and in the end decided for.
+"""Receives a snapshot: writes it beside the follower's index, and in the end decides to replace log and state with it.
 
-What makes it safe to throw the own log away (docs/safe-pysyncobj.md): the base of the snapshot is committed, and this
-log does not hold it, so nothing in this log at or behind that place is, or can ever be, committed. That is looked at
-when the transfer begins, and again, whatever has happened meanwhile, in the moment of the decision.
+Why the own log may be thrown away (docs/safe-pysyncobj.md): the base of the snapshot is committed, and this log does
+not hold it, so nothing in this log at or behind that place is, or can ever be, committed. Both conditions are checked
+when the transfer begins, and again at the moment of the decision, whatever has happened meanwhile.
 """
 
 import logging
@@ -26,7 +26,7 @@ REASON_MAX = 200
 
 
 class _Incoming:
-    """A transfer under way."""
+    """A transfer under way, and the index it is written to."""
 
     def __init__(self, peer: int, begin: SnapshotBegin, index: Index) -> None:
         self.peer, self.begin, self.index = peer, begin, index
@@ -41,10 +41,11 @@ class _Incoming:
 
 
 class SnapshotReceiver:
-    """Loop-only. The caller sees to it that messages come from the leader of the present term.
+    """Owns the transfer that this node receives. The caller makes sure that messages come from the leader of the
+    present term. Use it only on the event loop.
 
-    `applied_index()` is what this node has applied; `on_decided()` is called when the node has to start again: from
-    then on it must not promise anything.
+    `applied_index()` is the last entry applied here. `on_decided()` is called when the node has to start again: from
+    then on the node must not promise anything.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class SnapshotReceiver:
 
     @property
     def percent(self) -> int | None:
-        """How much of a snapshot has arrived, about; None while there is none."""
+        """Approximate percentage of the snapshot that has arrived; None while none is received."""
         return None if self._incoming is None else self._incoming.percent
 
     def abort(self, reason: str) -> None:
-        """What was received is thrown away; nothing happens if nothing was."""
+        """Throw the received part away and log the reason; do nothing while no snapshot is received."""
         incoming, self._incoming = self._incoming, None
         if incoming is None:
             return
@@ -165,7 +166,9 @@ class SnapshotReceiver:
         self._on_decided()
 
     def _objection(self, message: SnapshotBegin) -> str | None:
-        """Why the own log and state must not be exchanged for what is announced, or None."""
+        """Return why the announced snapshot must not replace the own log and state, or None. Raises SafetyViolation
+        when the snapshot's base contradicts an applied entry.
+        """
         own = self._log
         if message.format != FORMAT.decode():
             return f"its format is {message.format!r}, this version reads {FORMAT.decode()!r}"
@@ -181,7 +184,7 @@ class SnapshotReceiver:
         return None if base_index > own.last_index else f"entry {base_index} is here"
 
     def _expected(self, peer: int, message: SnapshotChunk | SnapshotEnd) -> _Incoming | None:
-        """The transfer that the message is of; its sender is told if that is not under way."""
+        """Return the transfer of the message; None if it is not under way, which the sender is told."""
         incoming = self._incoming
         if incoming is None or (incoming.peer, incoming.begin.transfer, incoming.begin.term) != (
             peer,

@@ -1,8 +1,8 @@
-"""One snapshot on its way to one peer, at the leader's end.
+"""Sends one snapshot to one peer, at the leader's end.
 
-The messages of a transfer are numbered from 0: begin, portions, end. At most WINDOW_MESSAGES are on the way; what is
-not acknowledged in time is sent again. So memory is bounded, a lost message costs a pause, and each acknowledgement
-lets PORTIONS_AT_ONCE be read: the loop is never kept for longer than that.
+The messages of a transfer are numbered from 0: begin, portions, end. At most WINDOW_MESSAGES are under way; messages
+that are not acknowledged in time are sent again. So memory is bounded and a lost message only costs a pause. Each
+acknowledgement causes at most PORTIONS_AT_ONCE reads, so the loop is never blocked for longer than these take.
 """
 
 from collections import deque
@@ -14,15 +14,15 @@ from store.snapshots.snapshot import SnapshotReader
 
 WINDOW_MESSAGES = 8
 PORTIONS_AT_ONCE = 2
-"""Read for each acknowledgement: some milliseconds, and the window is full after a few of them."""
+"""Portions read for each acknowledgement: it takes some milliseconds, and the window is full after a few of them."""
 RESEND_TIMEOUTS = 1
-"""Election timeouts without an acknowledgement after which everything on the way is sent again."""
+"""Election timeouts without an acknowledgement after which every message under way is sent again."""
 ABANDON_TIMEOUTS = 30
-"""Election timeouts without progress after which the transfer is given up, so that it holds up no log for ever."""
+"""Election timeouts without progress after which the transfer is given up, so that it retains no log for ever."""
 
 
 class SnapshotSender:
-    """Driven by acknowledgements and ticks; nothing of it is durable."""
+    """Owns one transfer, driven by acknowledgements and ticks. Nothing of it is durable."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SnapshotSender:
 
     @property
     def is_done(self) -> bool:
-        """Everything was acknowledged: the peer starts with that state, durably."""
+        """True when every message was acknowledged: the peer starts with that state, durably."""
         return self._last is not None and self._acked > self._last
 
     @property
@@ -62,13 +62,13 @@ class SnapshotSender:
 
     @property
     def percent(self) -> int:
-        """About; 100 only when it is done."""
+        """Approximate percentage that was read; 100 only when the transfer is done."""
         if self.is_done:
             return 100
         return min(99, 100 * self.reader.pairs_read // max(1, self.reader.estimated_pairs))
 
     def on_ack(self, ack: SnapshotAck) -> None:
-        """Of this transfer. Late ones, and more than was sent, change nothing."""
+        """Take an acknowledgement of this transfer. Late ones, and those of more than was sent, change nothing."""
         if not self._acked < ack.received <= self._acked + len(self._window):
             return
         while self._acked < ack.received:
@@ -80,7 +80,7 @@ class SnapshotSender:
         self._fill()
 
     def on_waiting(self) -> None:
-        """Something of it has not left yet: nothing is lost because it is not acknowledged."""
+        """Note that messages still wait in this node: a missing acknowledgement does not mean that they are lost."""
         self._sent_s = now()
 
     def tick(self) -> None:

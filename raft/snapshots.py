@@ -1,7 +1,8 @@
-"""Snapshots between the nodes of a group: who is sent one, who takes one, and what of the log stays for it.
+"""Snapshots between the nodes of a group: which peer is sent one, which leader sends one, and which log stays for it.
 
-A peer is sent a snapshot when it lacks even the leader's log base: from the log alone it can never be filled. Meanwhile
-it hears heartbeats that carry no claim about its log, and the leader's log stays as it is from that base on.
+A peer is sent a snapshot when it lacks even the base of the leader's log, because it can never be filled from the log
+alone. Meanwhile the peer gets heartbeats that carry no claim about its log, and the leader's log stays unchanged from
+that base on.
 """
 
 import logging
@@ -30,12 +31,12 @@ log = logging.getLogger(__name__)
 RETRY_TIMEOUTS = 1
 """Election timeouts between two transfers to the same peer."""
 PIN_TIMEOUTS = 60
-"""Election timeouts for which the log stays for a peer that has got a snapshot, from its last sign of progress on."""
+"""Election timeouts since a peer's last progress for which the log stays for it after its snapshot."""
 PROGRESS_LOG_S = 5.0
 
 
 class Pin(NamedTuple):
-    """The log stays from `first_index` on until the peer has acknowledged `until_index`, or makes no progress."""
+    """Keeps the log from `first_index` on until the peer has acknowledged `until_index`, or makes no progress."""
 
     first_index: int
     until_index: int
@@ -44,7 +45,7 @@ class Pin(NamedTuple):
 
 
 class SnapshotCounts:
-    """Since the process started, as the leader."""
+    """Counts of the snapshots that this node has sent as leader since the process started."""
 
     def __init__(self) -> None:
         self.begun = self.sent = self.aborted = 0
@@ -53,7 +54,7 @@ class SnapshotCounts:
 
 
 class Snapshots:
-    """Without a store (None) this node neither sends nor takes snapshots."""
+    """Owns the snapshot transfers of this node in both directions. Without a store (None) it sends and takes none."""
 
     def __init__(
         self,
@@ -88,23 +89,24 @@ class Snapshots:
     # --- leader ------------------------------------------------------------------------------------------------
 
     def is_due(self, peer: int) -> bool:
-        """Whether the peer is being sent a snapshot, or is to be: appends are of no use to it."""
+        """Return whether the peer is being sent a snapshot, or is to be: appends are of no use to it."""
         return peer in self._wanted
 
     def want(self, peer: int) -> None:
-        """The peer has refused what follows the log's base."""
+        """Note that the peer needs a snapshot, since it has refused the entries after the log's base."""
         if self._store is not None and peer not in self._wanted:
             self._wanted.add(peer)
             self.tick()
 
     def forget(self, peer: int, reason: str) -> None:
-        """Its connection is gone, or its disk: a transfer under way ends; it begins anew when it is needed again."""
+        """End a transfer to the peer, whose connection or disk is gone. A new one begins when the peer needs it again.
+        """
         self._wanted.discard(peer)
         if peer in self._senders:
             self._end(peer, reason)
 
     def remove(self, peer: int) -> None:
-        """It is no node of the cluster any more: nothing stays for it."""
+        """End a transfer to the peer, which was removed from the cluster, and keep no log for it."""
         self.forget(peer, "it was removed from the cluster")
         self._pins.pop(peer, None)
         self._not_before_s.pop(peer, None)
@@ -116,16 +118,18 @@ class Snapshots:
         self._pins.clear()
 
     def sending(self, peer: int) -> int | None:
-        """Percent of the transfer to that peer, about; None when there is none."""
+        """Return the approximate percentage of the transfer to the peer; None when there is none."""
         sender = self._senders.get(peer)
         return None if sender is None else sender.percent
 
     def pinned_from(self) -> int | None:
-        """The first index that stays for those who are being sent a snapshot, or have just got one."""
+        """Return the first index that stays for peers that are sent a snapshot or have just got one; None if there are
+        none.
+        """
         return min((pin.first_index for pin in self._pins.values()), default=None)
 
     def on_acked(self, peer: int, acked: int) -> None:
-        """The peer has acknowledged entries: what follows its snapshot is on its way."""
+        """Note that the peer has acknowledged entries up to `acked` after its snapshot."""
         pin = self._pins.get(peer)
         if pin is None or acked <= pin.acked:
             return
@@ -221,7 +225,7 @@ class Snapshots:
 
     @property
     def receiving(self) -> int | None:
-        """How much of a snapshot has arrived, in percent, about; None while none is received."""
+        """Approximate percentage of the snapshot that has arrived here; None while none is received."""
         return None if self._receiver is None else self._receiver.percent
 
     def stop_receiving(self, reason: str) -> None:

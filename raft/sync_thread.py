@@ -10,11 +10,11 @@ from store.log.watermarks import Watermarks
 
 
 class SyncThread:
-    """`request()` makes everything appended before it durable; requests made while a sync runs share the next one. The
-    watermarks are synced behind the log, when that is wanted.
+    """Owns the thread that syncs the log. `request()` makes everything appended before it durable; requests made while
+    a sync runs share the next one. The watermarks are synced after the log, when that is wanted.
 
-    `on_synced(took_s)` and `on_failed(error)` are called in this thread; `took_s` is None where nothing was to be
-    synced. After a failure the thread has ended: a failed fsync is never retried, since the kernel may have dropped the
+    `on_synced(took_s)` and `on_failed(error)` are called in this thread; `took_s` is None when there was nothing to
+    sync. After a failure the thread has ended: a failed fsync is never retried, since the kernel may have dropped the
     pages (invariant 2).
     """
 
@@ -35,13 +35,13 @@ class SyncThread:
         self._thread.start()
 
     def request(self) -> None:
-        """Called on the loop; cheap while a request is already waiting."""
+        """Ask for a sync; called on the loop, and cheap while a request is already waiting."""
         if not self._requested:
             self._requested = True
             self._requests.put(True)
 
     def stop(self) -> None:
-        """Returns when a sync under way has ended; nothing is called back afterwards."""
+        """Stop the thread. Returns when a sync under way has ended; no callback is called afterwards."""
         self._requests.put(False)
         self._thread.join()
 

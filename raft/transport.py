@@ -1,9 +1,9 @@
 """TCP between peers: two connections for each direction, one per lane (raft/lanes.py), opened by the sender.
 
-A connection starts with a handshake (raft/handshake.py): who is of another cluster, or does not know its secret, or
-means another node, or is not in the configuration and cannot know a later one, never reaches the handlers (row 9). Who
-knows a later configuration may be its leader: it is heard, and dialled at the address it gives. Sending never blocks
-and may drop: Raft repeats what matters.
+A connection starts with a handshake (raft/handshake.py). A node never reaches the handlers (row 9) if it is of another
+cluster, does not know the secret, means another node, or is not in the configuration and cannot know a later one. A
+node that knows a later configuration may be its leader: it is heard, and dialled at the address it gives. Sending
+never blocks and may drop messages: Raft repeats those that matter.
 """
 
 import asyncio
@@ -46,31 +46,34 @@ from store.features import UnknownFeatureLevel
 log = logging.getLogger(__name__)
 
 KEEPALIVE_IDLE_S = 10
-"""A connection on which nothing comes is probed after this: the other end of a receiver's only speaks when it sends."""
+"""Seconds of silence after which a connection is probed: the other end of an incoming one speaks only when it sends."""
 HANDSHAKE_TIMEOUT_MS = 5_000
 TLS_CONNECT_TIMEOUT_MS = 3_000
-"""Instead of CONNECT_TIMEOUT_MS: several round trips, each behind what stands in the queue of a slow link."""
+"""Replaces CONNECT_TIMEOUT_MS under TLS: several round trips, each behind the queue of a slow link."""
 CONNECT_TIMEOUT_MS = 1_000
-"""A new attempt begins with a new packet; the kernel's repetitions of the old one come ever more rarely, and a network
-that is whole again would wait for them."""
+"""A new attempt begins with a new packet. The kernel repeats the old one ever more rarely, so that a network that is
+whole again would wait for the repetition.
+"""
 DIALLING_ERRORS = (OSError, TimeoutError, ProtocolError, UnicodeError)
-"""What dialling may meet, UnicodeError where a host is no name; anything else is a bug, and logged with its trace."""
+"""Errors that dialling may meet (UnicodeError if a host is no name); others are bugs, and logged with their trace."""
 RECONNECT_MS = 200
 REMOVED_RECONNECT_MS = 2_000
-"""A node that was removed goes on asking, but not so often, whether it is wanted again."""
+"""Milliseconds between attempts of a removed node, which keeps asking, but rarely, whether it is wanted again."""
 HANDSHAKES_MAX = 64
-"""Connections that have not said yet who they are; beyond it the oldest is closed."""
+"""Maximum number of connections in the handshake; beyond it the oldest is closed."""
 REFUSED_MAX = 64
-"""Nodes whose last refusal is remembered."""
+"""Maximum number of nodes whose last refusal is remembered."""
 USER_TIMEOUT_MS = {CONTROL: 2_000, DATA: 15_000}
-"""Sent bytes that stay unacknowledged by the peer's kernel for this long break the connection: for the same reason. On
-a slow link data may be late; when the network is gone the control lane finds out, and takes the data lane along."""
+"""Milliseconds for which the peer's kernel may leave sent bytes unacknowledged before the connection breaks, for the
+reason of CONNECT_TIMEOUT_MS. Data may be late on a slow link; a dead network breaks the control lane, and with it the
+data lane.
+"""
 
 
 class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the library is untyped
     """Hands messages of handshaken peers to the callback PySyncObj has set, on the loop.
 
-    `set_membership` is called before anything else.
+    `set_membership` must be called before any other method.
     """
 
     def __init__(self, config: RaftConfig) -> None:
@@ -79,9 +82,9 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._membership: Membership | None = None
         self._addresses: dict[int, PeerAddress] = {}
         self.cluster_uid: Callable[[], str] = lambda: config.cluster_uid
-        """Of the cluster that this node belongs to."""
+        """Returns the name of the cluster that this node belongs to."""
         self.removed_by: int | None = None
-        """The node that said last that this one was removed from the cluster, until a leader is heard again."""
+        """The node that last said that this one was removed from the cluster; None once this node is a member again."""
         self._peers: dict[int, LibraryNode] = {}
         self.outgoing: dict[int, Outgoing] = {}
         self._builds: dict[int, Build] = {}  # of peers that were connected, what they ran then
@@ -91,7 +94,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._strangers: dict[FrameProtocol, None] = {}  # incoming, in the handshake; the oldest first
         self._senders: dict[int, dict[int, FrameProtocol]] = {}  # per peer and lane, the incoming connection it uses
         self.on_data_arrives: Callable[[int], int | None] = lambda peer: None
-        """Told which peer's data is arriving; returns the term to answer in, if there is an answer."""
+        """Called with the peer whose data is arriving; returns the term for the answer, or None for no answer."""
         self._server: asyncio.Server | None = None
         self._dialers: dict[int, asyncio.Task[None]] = {}
         self._dialled: dict[int, PeerAddress] = {}
@@ -104,7 +107,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._server_tls = make_server_tls(config.tls) if config.tls else None
 
     async def start(self) -> None:
-        """Listens and starts dialling. Raises OSError when the address cannot be bound."""
+        """Listen, and start dialling. Raises OSError when the address cannot be bound."""
         loop = asyncio.get_running_loop()
         self._started = True
         if self._config.serves_peers:
@@ -127,8 +130,8 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             connection.close()
 
     def set_membership(self, membership: Membership) -> None:
-        """Called again whenever it changes: connections to who is new are opened, those of who was removed closed as
-        soon as that is committed.
+        """Take over the membership; called again whenever it changes. Connections to new nodes are opened; those of
+        removed nodes are closed as soon as the removal is committed.
         """
         self._membership = membership
         self._addresses = membership.addresses
@@ -164,24 +167,24 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         return peer in self.outgoing
 
     def why_unconnected(self, peer: int) -> str:
-        """What the last attempt of either side ended with, in words; empty while there is nothing to say."""
+        """Return in words why the last attempt of either side failed; empty while there is nothing to say."""
         return "" if peer in self.outgoing else self._refused.get(peer) or self._failures.get(peer, "")
 
     def build_of(self, peer: int) -> Build | None:
-        """What runs on a peer that is connected, by its word."""
+        """Return the build that a connected peer has announced; None while the peer is not connected."""
         return self._builds[peer] if peer in self.outgoing else None
 
     def send(self, peer: int, message: Message | Append) -> bool:
-        """Whether the message was handed to its lane; the payloads stay the caller's, unchanged until sent."""
+        """Return whether the message was handed to its lane; the payloads stay the caller's, unchanged until sent."""
         return self.send_by(lane_of(message), peer, message)
 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
-        """OSError, TimeoutError or ProtocolError unless that node of this cluster answers there."""
+        """Raises OSError, TimeoutError or ProtocolError unless that node of this cluster answers at the address."""
         hello = msgspec.structs.replace(self._hello(node_id, CONTROL), node_id=node_id)
         await check_answers(self._config, hello, address, self._client_tls)
 
     def destroy(self) -> None:
-        """PySyncObj's way out; `stop` does the work."""
+        """Do nothing: PySyncObj calls this at its end, but `stop` does the work."""
 
     # --- outgoing ----------------------------------------------------------------------------------------------
 
@@ -207,7 +210,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             await asyncio.sleep((REMOVED_RECONNECT_MS if self.removed_by == peer else RECONNECT_MS) / 1000)
 
     async def _dial(self, peer: int, address: PeerAddress) -> None:
-        """Connects both lanes, and returns when either of them has ended."""
+        """Connect both lanes; returns when either of them has ended."""
         async with (
             self._opened(peer, address, CONTROL) as (control, welcome),
             self._opened(peer, address, DATA) as (data, again),
@@ -236,7 +239,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
 
     @contextlib.asynccontextmanager
     async def _opened(self, peer: int, address: PeerAddress, lane: int) -> AsyncIterator[tuple[FrameProtocol, Welcome]]:
-        """A connection that was welcomed, for as long as the context lasts."""
+        """Yield a connection that was welcomed, and close it at the end of the context."""
         hello = self._hello(peer, lane)
         opening = Opening(self._config, hello)
         welcomed: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
@@ -333,7 +336,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._is_known(connection)
 
     def _is_known(self, connection: FrameProtocol) -> None:
-        """Its handshake is over."""
+        """Note that the handshake of the connection is over."""
         self._strangers.pop(connection, None)
         if connection.handshake_timer is not None:
             connection.handshake_timer.cancel()
@@ -371,7 +374,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         connection.on_message = lambda _, received: self._deliver(peer, hello.incarnation, received)
 
     def _locate(self, peer: int, address: str, connection: FrameProtocol) -> None:
-        """Where the peer says that it is, for as long as that connection stands."""
+        """Note the address that the peer announces; it counts as long as the connection stands."""
         said = self._whereabouts.hear(peer, address, connection)
         connection.closed.add_done_callback(lambda _: self._whereabouts.forget(peer, connection))
         if peer not in self._addresses and said is not None:
@@ -383,7 +386,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         connection.close()
 
     def _log_refusal(self, node_id: int, refusal: str) -> None:
-        """Once per node and reason: it asks again for ever."""
+        """Log the refusal once per node and reason, since the node asks again for ever."""
         if self._refused.get(node_id) != refusal:
             log.warning("refused a peer connection: %s", refusal)
             if len(self._refused) >= REFUSED_MAX:
@@ -391,7 +394,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             self._refused[node_id] = refusal
 
     def _welcome_guest(self, peer: int, address: PeerAddress, connection: FrameProtocol) -> None:
-        """Who is not in the configuration here is dialled as long as its own connection stands."""
+        """Dial a node that is not in the configuration here, as long as its own connection stands."""
         self._guests[peer] = address
         self._dial_members()
 
@@ -404,9 +407,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         connection.closed.add_done_callback(leaves)
 
     def _supersede(self, peer: int, lane: int, connection: FrameProtocol) -> None:
-        """A peer that dials anew, control first, has given its earlier connections up; what may still come out of them
-        is stale.
-        """
+        """Abort the earlier connections of a peer that dials anew, control first: messages still in them are stale."""
         senders = self._senders.setdefault(peer, {})
         for earlier in (CONTROL, DATA) if lane == CONTROL else (DATA,):
             if earlier in senders:
@@ -424,8 +425,8 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Takes nothing more for one step, and then closes: what asyncio accepts in the step in which a server is closed it
-    neither hands over nor closes.
+    """Stop accepting for one step, and then close: a connection that asyncio accepts in the step in which a server is
+    closed is neither handed over nor closed.
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
@@ -435,7 +436,7 @@ async def stop_listening(server: asyncio.Server) -> None:
 
 
 def keep_alive(connection: FrameProtocol, lane: int) -> None:
-    """Small messages leave at once; a peer that vanished without a word is noticed."""
+    """Send small messages at once, and notice a peer that vanished without a word."""
     sock: Any = connection.transport.get_extra_info("socket") if connection.transport else None
     if sock is None:
         return

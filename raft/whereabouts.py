@@ -1,4 +1,4 @@
-"""Where nodes are dialled: where the log says, and while they do not answer there, where they say that they are."""
+"""Chooses where nodes are dialled: at the address in the log, or else where they say that they are."""
 
 from ipaddress import ip_address
 
@@ -8,13 +8,13 @@ PORT_DIGITS_MAX, PORT_MAX = 5, 65535
 
 
 class Whereabouts:
-    """What nodes say of themselves counts as long as the connection stands over which they have said it."""
+    """Remembers the addresses that nodes announce; each counts as long as the connection stands that announced it."""
 
     def __init__(self) -> None:
         self._said: dict[int, tuple[object, PeerAddress]] = {}
 
     def hear(self, peer: int, address: str, connection: object) -> PeerAddress | None:
-        """The address in a Hello, if it is one at which somebody can be reached; a later Hello counts."""
+        """Take over the address of a Hello, replacing an earlier one. Returns None if it cannot be reached."""
         said = parse(address)
         self._said.pop(peer, None)
         if said is not None:
@@ -22,18 +22,19 @@ class Whereabouts:
         return said
 
     def forget(self, peer: int, connection: object) -> None:
-        """That connection has ended."""
+        """Drop the peer's address if that connection announced it, since the connection has ended."""
         if peer in self._said and self._said[peer][0] is connection:
             del self._said[peer]
 
     def choose(self, peer: int, in_log: PeerAddress, failures: int) -> PeerAddress:
-        """For the attempt after `failures` that failed: by turns the one and the other, the log's first."""
+        """Return the address for the attempt after `failures` failed ones: the log's and the announced one take turns.
+        """
         said = self._said.get(peer)
         return said[1] if said is not None and failures % 2 else in_log
 
 
 def parse(text: str) -> PeerAddress | None:
-    """HOST:PORT from a peer; None when it is none."""
+    """Parse HOST:PORT from a peer; returns None when the text is invalid or the address cannot be reached."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX) or int(port) > PORT_MAX:
         return None
@@ -42,7 +43,7 @@ def parse(text: str) -> PeerAddress | None:
 
 
 def is_reachable(address: PeerAddress) -> bool:
-    """Not one that stands for all addresses of whoever uses it."""
+    """Return False for an unspecified address such as 0.0.0.0, which names no particular machine."""
     try:
         return not ip_address(address.host).is_unspecified
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a node answers at an address: asked before the address becomes that of a member."""
+"""Checks that a node answers at an address, before the address becomes that of a member."""
 
 import asyncio
 import ssl
@@ -13,11 +13,11 @@ TIMEOUT_MS = 2_000
 
 
 async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, tls: ssl.SSLContext | None) -> None:
-    """Returns when the node that `hello` means answers there, as one of the same cluster and with its secret. OSError,
-    TimeoutError after TIMEOUT_MS, or ProtocolError when it does not.
+    """Check that the node that `hello` means answers at the address, as a node of the same cluster and with its secret.
+    Raises OSError, ProtocolError, or TimeoutError after TIMEOUT_MS otherwise.
 
-    `hello` speaks in the name of that node itself: so it takes nobody's connection for superseded, and when there is
-    nothing else to be said against it, it refuses itself as a peer.
+    `hello` names that node itself as its sender: so the node takes no connection for superseded, and if there is no
+    other objection, the node refuses itself as a peer.
     """
     opening = Opening(config, hello)
     answer: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
