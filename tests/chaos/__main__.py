@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --minutes 1 --nemesis all --seed 7`: exit code 0 only when no promise was broken.
+"""Run `python -m tests.chaos --minutes 1 --nemesis all --seed 7`: exit code 0 only when no promise was broken.
 
-With `--broken NAME` it is the other way round: 0 only when the defect was found.
+With `--broken NAME` the exit code is 0 only when the defect was found.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NODES: Final = 3
 RATE: Final = 4_000
 EPOCH_MINUTES: Final = 10.0
 BROKEN_EPOCH_MINUTES: Final = 1.0
-"""With a defect everything is judged more often, so that it is found sooner."""
+"""Default length of an epoch with a defect: a shorter epoch is judged more often, so the defect is found sooner."""
 BAD_USAGE: Final = 2
 BROKEN_PROMISE: Final = 1
 INTERRUPTED: Final = 130
@@ -95,7 +95,7 @@ def epoch_minutes(given: argparse.Namespace) -> float:
 
 
 def command(given: argparse.Namespace, minutes: float, seed: int) -> str:
-    """What repeats a run, or one epoch of it."""
+    """Return the command that repeats a run, or one epoch of it."""
     found = f"make chaos MINUTES={minutes:g} NEMESIS={given.nemesis} SEED={seed}"
     more = {"--nodes": (given.nodes, NODES), "--rate": (given.rate, RATE), "--broken": (given.broken, None)}
     more["--epoch-minutes"] = (given.epoch_minutes, None)
@@ -104,7 +104,7 @@ def command(given: argparse.Namespace, minutes: float, seed: int) -> str:
 
 
 def options(given: argparse.Namespace) -> list[str]:
-    """For a run of its own with the same options, but for the defect."""
+    """Return this run's options without the defect, for a run of its own."""
     found = ["--minutes", f"{given.minutes:g}", "--nemesis", given.nemesis, "--nodes", str(given.nodes)]
     found += ["--rate", str(given.rate), "--epoch-minutes", f"{epoch_minutes(given):g}"]
     found += ["--directory", given.directory]
@@ -118,13 +118,13 @@ def parser() -> argparse.ArgumentParser:
         "--epoch-minutes",
         type=float,
         default=None,
-        help="a longer run begins anew on empty disks after as much at the latest "
+        help="maximum minutes of an epoch; a longer run begins anew on empty disks "
         f"(default: {EPOCH_MINUTES:g}, with --broken {BROKEN_EPOCH_MINUTES:g})",
     )
-    found.add_argument("--nemesis", default="all", help="all, or families and kinds with commas (docs/chaos.md)")
-    found.add_argument("--seed", type=int, default=None, help="decides faults and load (default: a fresh one)")
+    found.add_argument("--nemesis", default="all", help="all, or comma-separated families and kinds (docs/chaos.md)")
+    found.add_argument("--seed", type=int, default=None, help="seed of faults and load (default: a fresh one)")
     found.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
-    found.add_argument("--rate", type=int, default=RATE, help=f"messages per second aimed at (default: {RATE})")
+    found.add_argument("--rate", type=int, default=RATE, help=f"wanted messages per second (default: {RATE})")
     found.add_argument(
         "--broken",
         choices=(*DEFECTS, ALL),
@@ -132,8 +132,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"break nodes or clients on purpose: {ALL}, {', '.join(DEFECTS)}",
     )
-    found.add_argument("--directory", default=tempfile.gettempdir(), help="where the run's directory is made")
-    found.add_argument("--keep", action="store_true", help="keep history and logs of a clean run too")
+    found.add_argument("--directory", default=tempfile.gettempdir(), help="parent of the run's directory")
+    found.add_argument("--keep", action="store_true", help="also keep history and logs of a clean run")
     return found
 
 

@@ -1,8 +1,9 @@
-"""Deliberately broken brokers and clients: chaos that finds them innocent would miss the same mistake made by accident.
+"""Deliberately broken brokers and clients: a chaos run that finds no fault in them would also miss the same mistake
+made by accident.
 
-Each defect is one that process, network, clock or disk faults bring to light within minutes. Acknowledging before the
-sync is not among them: a killed process leaves its page cache behind. `make powerloss` and the simulation find that
-one, and the simulation those that need an unlikely order of messages.
+Process, network, clock or disk faults bring each of these defects to light within minutes. Acknowledging before the
+sync is not among them, since a killed process leaves its page cache behind: `make powerloss` and the simulation find
+that defect. Defects that need an unlikely order of messages are found by the simulation.
 """
 
 import contextlib
@@ -11,13 +12,15 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 BROKEN_VARIABLE = "CHAOS_BROKEN"
-"""Names the defect of a node that tests/chaos/broken_node.py starts, or of a member (tests/chaos/group_member.py)."""
+"""Environment variable that names the defect of a node (tests/chaos/broken_node.py) or of a member
+(tests/chaos/group_member.py).
+"""
 FORGOTTEN_EVERY: Final = 3
-"""Of the entries with commits."""
+"""Every entry whose index is a multiple of this number loses its commits."""
 
 
 class Defect(NamedTuple):
-    """`install` patches the process it is called in: a node, or the clients'."""
+    """A defect with its description. `install` patches the process it is called in: a node, or the clients'."""
 
     what: str
     install: Callable[[], None]
@@ -255,7 +258,9 @@ DEFECTS = {
 
 
 def _replace(owner: type | ModuleType, name: str, value: object) -> None:
-    """A defect that patches what is not there would be found innocent for the wrong reason."""
+    """Replace an attribute. Raises AttributeError if it does not exist: the defect would be found innocent for the
+    wrong reason.
+    """
     if name not in vars(owner) and not hasattr(owner, name):
         raise AttributeError(f"{owner.__name__} has no {name} to break")
     setattr(owner, name, value)

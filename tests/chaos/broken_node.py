@@ -1,4 +1,6 @@
-"""A node with a defect: `CHAOS_BROKEN=acks-alone python -m tests.chaos.broken_node run …` (tests/chaos/broken.py)."""
+"""Starts a node with a defect: `CHAOS_BROKEN=acks-alone python -m tests.chaos.broken_node run …`
+(tests/chaos/broken.py).
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Bad cables between nodes and the bridge: for the time of a fault, frames pass through a relay in user space.
+"""Bad cables between nodes and the bridge: during a fault, frames pass through a relay in user space.
 
 The node's end of the cable leaves the bridge, and a second pair of interfaces takes its place; tests/chaos/relay.py
 carries frames between the two. All of it lives in the run's own namespace and ends with the run's processes.
@@ -27,7 +27,7 @@ _OFFLOADS: Final = (0x17, 0x1F, 0x24, 0x2C)
 
 
 def switch_offloads_off(interface: str) -> None:
-    """From now on frames leave this interface as on a wire: whole checksums, nothing longer than the MTU."""
+    """Make frames leave this interface as on a wire from now on: whole checksums, nothing longer than the MTU."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for command in _OFFLOADS:
             value = array.array("I", [command, 0])
@@ -36,14 +36,14 @@ def switch_offloads_off(interface: str) -> None:
 
 
 class BadCables:
-    """`lay` puts the relay into the cables of some nodes, `remove` takes it out again."""
+    """Owns the relay in the cables of some nodes: `lay` puts it in, `remove` takes it out again."""
 
     def __init__(self, node_ids: Sequence[int]) -> None:
         self._node_ids = list(node_ids)
         self._process: asyncio.subprocess.Process | None = None
 
     async def lay(self, trouble: Trouble, seed: str) -> None:
-        """The trouble has begun on return. What is half done when this fails is for `remove`."""
+        """Put the relay in; the trouble has begun on return. After a failure, `remove` cleans up what is half done."""
         for node_id in self._node_ids:
             relay, port = _relay(node_id), _port(node_id)
             await _ip(f"link add {relay} type veth peer name {port}")
@@ -70,7 +70,7 @@ class BadCables:
         )
 
     async def remove(self) -> Counts:
-        """The cables are good again on return. What was done to frames."""
+        """Take the relay out and return the counts of frames it changed; the cables are good again on return."""
         counts = await self._end_relay()
         for node_id in self._node_ids:
             with contextlib.suppress(RuntimeError):  # it was never made
@@ -102,7 +102,7 @@ def _port(node_id: int) -> str:
 
 
 async def _ip(commands: str) -> None:
-    """Several `ip` commands by one process, so that little time passes between them."""
+    """Run several `ip` commands by one process, so that little time passes between them."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec("ip", "-batch", "-", stdin=pipe, stderr=pipe)
     _, errors = await process.communicate(commands.encode() + b"\n")

@@ -1,6 +1,7 @@
-"""What bad cables really do, measured: `python -m tests.chaos.cable_trial` prints a line of JSON per trouble.
+"""Measures the real effect of bad cables: `python -m tests.chaos.cable_trial` prints a line of JSON per trouble.
 
-In namespaces of its own: datagrams and a TCP stream go from the clients' side to an echo on node 1 and back.
+The trial runs in namespaces of its own: datagrams and a TCP stream go from the clients' side to an echo on node 1 and
+back.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ DATAGRAM_BYTES: Final = 100
 PINGS: Final = 9
 STREAM_BYTES: Final = 1 << 20
 ANSWER_TIMEOUT_S: Final = 1.0
-"""Since the last answer: nothing that is still under way takes as long."""
+"""Seconds since the last answer after which no more is expected: nothing is under way for that long."""
 STREAM_TIMEOUT_S: Final = PATIENCE_S
 TROUBLES: Final = {
     "none": None,
@@ -42,7 +43,7 @@ TROUBLES: Final = {
 
 
 def echo() -> int:
-    """On the node's side: everything comes back."""
+    """Run the echo on the node's side: it returns every datagram and stream."""
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind(("", PORT))
     listener = socket.create_server(("", PORT), backlog=8)
@@ -62,7 +63,7 @@ def echo_streams(listener: socket.socket) -> None:
 
 
 def datagrams() -> dict[str, Any]:
-    """How many of DATAGRAMS came back, how often, and how many of them behind one that was sent later."""
+    """Return how many of DATAGRAMS came back, how many copies, and how many of them after one that was sent later."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((host_of(1), PORT))
         client.settimeout(ANSWER_TIMEOUT_S)
@@ -83,7 +84,7 @@ def datagrams() -> dict[str, Any]:
 
 
 def round_trip_ms() -> float | None:
-    """The median of PINGS, one after the other; None when nothing comes back."""
+    """Return the median of PINGS sequential round trips in ms; None when nothing comes back."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((host_of(1), PORT))
@@ -101,7 +102,7 @@ def round_trip_ms() -> float | None:
 
 
 async def stream_ms() -> float | None:
-    """STREAM_BYTES to the node and back by TCP; None when they do not come back as they were sent."""
+    """Return the ms for STREAM_BYTES to the node and back by TCP; None when they do not come back unchanged."""
     begun_s = time.monotonic()
     data = os.urandom(STREAM_BYTES)
     try:
@@ -122,7 +123,7 @@ async def measure(name: str, trouble: Trouble | None) -> dict[str, Any]:
     try:
         found = {"trouble": name, "round_trip_ms": await asyncio.to_thread(round_trip_ms)}
         found |= await asyncio.to_thread(datagrams)
-        # Where every packet is damaged no connection comes about, and nothing is learned from waiting for it.
+        # If every packet is damaged, no connection can be made, and waiting for one would tell nothing.
         found["stream_ms"] = await stream_ms() if found["answered"] else None
     finally:
         if trouble is not None:

@@ -1,4 +1,4 @@
-"""The cluster under attack: its nodes, how to ask them, and who notices when one ends."""
+"""The cluster under attack: its nodes, the ways to ask them, and a watcher that notices when one ends."""
 
 import asyncio
 import contextlib
@@ -32,11 +32,11 @@ STOP_TIMEOUT_S: Final = PATIENCE_S
 WATCH_INTERVAL_S: Final = 0.1
 POLL_S: Final = 0.02
 RESTARTS_MAX: Final = 10
-"""Nodes that ended without a reason are started again this often in a run."""
+"""Maximum number of restarts in a run after nodes ended without a reason."""
 DISK_BYTES: Final = 8 << 30
-"""Size of a node's file system. Memory is used only for what is written."""
+"""Size of a node's file system; memory is used only for written data."""
 SPARES: Final = 1
-"""Places for nodes beside those that the cluster begins with."""
+"""Number of places for nodes beside those that the cluster begins with."""
 PORTS_MAX: Final = 1_000
 STAT_BLOCK_BYTES: Final = 512
 EXITS_WHEN_FULL: Final = frozenset({ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE})
@@ -47,11 +47,11 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     skewed_clocks: bool = False
     options: tuple[str, ...] = ()
     broken: str | None = None
-    """The nodes have this defect."""
+    """Name of the nodes' defect (tests/chaos/broken.py); None for correct nodes."""
 
 
 class ChaosCluster:
-    """`nodes` real brokers. `event(kind, text)` is told what happens to them."""
+    """Owns `nodes` real brokers, and calls `event(kind, text)` when something happens to them."""
 
     def __init__(
         self,
@@ -76,15 +76,17 @@ class ChaosCluster:
         self.leader_id: int | None = None
         self.unreachable: set[int] = set()
         self.full: set[int] = set()
-        """Nodes whose disks are full: they may end, and may not be able to start, as often as they are started."""
+        """Nodes whose disks are full: every start of them may end or fail."""
         self.removed: set[int] = set()
         """Nodes of the first ones that are no voters at the moment, or soon."""
         self.has_changed = False
-        """Whether the log says who is in the cluster and where: who loses its disk joins then, and founds nothing."""
+        """True once the log holds the members and addresses: a node that loses its disk joins then, and founds no
+        cluster.
+        """
         self.spare: ChaosNode | None = None
-        """A node that has come; not among `nodes`, which faults choose from and whose logs are compared in the end."""
+        """A node that was added; not among `nodes`, which faults choose from and whose logs are compared in the end."""
         self.retired: dict[int, Path] = {}
-        """Nodes that have come and gone, with what they printed."""
+        """Log files of nodes that were added and have gone, by node id."""
         self._overrides = 0
         self._restarts = 0
         self._reported: set[tuple[int, int]] = set()  # ends that were judged: node, number of the start
@@ -119,7 +121,9 @@ class ChaosCluster:
                 await (await asyncio.create_subprocess_exec("umount", str(node.data_dir))).wait()
 
     def configure(self, node: ChaosNode, *, override: int = 0) -> None:
-        """What the node is told at its next starts: the places of all, or once the log knows them, whom to join."""
+        """Set the arguments of the node's next starts: all nodes' addresses, or the node to join once the log knows
+        them.
+        """
         others = [other for other in self.nodes.values() if other is not node]
         joins = (self.has_changed and not override) or node.node_id not in self.nodes
         node.arguments = ["--cluster-id", "chaos", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]
@@ -140,7 +144,7 @@ class ChaosCluster:
             node.module = "tests.chaos.skewed_node"
 
     def move(self, node: ChaosNode) -> None:
-        """Its peers find it at another port from its next start on."""
+        """Give the node another peer port, at which its peers find it from its next start on."""
         if self.network is None:
             node.peer_port = free_ports(1)[0]
         else:
@@ -151,7 +155,7 @@ class ChaosCluster:
         return self._overrides
 
     def start_spare(self) -> ChaosNode:
-        """A node that was never there, with an empty disk and an id that nobody had."""
+        """Start a new node with an empty disk and an id that no node had before."""
         node_id = len(self.nodes) + 1 + len(self.retired)
         self.spare = node = self._node(node_id, place=len(self.nodes) + 1)
         node.data_dir.mkdir(parents=True)
@@ -184,7 +188,7 @@ class ChaosCluster:
         return list(self.nodes)
 
     def allow_exit(self, node_id: int, codes: Iterable[ExitCode]) -> None:
-        """Until the next start of this node, these exit codes are explained by a fault."""
+        """Let a fault explain these exit codes of the node until its next start."""
         self.nodes[node_id].exits_allowed.update(int(code) for code in codes)
 
     def start(self, node_ids: Sequence[int] = ()) -> None:
@@ -195,7 +199,7 @@ class ChaosCluster:
                 node.start()
 
     def disk_bytes(self) -> int:
-        """What the data of all nodes takes on disk at the moment."""
+        """Return the bytes that the data of all nodes takes on disk at the moment."""
         files = (file for node in self.nodes.values() for file in node.data_dir.rglob("*"))
         total = 0
         for file in files:
@@ -204,7 +208,9 @@ class ChaosCluster:
         return total
 
     async def stop(self, node_id: int) -> int:
-        """Graceful stop; its exit code. Killed, and a violation, when it takes too long."""
+        """Stop the node gracefully and return its exit code. A node that takes too long is killed, which is a
+        violation.
+        """
         node = self.nodes[node_id]
         node.terminate()
         try:
@@ -219,7 +225,7 @@ class ChaosCluster:
         return node.exit_code() or 0
 
     async def ask(self, node_id: int, path: str = "/v1/cluster", timeout_s: float = ASK_TIMEOUT_S) -> Any:
-        """The JSON answer of one node to a GET; None when it does not answer with 200."""
+        """Return the JSON answer of one node to a GET; None when it does not answer with 200."""
         try:
             timeout = aiohttp.ClientTimeout(total=timeout_s)
             async with self._session.get(self.nodes[node_id].url + path, timeout=timeout) as response:
@@ -228,7 +234,8 @@ class ChaosCluster:
             return None
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until every node says that it is ready. TimeoutError, with the ends of their logs, when one does not."""
+        """Wait until every node says that it is ready. Raises TimeoutError, with the ends of the logs, when one is not.
+        """
         waiting = set(self.nodes)
         try:
             async with asyncio.timeout(timeout_s):
@@ -242,13 +249,13 @@ class ChaosCluster:
             raise TimeoutError(f"not ready after {timeout_s:.0f} s: {sorted(waiting)}\n{tails}") from None
 
     async def known_leader(self) -> int | None:
-        """The leader of the highest term that any node which answers claims to be or to follow."""
+        """Return the node that claims to lead the highest term among the answers; None if none claims to lead."""
         views = await asyncio.gather(*(self.ask(node_id) for node_id in self.nodes))
         claims = [(view["term"], view["node_id"]) for view in views if view is not None and view["role"] == "leader"]
         return max(claims)[1] if claims else None
 
     def _node(self, node_id: int, place: int = 0) -> ChaosNode:
-        """`place`: where it lives, if that is not where a node of this id began."""
+        """Make a node; `place` is the number of its namespace, if that is not its id."""
         place = place or node_id
         if self.network is not None:
             prefix = self.network.prefix(place)
@@ -263,7 +270,7 @@ class ChaosCluster:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     def _judge_end(self, node: ChaosNode) -> None:
-        """Once per end of a process: is its exit code one that a fault explains?"""
+        """Check, once per end of a process, that a fault explains the exit code."""
         code = node.exit_code()
         if code is None or (node.node_id, node.starts) in self._reported:
             return

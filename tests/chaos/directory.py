@@ -1,4 +1,6 @@
-"""The directory of a run: history, node logs, evidence. Removed after a clean run; leftovers of a crash at the next."""
+"""The directory of a run: history, node logs, evidence. It is removed after a clean run, or after a crash by the next
+run.
+"""
 
 import contextlib
 import fcntl
@@ -9,11 +11,11 @@ from typing import IO, Final
 
 PREFIX: Final = "keelmq-chaos-"
 RUNNING: Final = "running"
-"""Locked while the run goes on and removed at its end: one that is there and not locked is of a run that crashed."""
+"""File that is locked while the run goes on and removed at its end: one that is not locked belongs to a crashed run."""
 
 
 class RunDirectory:
-    """A new directory below `parent`; those of runs that crashed are removed first."""
+    """Owns a new directory below `parent`; directories of crashed runs are removed first."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +27,7 @@ class RunDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def close(self, *, keep: bool) -> None:
-        """The run is over."""
+        """End the run: release the lock, and remove the directory unless `keep`."""
         (self.path / RUNNING).unlink(missing_ok=True)
         self._lock.close()
         if not keep:

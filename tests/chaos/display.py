@@ -1,4 +1,4 @@
-"""The live view of a run; without a terminal, a line per event and a line of figures now and then."""
+"""The live view of a run; without a terminal, it prints a line per event and regularly a line of figures."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ STATE_STYLES: Final = {"leader": "bold cyan", "down": "bold red", "paused": "yel
 
 
 class Display:
-    """Reads what the run knows; writes nothing but the screen. Use as a context manager."""
+    """Reads the run's state and writes nothing but the screen. Use it as a context manager."""
 
     def __init__(self, title: str, seconds: float) -> None:
         self.console = Console()
@@ -36,7 +36,7 @@ class Display:
         self.violations: Violations | None = None
         self.more: Callable[[], str] = str
         self.acked_before = 0
-        """In epochs that are over."""
+        """Number of messages acknowledged in epochs that are over."""
         self._title = title
         self._seconds = seconds
         self._started_s = time.monotonic()
@@ -53,7 +53,7 @@ class Display:
         self._live.stop()
 
     def event(self, kind: str, text: str) -> None:
-        """`kind` is fault, recovery or step."""
+        """Show an event; `kind` is fault, recovery or step."""
         at_s = time.monotonic() - self._started_s
         self._events.append((at_s, kind, text))
         if kind == "step":
@@ -62,7 +62,7 @@ class Display:
             self.console.print(f"{at_s:6.1f} s  {text}", highlight=False, soft_wrap=True, markup=False)
 
     def tick(self) -> None:
-        """Without a terminal: figures now and then, so that a log shows progress."""
+        """Print a line of figures every LINE_EVERY_S without a terminal, so that a log shows progress."""
         now_s = time.monotonic()
         if not self.console.is_terminal and now_s - self._last_line_s > LINE_EVERY_S:
             self._last_line_s = now_s

@@ -1,4 +1,4 @@
-"""One epoch: a fresh cluster up, load on, faults by the seed, everything healed, verdict."""
+"""One epoch: starts a fresh cluster and load, injects faults by the seed, heals everything, and judges."""
 
 import asyncio
 import random
@@ -45,10 +45,10 @@ CHECK_INTERVAL_MS: Final = 1_000
 BATCH_MESSAGES: Final = 100
 BATCH_WORKERS: Final = 2
 LARGE_BATCH_MESSAGES: Final = 9_000
-"""Of some 110 bytes: an entry of 1 MB, which takes a slow link a second or more."""
+"""Messages of a large batch, of some 110 bytes each: an entry of 1 MB, which takes a slow link a second or more."""
 LARGE_BATCH_INTERVAL_S: Final = 5.0
 BATCHES_SHARE: Final = 0.8
-"""Of the wanted rate; the workers that send one by one have fixed paces."""
+"""Share of the wanted rate that batches carry; the workers that send one by one have fixed paces."""
 MEMBERS: Final = 3
 RETURNS_MEMBERS: Final = 2
 RECORDED_MEMBERS: Final = 3
@@ -60,7 +60,7 @@ EVIDENCE_BYTES_MAX: Final = 1 << 30
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What an epoch shall do."""
+    """The settings of an epoch."""
 
     seed: int
     minutes: float
@@ -68,13 +68,16 @@ class Plan(msgspec.Struct, frozen=True):
     rate: int
     """Messages per second that the workers aim at."""
     broken: str | None = None
-    """The defect that nodes or clients are given (tests/chaos/broken.py); the first violation is enough then."""
+    """Defect that nodes or clients are given (tests/chaos/broken.py), or None; with one, the epoch ends at the first
+    violation.
+    """
 
 
 class Epoch:
-    """`await epoch.execute()` returns the figures; violations and evidence stay in the object and the directory.
+    """Runs one epoch. `await epoch.execute()` returns the figures; violations and evidence stay in the object and the
+    directory.
 
-    `network` is that of the whole run, None without namespaces; every fault in it is healed on return.
+    `network` belongs to the whole run and is None without namespaces; every fault in it is healed on return.
     """
 
     def __init__(
@@ -183,13 +186,13 @@ class Epoch:
         )
 
     def _found_guilty(self) -> bool:
-        """Whether the defect that was put in is found: there is nothing more to learn then."""
+        """Return whether the defect that was put in is found: nothing more can be learned then."""
         return self.plan.broken is not None and bool(self.violations)
 
     async def _trouble(
         self, field: Field, scheduler: Scheduler, transactional: Sequence[Workload], consumers: asyncio.Task[None]
     ) -> None:
-        """Load and faults until the time is over, then the load ends; all faults are healed on return."""
+        """Run load and faults until the time is over, then end the load; all faults are healed on return."""
         stop = asyncio.Event()
         batch_interval_s = BATCH_MESSAGES * BATCH_WORKERS / (self.plan.rate * BATCHES_SHARE)
         workloads: list[Workload] = [
@@ -218,7 +221,7 @@ class Epoch:
             await _cancel([playing, watching, *working])
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]], who: str) -> None:
-        """Wait for workers that were told to end. One that does not hangs in the SDK: that is a violation."""
+        """Wait for workers that were told to end. A worker that does not end hangs in the SDK, which is a violation."""
         _, late = await asyncio.wait(tasks, timeout=WORKERS_END_TIMEOUT_S)
         if late:
             text = f"{len(late)} of the {who} hang, {WORKERS_END_TIMEOUT_S:.0f} s after they were told to end"
@@ -269,7 +272,9 @@ class Epoch:
             await asyncio.sleep(OFFSETS_INTERVAL_S)
 
     def _settings(self) -> ClusterSettings:
-        """The configuration of the nodes: the seed decides what the broker's promises must not depend on."""
+        """Return the configuration of the nodes: the seed decides settings on which the broker's promises must not
+        depend.
+        """
         options = {
             "segment-bytes": self._rng.choice(SEGMENT_BYTES),
             "min-free-bytes": self._rng.choice(MIN_FREE_BYTES),
@@ -284,7 +289,7 @@ class Epoch:
         return ClusterSettings(self.plan.nodes, skewed, flags, self.plan.broken if in_nodes else None)
 
     def _broken_clients(self) -> str | None:
-        """The defect of this run if it is one of clients."""
+        """Return the defect of this run if it is one of clients, else None."""
         broken = self.plan.broken
         return broken if broken is not None and DEFECTS[broken].in_client else None
 
@@ -295,7 +300,7 @@ class Epoch:
         display.more = lambda: f"{progress.processed:,} consumed, {progress.redelivered:,} of them again"
 
     def _keep_evidence(self, cluster: ChaosCluster) -> None:
-        """The nodes' disks are in memory: copy their logs to where they outlive the run."""
+        """Copy the nodes' data, which may be in memory, to a directory that outlives the run."""
         for node in cluster.nodes.values():
             node.kill()
             size = sum(file.stat().st_size for file in node.data_dir.rglob("*") if file.is_file())
@@ -305,14 +310,14 @@ class Epoch:
 
 
 async def _together(*works: Coroutine[Any, Any, None]) -> None:
-    """Ends when all have ended, or the first has failed."""
+    """Run all coroutines; ends when all have ended, or the first has failed."""
     async with asyncio.TaskGroup() as tasks:
         for work in works:
             tasks.create_task(work)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """End background tasks; what they failed with is an error of this program."""
+    """Cancel background tasks, and raise the error of a task that failed: it is an error of this program."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

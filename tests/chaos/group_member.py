@@ -1,8 +1,8 @@
-"""A member of a recorded group in a process of its own, which can be killed and stopped like any consumer's:
+"""Runs a member of a recorded group in a process of its own, which can be killed and stopped like any consumer's:
 
     python -m tests.chaos.group_member '{"urls": […], …}'
 
-Ends in order at SIGTERM. The effect of each message goes into a database, through the inbox.
+The member ends gracefully at SIGTERM. The effect of each message goes into a database, through the inbox.
 """
 
 import asyncio
@@ -56,20 +56,20 @@ from tests.chaos.workloads.returns import CannotProcess, fails
 CONCURRENCY: Final = 3
 MAX_WORK_S: Final = 0.06
 LONG_SHARE: Final = 0.004
-"""Of the calls: the handler outlasts the session."""
+"""Share of calls in which the handler outlasts the session."""
 BLOCKING_SHARE: Final = 0.002
-"""Of the calls: the handler blocks the event loop for about a session."""
+"""Share of calls in which the handler blocks the event loop for about a session."""
 LATE_FAILURE_SHARE: Final = 0.02
-"""Of the calls: the handler raises when its effect is in the database already."""
+"""Share of calls in which the handler raises after its effect is in the database."""
 LOCK_TIMEOUT_S: Final = 60.0
-"""For the database: another member may be stopped while it writes."""
+"""Seconds to wait for the database, since another member may be stopped while it writes."""
 
 
 class MemberPlan(msgspec.Struct, frozen=True):
-    """What the member is; `seed` decides what its handlers do."""
+    """The settings of a member; `seed` decides what its handlers do."""
 
     name: str
-    """Of the member in its records."""
+    """Name of the member in its records."""
     urls: list[str]
     group: str
     topics: list[str]
@@ -79,7 +79,7 @@ class MemberPlan(msgspec.Struct, frozen=True):
     seed: str
     ordered: bool
     plain: bool
-    """The handler is a plain function, which runs in a thread."""
+    """True when the handler is a plain function, which runs in a thread."""
     uvloop: bool
 
 
@@ -90,11 +90,11 @@ effects = Table(
     Column("number", BigInteger, nullable=False),
     Column("message_id", String(128), nullable=False),
 )
-"""No constraint keeps a message's effect from being there twice: that is the inbox's business."""
+"""Table of effects. No constraint prevents a second effect of a message: that is the task of the inbox."""
 
 
 def open_database(path: str) -> Engine:
-    """The tables are made when they are missing. What is committed outlives the process, not the machine."""
+    """Open the database and make missing tables. Committed data outlives the process, but not the machine."""
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
@@ -108,7 +108,7 @@ def open_database(path: str) -> Engine:
 
 
 def effects_by_number(path: str) -> dict[int, int]:
-    """How often the effect of each message is in the database."""
+    """Return how often the effect of each message is in the database."""
     engine = open_database(path)
     try:
         with engine.connect() as connection:
@@ -119,7 +119,7 @@ def effects_by_number(path: str) -> dict[int, int]:
 
 
 class RecordingConnection(keelmq.Connection):
-    """Writes down what the broker is asked and what it answers, of the requests of one member."""
+    """Connection that records one member's requests to the broker and the answers."""
 
     def __init__(self, urls: list[str], member: str, recorder: Recorder) -> None:
         super().__init__(urls)
@@ -172,7 +172,7 @@ def _spots(entries: list[dict[str, Any]]) -> list[Spot]:
 
 
 class Member:
-    """Its handler writes down each call and applies each message's effect through the inbox."""
+    """A member whose handler records each call and applies each message's effect through the inbox."""
 
     def __init__(self, plan: MemberPlan) -> None:
         self._plan = plan

@@ -1,7 +1,7 @@
-"""What members of a group write down: one JSON line each, written before the member goes on, so it outlives a kill.
+"""Records that members of a group write: one JSON line each, written before the member goes on, so it outlives a kill.
 
-`at_s` is when it happened, `sent_at_s` when the request left whose answer it is: seconds of the monotonic clock, which
-all processes of a machine share.
+`at_s` is the time of the event, `sent_at_s` the time at which the request of the answer was sent, both in seconds of
+the monotonic clock, which all processes of a machine share.
 """
 
 import os
@@ -14,18 +14,21 @@ import msgspec
 from tests.chaos.reads import TopicQueue
 
 Spot = tuple[str, int, int]
-"""Topic, queue and offset."""
+"""A topic, queue and offset."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """`member` is a name of the run's own: whoever joins anew after a crash is another member."""
+    """Base of all records. `member` is a name within the run: a member that joins anew after a crash has another name.
+    """
 
     member: str
     at_s: float
 
 
 class Started(Record, frozen=True, tag="started"):
-    """`slots`: how many handler calls may begin at the same time without the event loop looking at its clock."""
+    """A member has started. `slots` is the number of handler calls that may begin at the same time without a look at
+    the clock by the event loop.
+    """
 
     session_timeout_ms: int
     slots: int = 1
@@ -40,7 +43,7 @@ class Assigned(Record, frozen=True, tag="assigned"):
 
 
 class SessionOver(Record, frozen=True, tag="session_over"):
-    """A heartbeat was told that the group does not know the member."""
+    """A heartbeat was answered that the group does not know the member."""
 
 
 class Committed(Record, frozen=True, tag="committed"):
@@ -52,7 +55,7 @@ class Committed(Record, frozen=True, tag="committed"):
 
 
 class ReadOffsets(Record, frozen=True, tag="read_offsets"):
-    """The leader named the group's committed offsets."""
+    """The leader answered with the group's committed offsets."""
 
     sent_at_s: float
     offsets: list[Spot]
@@ -67,7 +70,7 @@ class Begun(Record, frozen=True, tag="begun"):
     offset: int
     message_id: str
     number: int
-    """Of the message (tests/chaos/message.py)."""
+    """Number of the message (tests/chaos/message.py)."""
     attempt: int = 0
     origin: Spot | None = None
 
@@ -84,19 +87,20 @@ class Ended(Record, frozen=True, tag="ended"):
 
 
 class GivingBack(Record, frozen=True, tag="giving_back"):
-    """A request that gives messages back is about to leave."""
+    """A request that gives messages back is about to be sent."""
 
     spots: list[Spot]
 
 
 class GaveBack(Record, frozen=True, tag="gave_back"):
-    """It was acknowledged."""
+    """A request that gave messages back was acknowledged."""
 
     spots: list[Spot]
 
 
 class Stood(Record, frozen=True, tag="stood"):
-    """The member's event loop stood from `from_s` on until `at_s`; `stopped`: for its whole process did (SIGSTOP)."""
+    """The member's event loop stood from `from_s` until `at_s`; `stopped` means that its whole process stood (SIGSTOP).
+    """
 
     from_s: float
     stopped: bool = False
@@ -110,7 +114,7 @@ SUFFIX: Final = ".records"
 
 
 class Recorder:
-    """Appends to one file; any thread may write."""
+    """Appends records to one file; any thread may write."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -123,7 +127,7 @@ class Recorder:
 
 
 def read_records(directory: Path) -> list[AnyRecord]:
-    """Of all members, in the order of time. A line that a kill cut short says nothing."""
+    """Return the records of all members in the order of time. A line that a kill cut short is ignored."""
     found: list[AnyRecord] = []
     for path in directory.glob(f"*{SUFFIX}"):
         lines = path.read_bytes().split(b"\n")[:-1]

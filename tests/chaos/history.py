@@ -1,7 +1,7 @@
 """The history of a run: one JSON line per operation and per fault, in the order in which they ended.
 
-`{"at_s", "kind", …}`; operations also have `begin_s`. Times are seconds of the monotonic clock since the run began.
-Bounded: beyond `max_bytes` the older half is dropped, file by file.
+A line is `{"at_s", "kind", …}`; operations also have `begin_s`. Times are seconds of the monotonic clock since the run
+began. The history is bounded: beyond `max_bytes` the older half is dropped, file by file.
 """
 
 import time
@@ -27,7 +27,7 @@ class History:
         self._file: IO[bytes] = self.path.open("wb")
 
     def now_s(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._started_s
 
     def write(self, kind: str, **fields: Any) -> None:

@@ -1,11 +1,11 @@
-"""What this machine allows: namespaces of our own, firewall rules, system call injection.
+"""Finds out what this machine allows: namespaces of our own, firewall rules, system call injection.
 
-With the rights for it the run moves into a network and a mount namespace that nobody else sees. Everything it makes
-there (network namespaces of the nodes, bridge, addresses, rules, mounts) goes away with its processes, even when it
-is killed: there is nothing to clean up, and two runs cannot meet.
+With the rights for it the run moves into a network and a mount namespace of its own. Everything it makes there
+(network namespaces of the nodes, bridge, addresses, rules, mounts) goes away with its processes, even when it is
+killed: there is nothing to clean up, and two runs cannot meet.
 
-A run moves there when everything works there that a network of nodes and its faults need (tests/requirements.py), and
-otherwise stays where it is, on loopback, and says why.
+A run moves there when everything works there that a network of nodes and its faults need (tests/requirements.py).
+Otherwise it stays on loopback, and says why.
 """
 
 import os
@@ -18,14 +18,14 @@ import msgspec
 from tests.requirements import NAMESPACES, TRACING, unshare_command
 
 ISOLATED_VARIABLE: Final = "CHAOS_ISOLATED"
-"""1 in a run that has moved into namespaces; `no: <reason>` keeps one where it is."""
+"""Environment variable that is 1 in a run that has moved into namespaces; `no: <reason>` keeps a run where it is."""
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Each of these is None when it works here, or the reason why not."""
+    """Abilities of this machine: each field is None when it works here, or the reason why not."""
 
     no_namespaces: str | None
-    """Without them there are neither faults of the network nor disks of the nodes' own."""
+    """Without namespaces there are neither network faults nor file systems of the nodes' own."""
     no_injection: str | None
 
     @property
@@ -34,7 +34,9 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def enter_isolation(arguments: Sequence[str], module: str = "tests.chaos") -> str | None:
-    """Start `module`, this program, again inside namespaces of its own (does not return), or say why that cannot be."""
+    """Start `module`, this program, again inside namespaces of its own (does not return), or return why that is
+    impossible.
+    """
     said = os.environ.get(ISOLATED_VARIABLE)
     if said:
         return said if said.startswith("no") else None
@@ -46,5 +48,5 @@ def enter_isolation(arguments: Sequence[str], module: str = "tests.chaos") -> st
 
 
 def look_around(not_isolated: str | None) -> Machine:
-    """To be called after `enter_isolation`, with its answer."""
+    """Return the machine's abilities; call it after `enter_isolation`, with its answer."""
     return Machine(not_isolated, TRACING.reason)

@@ -1,4 +1,4 @@
-"""What every worker sent and what it was told about it: 17 bytes per message, so that millions can be judged."""
+"""Ledgers of the messages of every worker and their outcomes: 17 bytes per message, so that millions can be judged."""
 
 import asyncio
 import enum
@@ -14,19 +14,19 @@ _OFFSET_BITS: Final = 44
 
 
 class Outcome(enum.IntEnum):
-    """What the caller knows about a message."""
+    """The caller's knowledge about a message."""
 
     UNKNOWN = 0
-    """Sent, and never answered: it may be stored once, or not at all."""
+    """The message was sent, and never answered: it may be stored once, or not at all."""
     ACKED = 1
     FAILED = 2
     """The answer was that certainly nothing was stored."""
     TAKEN_BACK = 3
-    """Stored, and the answer was that it will never be delivered."""
+    """The message was stored, and the answer was that it will never be delivered."""
 
 
 class Place(NamedTuple):
-    """Where an acknowledgement says that a message is."""
+    """Place of a message according to its acknowledgement."""
 
     topic: str
     queue: int
@@ -34,9 +34,10 @@ class Place(NamedTuple):
 
 
 class WorkerLedger:
-    """The messages of one worker by sequence. `transactional`: whether they are delivered is decided elsewhere.
+    """The messages of one worker by sequence. With `transactional` the database decides whether they are delivered.
 
-    With `keys`, message s has the sharding key s % keys. `expires`: they are in their queues for a while only.
+    With `keys`, message s has the sharding key s % keys. With `expires`, the messages are in their queues only for a
+    while.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class WorkerLedger:
         return len(self.outcomes)
 
     def begin(self, count: int = 1) -> int:
-        """Messages are about to be sent; returns the sequence of the first. They are unknown until told otherwise."""
+        """Note that `count` messages are about to be sent; returns the sequence of the first. Their outcome is unknown
+        until set.
+        """
         first = len(self.outcomes)
         self.outcomes.extend(bytes(count))
         self._places.extend([0] * count)
@@ -77,7 +80,9 @@ class WorkerLedger:
         return list(range(base, base + count))
 
     def acked(self, first: int, count: int, place: Place, raft_index: int) -> None:
-        """`place` is that of the first; the others follow it. `raft_index` 0: the entry is not known (a duplicate)."""
+        """Note acknowledged messages: `place` is that of the first, the others follow it. `raft_index` is 0 if the
+        entry is not known (a duplicate).
+        """
         packed = self._book.pack(place)
         self._places[first : first + count] = array("Q", range(packed, packed + count))
         self._raft_indexes[first : first + count] = array("Q", [raft_index] * count)
@@ -85,7 +90,7 @@ class WorkerLedger:
         self._book.note_ack()
 
     def acked_without_place(self, first: int, count: int, raft_index: int) -> None:
-        """Stored durably, but not in a queue: half messages."""
+        """Note messages that are stored durably but not in a queue: half messages."""
         self._raft_indexes[first : first + count] = array("Q", [raft_index] * count)
         self._settle(first, count, Outcome.ACKED)
         self._book.note_ack()
@@ -97,12 +102,12 @@ class WorkerLedger:
         self._settle(sequence, 1, Outcome.TAKEN_BACK)
 
     def place(self, sequence: int) -> Place | None:
-        """None when no acknowledgement told one."""
+        """Return the acknowledged place; None when no acknowledgement told one."""
         packed = self._places[sequence]
         return self._book.unpack(packed) if packed else None
 
     def raft_index(self, sequence: int) -> int:
-        """The Raft entry of the receipt; 0 when unknown."""
+        """Return the Raft index of the receipt; 0 when unknown."""
         return self._raft_indexes[sequence]
 
     def _settle(self, first: int, count: int, outcome: Outcome) -> None:
@@ -112,7 +117,7 @@ class WorkerLedger:
 
 
 class Book:
-    """All ledgers, and when a write was acknowledged last."""
+    """Owns all ledgers, and the time of the last acknowledged write."""
 
     def __init__(self, topics: Sequence[str], now_s: Callable[[], float] = time.monotonic) -> None:
         self.workers: list[WorkerLedger] = []
@@ -124,7 +129,7 @@ class Book:
         self._codes = {topic: code for code, topic in enumerate(topics, start=1)}  # 0: no place
 
     def worker(self, name: str, *, keys: int = 0, transactional: bool = False, expires: bool = False) -> WorkerLedger:
-        """A new ledger with the next worker number."""
+        """Return a new ledger with the next worker number. Raises ValueError beyond WORKERS_MAX workers."""
         if len(self.workers) >= WORKERS_MAX:
             raise ValueError(f"more than {WORKERS_MAX} workers")
         number = len(self.workers)
@@ -147,7 +152,7 @@ class Book:
             self._next_ack.set_result(now_s)
 
     def next_ack(self) -> asyncio.Future[float]:
-        """Resolves with the time of the first acknowledgement from now on. One at a time is waited for."""
+        """Return a future of the time of the next acknowledgement. Only the last future returned is resolved."""
         self._next_ack = asyncio.get_running_loop().create_future()
         return self._next_ack
 

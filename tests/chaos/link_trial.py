@@ -1,7 +1,7 @@
-"""What slow links really do, measured: `python -m tests.chaos.link_trial` prints a line of JSON per trial.
+"""Measures the real effect of slow links: `python -m tests.chaos.link_trial` prints a line of JSON per trial.
 
-In namespaces of its own: three nodes, whose links let so many bits per second pass in each direction. While one large
-request, or a follower that is far behind, fills a link, somebody goes on writing small messages at the leader.
+The trial runs three nodes in namespaces of their own, with links of limited bandwidth in each direction. While one
+large request, or a follower that is far behind, fills a link, a client keeps writing small messages at the leader.
 """
 
 import argparse
@@ -36,18 +36,18 @@ SMALL_INTERVAL_S: Final = 0.05
 POLL_S: Final = 0.05
 REQUEST_TIMEOUT_S: Final = 60.0
 QUEUE_MS: Final = 200
-"""What the bottleneck holds back at most; more is lost."""
+"""Maximum delay of the bottleneck's queue in ms; packets that would wait longer are lost."""
 
 
 class Trial(NamedTuple):
     name: str
     kbit_per_s: int
     large_bytes: int
-    """Of one request."""
+    """Bytes of the one large request."""
     behind_bytes: int = 0
-    """So far behind is a follower."""
+    """Bytes by which a follower is behind."""
     needed: bool = False
-    """That follower makes the majority: the third node is off."""
+    """True when that follower is needed for the majority: the third node is off."""
     watch_s: float = 24.0
 
 
@@ -61,7 +61,7 @@ TRIALS: Final = (
 
 
 def post(host: str, path: str, body: bytes, method: str = "POST") -> int:
-    """The status of the answer; 0 when there is none."""
+    """Return the status of the answer; 0 when there is none."""
     connection = http.client.HTTPConnection(host, HTTP_PORT, timeout=REQUEST_TIMEOUT_S)
     with contextlib.closing(connection):
         try:
@@ -83,7 +83,7 @@ def cluster_of(host: str) -> dict[str, Any] | None:
 
 
 def large_request(size_bytes: int) -> bytes:
-    """So many bytes that nobody can compress, in messages that are not too large."""
+    """Return a request with `size_bytes` of incompressible bodies, in messages of at most MESSAGE_BYTES."""
     sizes = [MESSAGE_BYTES] * (size_bytes // MESSAGE_BYTES)
     sizes += [rest] if (rest := size_bytes % MESSAGE_BYTES) else []
     bodies = [secrets.token_hex(size // 2) for size in sizes]
@@ -91,7 +91,9 @@ def large_request(size_bytes: int) -> bytes:
 
 
 def write(host: str, large_bytes: int, watch_s: float) -> dict[str, Any]:
-    """At one node, for so long: one large request, small ones all the time. What became of them, in milliseconds."""
+    """Write at one node for `watch_s`: one large request, and small ones all the time. Returns their outcomes; times
+    are in ms.
+    """
     acked: list[float] = []
     refused: list[int] = []
     begun_s = time.monotonic()
@@ -120,7 +122,9 @@ def write(host: str, large_bytes: int, watch_s: float) -> dict[str, Any]:
 
 
 class Cluster:
-    """Three nodes in namespaces. A context manager; `at` runs `write` where a node lives, past the slow link."""
+    """Owns three nodes in namespaces; use it as a context manager. `at` runs `write` in a node's namespace, so it does
+    not pass the slow link.
+    """
 
     def __init__(self, network: Network, directory: Path) -> None:
         self.network = network
@@ -179,7 +183,7 @@ class Cluster:
         return dict(json.loads(done.stdout))
 
     def shape(self, node_ids: Sequence[int], kbit_per_s: int) -> None:
-        """From now on the links of these nodes let as much pass in each direction."""
+        """Limit the links of these nodes to `kbit_per_s` in each direction from now on."""
         shape = ("root", "tbf", "rate", f"{kbit_per_s}kbit", "burst", "32kb", "latency", f"{QUEUE_MS}ms")
         for node_id in node_ids:
             inside = [*self.network.prefix(node_id), "tc", "qdisc", "replace", "dev", "eth0", *shape]

@@ -1,7 +1,7 @@
-"""Message bodies that say which message they are, so that a body alone can be judged.
+"""Message bodies that contain the message's number, so that a body alone can be judged.
 
 A message's *number* is its worker and its sequence within that worker. The body is the number in hexadecimal and a
-filler whose length follows from it: whoever reads it can tell a phantom or a damaged body from a real one.
+filler whose length follows from it, so a reader can tell a phantom or a damaged body from a real one.
 """
 
 from typing import Final
@@ -26,12 +26,12 @@ def sequence_of(number: int) -> int:
 
 
 def body_of(number: int) -> bytes:
-    """The body of message `number`: 22 to 171 bytes of ASCII."""
+    """Return the body of message `number`: 22 to 171 bytes of ASCII."""
     return b"%014x%s" % (number, _TAILS[number % len(_TAILS)])
 
 
 def number_in(body: bytes) -> int | None:
-    """The number of an intact body; None for anything that no worker can have sent."""
+    """Return the number of an intact body; None for a body that no worker can have sent."""
     try:
         number = int(body[:_DIGITS], 16)
     except ValueError:
@@ -40,5 +40,5 @@ def number_in(body: bytes) -> int | None:
 
 
 def name_of(number: int) -> str:
-    """For messages to people: `worker.sequence`."""
+    """Return `worker.sequence`, the number's form in messages to people."""
     return f"{worker_of(number)}.{sequence_of(number)}"

@@ -1,9 +1,9 @@
 """The network of a run: a namespace per node, joined by a bridge; the clients are on the bridge's side.
 
-Addresses are 10.213.0.N for node N and 10.213.0.254 for the clients; they exist only in the run's own namespaces.
-Faults are packet filter rules at the receiver, a queueing discipline on a node's link, the link being down, or a relay
-in its place (tests/chaos/cable.py). `unshare --mount --net python -m tests.chaos.network` tries whether all of it works
-on this machine.
+Addresses are 10.213.0.N for node N and 10.213.0.254 for the clients; they exist only in the run's own namespaces. A
+fault is a set of packet filter rules at the receiver, a queueing discipline on a node's link, a link that is down, or
+a relay in its place (tests/chaos/cable.py). `unshare --mount --net python -m tests.chaos.network` tries whether all of
+it works on this machine.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def host_of(node_id: int) -> str:
 
 
 class Network:
-    """To be made inside the run's own namespaces (tests/chaos/isolation.py)."""
+    """Owns the network. Make it inside the run's own namespaces (tests/chaos/isolation.py)."""
 
     def __init__(self, node_ids: Sequence[int]) -> None:
         self.node_ids = list(node_ids)
@@ -37,7 +37,7 @@ class Network:
         _NETNS.mkdir(parents=True, exist_ok=True)
         _run("mount", "-t", "tmpfs", "tmpfs", str(_NETNS))
         _run("ip", "link", "set", "lo", "up")
-        # Of its own it would take the lowest address of its ports, which come and go.
+        # A bridge without an address of its own would take the lowest of its ports', which come and go.
         _run("ip", "link", "add", "bridge", "address", _BRIDGE_ADDRESS, "type", "bridge")
         _run("ip", "address", "add", f"{CLIENT_HOST}/24", "dev", "bridge")
         _run("ip", "link", "set", "bridge", "up")
@@ -45,7 +45,7 @@ class Network:
             space, link = f"node{node_id}", f"link{node_id}"
             _run("ip", "netns", "add", space)
             _run("ip", "link", "add", link, "type", "veth", "peer", "name", f"end{node_id}")
-            switch_offloads_off(f"end{node_id}")  # a relay can carry only what is whole (tests/chaos/cable.py)
+            switch_offloads_off(f"end{node_id}")  # a relay can carry only whole packets (tests/chaos/cable.py)
             _run("ip", "link", "set", f"end{node_id}", "netns", space, "name", "eth0")
             _run("ip", "link", "set", link, "master", "bridge", "up")
             _run("ip", "-n", space, "address", "add", f"{host_of(node_id)}/24", "dev", "eth0")
@@ -53,11 +53,11 @@ class Network:
             _run("ip", "-n", space, "link", "set", "lo", "up")
 
     def prefix(self, node_id: int) -> list[str]:
-        """A command prefix: the program runs where node `node_id` lives."""
+        """Return a command prefix that runs a program in the namespace of node `node_id`."""
         return ["nsenter", f"--net={_NETNS}/node{node_id}"]
 
     async def drop(self, fault: str, at: int, sources: Collection[str]) -> None:
-        """Node `at` hears nothing from these hosts any more, until the fault is removed."""
+        """Drop all packets from these hosts at node `at`, until the fault is removed."""
         await self.rules(fault, at, [f"ip saddr {{ {', '.join(sorted(sources))} }} drop"])
 
     async def rules(self, fault: str, at: int, rules: list[str]) -> None:
@@ -74,7 +74,8 @@ class Network:
         await _run_async("ip", "link", "set", f"link{node_id}", "up" if up else "down")
 
     async def slow(self, node_id: int, kbit_per_s: int, queue_ms: int) -> None:
-        """What flows to the node passes a bottleneck: at most this rate, at most this much delay, the rest is lost."""
+        """Put a bottleneck before the node: this rate and at most this queue delay; packets that do not fit are lost.
+        """
         shape = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "16kb", "latency", f"{queue_ms}ms")
         await _run_async("tc", "qdisc", "replace", "dev", f"link{node_id}", "root", *shape)
 
@@ -92,7 +93,7 @@ class Network:
 
 
 async def rehearse() -> None:
-    """Everything that a run may ask of the machine, once. RuntimeError tells what does not work."""
+    """Try once everything that a run may ask of the machine. Raises RuntimeError with what does not work."""
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()  # for relays
     network = Network([1])
     await network.drop("rehearsal", 1, [CLIENT_HOST])

@@ -18,7 +18,7 @@ LOG_TAIL_LINES: Final = 40
 
 
 class ChaosNode:
-    """Addresses and data survive restarts. `prefix` puts the process where it belongs (a network namespace).
+    """Owns one broker process; addresses and data survive restarts. `prefix` runs it in the right network namespace.
 
     `exits_allowed` are the exit codes that an injected fault explains; a start clears them.
     """
@@ -54,7 +54,7 @@ class ChaosNode:
 
     @property
     def pid(self) -> int:
-        """Of the last start."""
+        """Process id of the last start."""
         assert self._process is not None
         return self._process.pid
 
@@ -82,7 +82,8 @@ class ChaosNode:
         return self._process is not None and self._process.poll() is None
 
     def exit_code(self) -> int | None:
-        """None while it runs or before it was started; minus the signal that killed it."""
+        """Return the exit code: None while the process runs or before a start, minus the signal if a signal killed it.
+        """
         return self._process.poll() if self._process is not None else None
 
     def kill(self) -> None:
@@ -93,7 +94,7 @@ class ChaosNode:
             self._process.wait()
 
     def terminate(self) -> None:
-        """Ask for a graceful stop; `exit_code` tells when it is over."""
+        """Ask for a graceful stop; `exit_code` tells when the stop is over."""
         self.exits_allowed.add(STOPPED_CLEANLY)
         if not self._serves():  # it has no handler yet, and nothing to end in order
             self.exits_allowed.add(-signal.SIGTERM)
@@ -114,7 +115,7 @@ class ChaosNode:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
     def _serves(self) -> bool:
-        """Whether the process of the last start has said that it does."""
+        """Return whether the process of the last start has printed that it serves."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return any(line.startswith(SERVES) for line in log)

@@ -1,1 +1,1 @@
-"""The verdict: pure checks of what nodes hold against what workers were told, and the code that fetches it."""
+"""The verdict: pure checks of the nodes' data against what workers were told, and the code that fetches that data."""

@@ -1,4 +1,6 @@
-"""What a recorded group gave back: it comes again once for each time, one attempt later, and in the end it is dead."""
+"""Checks the messages that a recorded group gave back: each return makes one new attempt, and the last attempt ends as
+a dead letter.
+"""
 
 from collections.abc import Iterable
 
@@ -8,16 +10,18 @@ from tests.chaos.violations import Kind, Violations
 
 
 class Attempts:
-    """`judge` the records of a run, then `judge_dead`. `attempts_max`: how often a message comes again at most."""
+    """Checks the attempts of a run: call `judge` with its records, then `judge_dead`. `attempts_max` is the maximum
+    number of times that a message comes again.
+    """
 
     def __init__(self, group: str, attempts_max: int, violations: Violations) -> None:
         self._group = group
         self._attempts_max = attempts_max
         self._violations = violations
         self._given: set[Spot] = set()
-        """What some member has asked to be taken back."""
+        """Spots that some member has asked to be taken back."""
         self._spots: dict[tuple[Spot, int], Spot] = {}
-        """Where each attempt at a message was, by its origin."""
+        """Spot of each attempt, by the message's origin and the attempt."""
         self._latest: dict[int, int] = {}
         """The last attempt at each message, by its number."""
 
@@ -29,7 +33,7 @@ class Attempts:
                 self._on_begun(record)
 
     def judge_dead(self, dead: Iterable[int]) -> None:
-        """`dead`: the messages among the dead letters."""
+        """Check that each number in `dead`, the messages among the dead letters, has had its last attempt."""
         for number in dead:
             attempts = self._latest.get(number)
             if attempts != self._attempts_max:

@@ -1,4 +1,4 @@
-"""Who stepped into a transaction by hand, and why: nothing that was acknowledged is missing, nothing is made up."""
+"""Checks the recorded operators' steps in transactions: no acknowledged step is missing, and none is made up."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from tests.chaos.workloads.operators import Step
 def judge_audit(
     steps: Sequence[Step], timelines: Mapping[str, Sequence[Mapping[str, Any]]], violations: Violations
 ) -> None:
-    """`timelines` are those of all transactions that `steps` name, as the broker tells them in the end."""
+    """Check `steps` against `timelines`, the broker's final timelines of all transactions that `steps` name."""
     asked = {(step.transaction_id, step.event, step.operator, step.reason) for step in steps}
     recorded: set[tuple[str, str, str, str]] = set()
     for transaction_id, timeline in timelines.items():

@@ -1,4 +1,4 @@
-"""What a group that gives back made of every message: processed, or a dead letter, once."""
+"""Checks that a group that gives back ended with every message either processed or a dead letter, once."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -11,8 +11,9 @@ from tests.chaos.workloads.returns import is_doomed
 def judge_returns(
     delivered: Collection[int], processed: Mapping[int, int], dead: Iterable[int], violations: Violations
 ) -> None:
-    """By message number: what is in the queues of the group's topics, how often a handler finished it, and the dead
-    letters, each as often as it is there."""
+    """Check by message number: `delivered` are in the queues of the group's topics, `processed` counts how often a
+    handler finished each, and `dead` has the dead letters, with repetitions.
+    """
     letters = Counter(dead)
     for number in delivered:
         wrong = _wrong(number, processed.get(number, 0), letters[number])

@@ -1,4 +1,6 @@
-"""Queues of one node against the ledgers: nothing lost, nothing phantom, nothing twice, all where it was said."""
+"""Checks the queues of one node against the ledgers: no message is lost, made up, duplicated or in another place than
+acknowledged.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -8,11 +10,13 @@ from tests.chaos.reads import TopicQueue
 from tests.chaos.violations import Kind, Violations
 
 Committed = Callable[[int], bool]
-"""Whether the message with this number is in a committed transaction."""
+"""Returns whether the message with this number is in a committed transaction."""
 
 
 class DeliveredOnce:
-    """`message` for every message of every queue in order, then `finish`. `committed` is by transactional worker."""
+    """Checks one node: call `message` for every message of every queue in order, then `finish`. `committed` maps a
+    transactional worker to its committed messages.
+    """
 
     def __init__(self, node: str, book: Book, committed: Mapping[int, Committed], violations: Violations) -> None:
         self._node = node
@@ -82,7 +86,9 @@ class DeliveredOnce:
                 self._about(Kind.TRANSACTION, ledger, sequence, "is in a queue, its transaction is not committed")
 
     def _judge_order(self, ledger: WorkerLedger) -> None:
-        """Acknowledged messages of a key are in the order of their sends. Unknown ones may come late."""
+        """Check that acknowledged messages of a key are in the order of their sends; messages with an unknown outcome
+        may come late.
+        """
         last = [(-1, -1)] * ledger.keys  # offset, sequence
         for sequence, outcome in enumerate(ledger.outcomes):
             place = ledger.place(sequence) if outcome == Outcome.ACKED else None

@@ -1,7 +1,8 @@
-"""The commit log on a stopped node's disk: the same on all nodes, nothing in it that nobody sent, nothing missing.
+"""Checks the commit log on a stopped node's disk: it is the same on all nodes, holds nothing that nobody sent, and
+lacks nothing.
 
-A node removes entries from the front that nothing needs (a first segment of topics alone, say); what was acknowledged
-has to be in what is left.
+A node removes entries that nothing needs from the front (a first segment that holds topics alone, for instance);
+acknowledged messages must be in the rest.
 """
 
 from array import array
@@ -33,12 +34,13 @@ _decode_block = msgspec.msgpack.Decoder(list[_BodyOnly]).decode
 
 
 class LogContent:
-    """Terms and checksums of the entries behind `base_index`, up to the last one that is compared: 12 bytes each."""
+    """Terms and checksums of the entries after `base_index`, up to the last one that is compared: 12 bytes per entry.
+    """
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.base_index = 0
-        """The last entry that the node has removed."""
+        """Index of the last entry that the node has removed."""
         self.terms = array("Q")
         self.checksums = array("I")
 
@@ -47,13 +49,16 @@ class LogContent:
         return self.base_index + len(self.terms)
 
     def behind(self, base_index: int) -> tuple["array[int]", "array[int]"]:
-        """Terms and checksums of the entries behind `base_index`, which is no earlier than its own."""
+        """Return terms and checksums of the entries after `base_index`, which must not precede the object's own base.
+        """
         skipped = base_index - self.base_index
         return self.terms[skipped:], self.checksums[skipped:]
 
 
 class DurableLog:
-    """Judges the log of one node. `last_index`: what every node had committed and applied when it was stopped."""
+    """Judges the log of one node. `last_index` is the last entry that every node had committed and applied when it was
+    stopped.
+    """
 
     def __init__(self, node: str, directory: Path, last_index: int, book: Book, violations: Violations) -> None:
         self._node = node
@@ -138,7 +143,9 @@ class DurableLog:
 
 
 def compare_logs(contents: list[LogContent], violations: Violations) -> None:
-    """Log matching: every node holds the same entries. Names the first index at which two differ."""
+    """Check log matching: every node holds the same entries. The violation names the first index at which two nodes
+    differ.
+    """
     first = contents[0]
     for other in contents[1:]:
         base_index = max(first.base_index, other.base_index)

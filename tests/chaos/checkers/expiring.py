@@ -1,4 +1,6 @@
-"""A topic that keeps its messages for seconds: none goes before its time, none comes back, all nodes keep the same."""
+"""Checks a topic that keeps its messages for seconds: none goes before its time, none comes back, and all nodes keep
+the same.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,7 +11,7 @@ from tests.chaos.violations import Kind, Violations
 
 
 class Kept(NamedTuple):
-    """A message that a node has."""
+    """A message that a node holds."""
 
     offset: int
     number: int
@@ -17,7 +19,7 @@ class Kept(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What a node answered to a pull: where its queue begins and ends, and messages from the offset asked for on."""
+    """A node's answer to a pull: the bounds of its queue, and messages from the requested offset on."""
 
     min_offset: int
     max_offset: int
@@ -25,7 +27,7 @@ class Pulled(NamedTuple):
 
 
 class ExpiringQueues:
-    """`pulled` for every read of every node, then `finish`."""
+    """Checks the reads of an expiring topic: call `pulled` for every read of every node, then `finish`."""
 
     def __init__(self, topic: str, retention_ms: int, violations: Violations) -> None:
         self._topic = topic
@@ -38,11 +40,13 @@ class ExpiringQueues:
 
     @property
     def gone(self) -> int:
-        """Messages that were removed, as far as anybody has seen it."""
+        """Number of messages that were removed, as far as any read has shown."""
         return sum(self._gone.values())
 
     def pulled(self, node: tuple[int, int], queue: int, offset: int, answer: Pulled, latest_ms: float) -> None:
-        """Node and number of its start: in one, a queue never begins earlier again. `latest_ms` bounds all clocks."""
+        """Check one read. `node` is the node's id and the number of its start: within one start, a queue never begins
+        earlier again. `latest_ms` is an upper bound of all clocks.
+        """
         where = f"node {node[0]}, {self._topic}/{queue}"
         before = self._begins.get((*node, queue), 0)
         if answer.min_offset < before:
@@ -60,7 +64,7 @@ class ExpiringQueues:
         self._note_gone(where, queue, answer.min_offset, latest_ms)
 
     def finish(self, ledger: WorkerLedger, nodes: Mapping[int, Mapping[int, Pulled]]) -> None:
-        """By node and queue, whole queues of nodes that have applied the same."""
+        """Check whole queues by node and queue, of nodes that have applied the same entries."""
         if any(queues != other for queues in nodes.values() for other in nodes.values()):
             ranges = {
                 node_id: {queue: (each.min_offset, each.max_offset) for queue, each in queues.items()}

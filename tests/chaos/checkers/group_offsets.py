@@ -1,4 +1,5 @@
-"""Committed offsets of a recorded group: they never go back, pass nothing unhandled, and hold whoever comes later."""
+"""Checks committed offsets of a recorded group: they never go back, pass no unhandled message, and bind later members.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,16 +10,16 @@ from tests.chaos.violations import Kind, Violations
 
 
 class GroupOffsets:
-    """`judge` the records of a run, then `judge_node` with what each node holds in the end.
+    """Checks the records of a run with `judge`, then each node's final offsets with `judge_node`.
 
-    A commit counts from when it was acknowledged, and binds what is asked for after that.
+    A commit counts from the time of its acknowledgement, and binds everything that is asked for later.
     """
 
     def __init__(self, group: str, violations: Violations) -> None:
         self.calls = 0
-        """Handler calls."""
+        """Number of handler calls."""
         self.commits = 0
-        """Acknowledged offsets."""
+        """Number of acknowledged offsets."""
         self.progress = GroupProgress(group, violations)
         self._group = group
         self._violations = violations
@@ -26,7 +27,7 @@ class GroupOffsets:
         self._begun: dict[tuple[str, int], Begun] = {}
         self._assigned: dict[str, set[TopicQueue]] = {}
         self._floors: dict[tuple[str, TopicQueue], int] = {}
-        """By member and queue: what was acknowledged when the member was told that the queue is its own."""
+        """Offset acknowledged when the member was told that it owns the queue, by member and queue."""
 
     def judge(self, records: Iterable[AnyRecord]) -> None:
         for asked, record in _asked_and_answered(records):
@@ -36,7 +37,7 @@ class GroupOffsets:
                 self._on_answered(record)
 
     def judge_node(self, node: str, offsets: Mapping[TopicQueue, int]) -> None:
-        """`offsets`: what the node names as committed, after everything has come to rest."""
+        """Check `offsets`, the node's committed offsets after everything has come to rest."""
         for place, acknowledged in self._acknowledged.items():
             self._check_not_back(node, place, offsets.get(place, 0), acknowledged)
         for place, offset in offsets.items():
@@ -97,7 +98,8 @@ class GroupOffsets:
 
 
 def _asked_and_answered(records: Iterable[AnyRecord]) -> Iterator[tuple[bool, AnyRecord]]:
-    """Each record when it happened, and those of an answer also when it was asked for, in the order of time."""
+    """Yield each record at its time, and a record of an answer also at the time of its request, in the order of time.
+    """
     events = [(record.at_s, False, record) for record in records]
     events += [
         (record.sent_at_s, True, record) for _, _, record in events if isinstance(record, Committed | ReadOffsets)

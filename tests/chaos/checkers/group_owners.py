@@ -1,7 +1,7 @@
-"""Who may handle and commit in a recorded group: one member per queue and generation, while its session lasts.
+"""Checks who may handle and commit in a recorded group: one member per queue and generation, while its session lasts.
 
-A member that was told that a queue is not its own, or that its session is over, begins no further call. Nor does it
-once its session is over by its own clock: nobody has answered a heartbeat that it sent within the session timeout.
+A member that was told that it no longer owns a queue, or that its session is over, begins no further call. The same
+holds once its session is over by its own clock: no heartbeat sent within the session timeout was answered.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from tests.chaos.reads import TopicQueue
 from tests.chaos.violations import Kind, Violations
 
 SLACK_S: Final = 0.5
-"""Between what a member is told, or its clock, and the call that it begins: a machine that is busy with much else."""
+"""Tolerated seconds between the moment at which a member knows and the call that it begins, for a busy machine."""
 
 
 class _Member:
@@ -21,21 +21,23 @@ class _Member:
         self.slots = started.slots
         self.places: set[TopicQueue] = set()
         self.told_s: dict[TopicQueue, float] = {}
-        """When it was told that a queue is not its own."""
+        """Time at which the member was told that it does not own a queue, by queue."""
         self.over_since_s: float | None = started.at_s
-        """When it was told that its session is over; it begins without one."""
+        """Time at which the member was told that its session is over; it begins without a session."""
         self.renewed_s = started.at_s
         self.excused: dict[float, int] = {}
         self._stood = stood
 
     def awake_s(self, from_s: float, until_s: float) -> float:
-        """Of that time, what the member could use."""
+        """Return how many of these seconds the member could use, without those in which it stood."""
         stood_s = sum(max(0.0, min(each.at_s, until_s) - max(each.from_s, from_s)) for each in self._stood)
         return until_s - from_s - stood_s
 
     def excuses(self, begun: Begun) -> bool:
-        """Whether the process may have been stopped between its look at the clock and this call: so may have been
-        as many calls as can begin at one look, the first after it went on."""
+        """Return whether the process may have been stopped between its look at the clock and this call. At one look
+        `slots` calls can begin, so only that number of calls is excused per stop, the first one after the process went
+        on.
+        """
         for each in self._stood:
             near = each.from_s <= begun.at_s <= each.at_s + SLACK_S
             if each.stopped and near and each.from_s <= self.renewed_s + self.session_s:
@@ -45,7 +47,7 @@ class _Member:
 
 
 class GroupOwners:
-    """`judge` the records of a run."""
+    """Checks the ownership of queues: call `judge` with the records of a run."""
 
     def __init__(self, group: str, violations: Violations) -> None:
         self._group = group
@@ -54,7 +56,7 @@ class GroupOwners:
         self._owners: dict[tuple[int, TopicQueue], str] = {}
         self._assignments: dict[tuple[str, int], set[TopicQueue]] = {}
         self._generation = 0
-        """The latest that any member was told of."""
+        """The latest generation that any member was told of."""
 
     def judge(self, records: Iterable[AnyRecord]) -> None:
         known = list(records)
@@ -118,7 +120,7 @@ class GroupOwners:
 
 
 def _commits_when_sent(records: list[AnyRecord]) -> Iterator[tuple[bool, AnyRecord]]:
-    """In the order of time, a commit when it left."""
+    """Yield the records in the order of time, a commit at the time at which it was sent."""
     events = [
         (record.sent_at_s, True, record) if isinstance(record, Committed) else (record.at_s, False, record)
         for record in records

@@ -1,7 +1,8 @@
-"""Who holds a popped message: nobody else is handed it until its time is over, by the broker's own clock.
+"""Checks the leases of popped messages: no other consumer gets a message until its time is over, by the broker's own
+clock.
 
-Each time a message is handed out is another attempt at it, and it comes again no earlier than it was held until. Both
-are said by the broker in its answers, in the replicated clock, so no clock here or there can be wrong about it.
+Each time a message is handed out is another attempt at it, and the message comes again no earlier than the end of its
+lease. The broker's answers say both in the replicated clock, so no wrong clock can affect the check.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tests.chaos.violations import Kind, Violations
 
 @dataclass
 class _Hold:
-    """One handing out. `stored_at_ms`: since when it was there to be handed out."""
+    """One lease of a message. `stored_at_ms` is the time from which on it could be handed out."""
 
     consumer: str
     stored_at_ms: int
@@ -21,7 +22,7 @@ class _Hold:
 
 
 class HeldMessages:
-    """Messages by their number; attempts count from 0."""
+    """Checks leases of messages by their number; attempts count from 0."""
 
     def __init__(self, violations: Violations) -> None:
         self.handed_out = 0
@@ -29,7 +30,7 @@ class HeldMessages:
         self._holds: dict[int, dict[int, _Hold]] = {}
 
     def popped(self, consumer: str, number: int, attempt: int, stored_at_ms: int, until_ms: int) -> None:
-        """The consumer was answered with the message, which is its own until then."""
+        """Note that the consumer got the message in an answer and owns it until `until_ms`."""
         self.handed_out += 1
         holds = self._holds.setdefault(number, {})
         if attempt in holds:
@@ -41,11 +42,11 @@ class HeldMessages:
         self._check(number, attempt + 1)  # whose answer may have arrived first
 
     def held_until(self, number: int, attempt: int, until_ms: int) -> None:
-        """Its consumer was answered that it has more time."""
+        """Note that the message's consumer was told that its lease is extended."""
         self._holds[number][attempt].until_ms = until_ms
 
     def giving_back(self, number: int, attempt: int) -> None:
-        """Its consumer is about to give it back: it may come again at any time."""
+        """Note that the message's consumer is about to give it back: it may come again at any time."""
         self._holds[number][attempt].given_back = True
 
     def _check(self, number: int, attempt: int) -> None:

@@ -1,4 +1,6 @@
-"""What handlers left in a database by way of the inbox: each message's effect once, however often it was handled."""
+"""Checks the effects that handlers left in a database by way of the inbox: each message's effect is there once, however
+often it was handled.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -8,7 +10,9 @@ from tests.chaos.workloads.returns import is_doomed
 
 
 def judge_effects(delivered: Collection[int], effects: Mapping[int, int], violations: Violations) -> None:
-    """By message number: what is in the queues of the group's topics, and how often its effect is in the database."""
+    """Check by message number: `delivered` are in the queues of the group's topics, `effects` counts each in the
+    database.
+    """
     for number in delivered:
         times, wanted = effects.get(number, 0), 0 if is_doomed(number) else 1
         if times != wanted:

@@ -1,4 +1,4 @@
-"""What the nodes printed: who led which term, and traces that no fault explains."""
+"""Checks the logs that nodes printed: who led which term, and traces that no fault explains."""
 
 import re
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from tests.chaos.violations import Kind, Violations
 _LEADER: Final = re.compile(r"-> leader in term (\d+)")
 _TRACE: Final = "Traceback (most recent call last)"
 TRACE_LINES: Final = 120
-"""What a fault explains stands in the last line of a trace, behind two lines for each frame."""
+"""Maximum lines of a trace: the word that a fault explains is in the last line, behind two lines for each frame."""
 
 
 def leaders_in(node_id: int, path: Path, leaders: dict[int, int], violations: Violations) -> None:
-    """Adds the terms that this node says it led to `leaders`; a term has one leader."""
+    """Add the terms that this node claims to have led to `leaders`; two leaders of one term are a violation."""
     for line in _lines(path):
         found = _LEADER.search(line)
         if found is not None:
@@ -25,7 +25,7 @@ def leaders_in(node_id: int, path: Path, leaders: dict[int, int], violations: Vi
 
 
 def traces_in(node_id: int, path: Path, explained: Iterable[str], violations: Violations) -> None:
-    """A trace in the log is a bug of the node, unless its text has one of the words that a fault explains."""
+    """Report each trace in the log as a bug of the node, unless it contains one of the words that a fault explains."""
     lines = list(_lines(path))
     words = tuple(explained)
     for number, line in enumerate(lines):

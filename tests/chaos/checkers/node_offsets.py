@@ -1,4 +1,5 @@
-"""What the index of a stopped node holds of a group: each node's own word, where the API has only the leader's."""
+"""Reads a group's offsets from the index of a stopped node: each node's own value, while the API has only the leader's.
+"""
 
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from tests.chaos.reads import TopicQueue
 
 
 def committed_in(data_dir: Path, group: str, last_index: int) -> dict[TopicQueue, int] | None:
-    """The group's committed offsets; None when the index lacks entries up to `last_index`, which a start would replay
-    (its disk was too full to flush it)."""
+    """Return the group's committed offsets; None when the index lacks entries up to `last_index`, which a start would
+    replay (the node's disk was too full to flush the index).
+    """
     index = Index.open(str(data_dir / "index"))
     try:
         machine = StateMachine(index)

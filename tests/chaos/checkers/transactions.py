@@ -1,4 +1,4 @@
-"""What the broker made of every transaction, against the application's database."""
+"""Checks the broker's outcome of every transaction against the application's database."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from tests.chaos.workloads.transactions import MESSAGES, Database, Decided, Told
 
 
 def judge_transactions(database: Database, states: Mapping[str, str], violations: Violations) -> None:
-    """`states` is what the broker says, by transaction id, when it has had the time to ask for everything."""
+    """Check `states`, the broker's state of each transaction id after it has had the time to send all check-backs."""
     for number, transaction_id in database.ids():
         state = states.get(transaction_id)
         told, decided = Told(database.told[number]), Decided(database.decided[number])
@@ -18,14 +18,15 @@ def judge_transactions(database: Database, states: Mapping[str, str], violations
 
 
 def unresolved(database: Database, states: Mapping[str, str]) -> int:
-    """How many transactions that somebody can answer for are still open."""
+    """Return how many open transactions have a producer that can answer for them."""
     if database.abandoned:
         return 0
     return sum(states.get(transaction_id) == "prepared" for _, transaction_id in database.ids())
 
 
 def committed_by(database: Database, states: Mapping[str, str]) -> Callable[[int], bool]:
-    """Whether the message with a number belongs to a transaction that the broker has committed."""
+    """Return a function that tells whether a message's number belongs to a transaction that the broker has committed.
+    """
     committed = bytearray(states.get(transaction_id) == "committed" for _, transaction_id in database.ids())
     return lambda number: bool(committed[sequence_of(number) // MESSAGES])
 

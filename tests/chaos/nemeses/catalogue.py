@@ -1,4 +1,4 @@
-"""All kinds of faults, and which of them a run can use."""
+"""Lists all kinds of faults, and chooses those that a run can use."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -20,14 +20,16 @@ FAMILIES: Final = ("process", "network", "clock", "disk", "membership", "strange
 
 
 class Choice(NamedTuple):
-    """`skipped`: kinds that were asked for and cannot be had here, with the reason."""
+    """The kinds of a run. `skipped` holds kinds that were asked for and are impossible here, with the reason."""
 
     kinds: tuple[FaultKind, ...]
     skipped: dict[str, str]
 
 
 def choose(wanted: str, machine: Machine, nodes: int) -> Choice:
-    """The kinds named by `wanted`: `all`, or families and kinds with commas. ValueError names what is unknown."""
+    """Return the kinds named by `wanted`: `all`, or families and kinds with commas. Raises ValueError with unknown
+    names.
+    """
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     known = {"all", *FAMILIES, *(kind.name for kind in ALL_KINDS)}
     unknown = [name for name in names if name not in known]
@@ -39,7 +41,7 @@ def choose(wanted: str, machine: Machine, nodes: int) -> Choice:
 
 
 def summary_of(skipped: dict[str, str]) -> Sequence[str]:
-    """One line per reason."""
+    """Return one line per reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         by_reason.setdefault(reason, []).append(name)

@@ -15,7 +15,7 @@ STROBE_S: Final = (0.02, 0.2)
 
 
 class Jump:
-    """Forward or back, once, and back to the true time in the end."""
+    """The clock jumps forward or back once, and returns to the true time in the end."""
 
     def __init__(self, sign: int, cluster: ChaosCluster, rng: random.Random) -> None:
         self._sign, self._cluster, self._rng = sign, cluster, rng
@@ -24,7 +24,7 @@ class Jump:
     async def start(self) -> str:
         self._node = await leader_or_any(self._cluster, self._rng)
         await self._cluster.clocks.wait_for_others(self._node)
-        # As many jumps of milliseconds as of days, and every other one of a year.
+        # As many jumps of milliseconds as of days; every other jump is a year.
         offset_ms = self._sign * min(YEAR_MS, int(10 ** self._rng.uniform(1, 20)))
         self._cluster.clocks.shift(self._node, offset_ms)
         return f"the clock of node {self._node} jumps by {offset_ms:+d} ms"

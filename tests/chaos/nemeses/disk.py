@@ -1,6 +1,6 @@
 """Disk faults: no space left, a disk that syncs slowly, a sync that fails, a lost disk.
 
-A node whose fdatasync failed must end with FATAL: the kernel may have dropped the pages.
+A node whose fdatasync failed must end with FATAL, because the kernel may have dropped the pages.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ POLL_S: Final = 0.02
 
 
 class Full:
-    """The file systems of some nodes shrink to what they hold and a little more; healed by giving the room back."""
+    """The file systems of some nodes shrink to their content and a little more; healed by giving the room back."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -61,7 +61,7 @@ class Full:
 
 
 class _Injection:
-    """strace attached to one node, changing what its fsync and fdatasync do."""
+    """Owns strace attached to one node, which changes the effect of its fsync and fdatasync calls."""
 
     def __init__(self, cluster: ChaosCluster, node_id: int, effect: str) -> None:
         self._pid = cluster.nodes[node_id].pid
@@ -70,7 +70,7 @@ class _Injection:
         self._process: asyncio.subprocess.Process | None = None
 
     async def attach(self) -> bool:
-        """False when the process is gone before the first call could be changed."""
+        """Attach strace; returns False when the process is gone before the first call could be changed."""
         calls = "fdatasync,fsync"
         command = [*die_with_parent(), "strace", "-q", "-f", "-p", str(self._pid), "-o", str(self._trace)]
         command += ["-e", f"trace={calls}", "-e", f"inject={calls}:{self._effect}"]
@@ -85,7 +85,7 @@ class _Injection:
         return False
 
     async def detach(self) -> int:
-        """Let the process go on undisturbed; how many calls were changed."""
+        """Detach, so that the process goes on undisturbed; returns how many calls were changed."""
         if self._process is not None:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -98,7 +98,7 @@ class _Injection:
 
 
 class SlowSync:
-    """Each fdatasync of a node takes a while longer."""
+    """Each fdatasync of a node takes longer by a fixed time."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -120,7 +120,7 @@ class SlowSync:
 
 
 class SyncError:
-    """The next fdatasync of a node fails with EIO: it must stop with FATAL and not answer for what it wrote."""
+    """The next fdatasync of a node fails with EIO: the node must stop with FATAL and not acknowledge what it wrote."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -132,7 +132,7 @@ class SyncError:
         self._node = await choose(self._cluster, self._rng)
         if not self._cluster.nodes[self._node].running():
             return f"node {self._node} is down: its syncs cannot fail"
-        # Started by another fault meanwhile, it meets the error while it opens its files.
+        # A node that another fault starts meanwhile meets the error while it opens its files.
         self._cluster.allow_exit(self._node, (ExitCode.FATAL, ExitCode.DATA_DIR_UNUSABLE))
         self._pid = self._cluster.nodes[self._node].pid
         self._injection = _Injection(self._cluster, self._node, "error=EIO")
@@ -153,7 +153,9 @@ class SyncError:
         return f"{failed} syncs of node {self._node} failed, it ended with {code}; started"
 
     async def _ended(self, pid: int) -> bool:
-        """Whether the process that saw the error is gone in time. A frozen one cannot end."""
+        """Return whether the process that met the error is gone in time. A frozen process cannot end, and counts as
+        gone.
+        """
         node = self._cluster.nodes[self._node]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_AFTER_ERROR_S):
@@ -163,9 +165,9 @@ class SyncError:
 
 
 class Wipe:
-    """A node loses its disk and comes back with an empty one; the others fill it.
+    """A node loses its disk and comes back with an empty one, which the others fill.
 
-    The broker's promise is for one lost disk at a time: while a node that was wiped earlier has not caught up, its
+    The broker's promise covers one lost disk at a time: while a node that was wiped earlier has not caught up, its
     disk is the one that is lost again.
     """
 
@@ -195,18 +197,19 @@ class Wipe:
 
 
 def disks_behind(cluster: ChaosCluster) -> list[int]:
-    """Nodes whose disks do not hold everything that they ever acknowledged."""
+    """Return the nodes whose disks do not hold everything that they ever acknowledged."""
     return [node_id for node_id, node in cluster.nodes.items() if not _is_voter(node.data_dir)]
 
 
 def _is_voter(data_dir: Path) -> bool:
-    """Whether the node's disk holds everything that it ever acknowledged (docs/log-format.md)."""
+    """Return whether the node's disk holds everything that it ever acknowledged (docs/log-format.md)."""
     path = str(data_dir / "hard_state")
     return HardState(PosixDisk(), path).voter
 
 
 async def _leave_room(path: Path, room: int) -> None:
-    """Shrink a file system. It refuses a size below what it holds, and its node goes on writing meanwhile."""
+    """Shrink a file system, with retries: a size below its content is refused, and its node goes on writing meanwhile.
+    """
     for attempt in range(RESIZE_ATTEMPTS):
         found = os.statvfs(path)
         try:

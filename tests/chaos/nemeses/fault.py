@@ -1,4 +1,4 @@
-"""What a fault is: it starts, it holds for a while, it is healed."""
+"""The interface of a fault, which starts, holds for a while, and is healed."""
 
 import random
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from tests.chaos.cluster import ChaosCluster
 
 
 class Fault(Protocol):
-    """One injected fault. `start` and `heal` return what was done, for the record.
+    """One injected fault. `start` and `heal` return a description for the record.
 
-    `heal` is called once, also when `start` failed half-way, and does nothing to what another fault did. It takes
-    back all that this fault did, and starts nodes that ended because of it.
+    `heal` is called once, also when `start` failed half-way, and leaves the effects of other faults alone. It undoes
+    everything that this fault did, and starts nodes that ended because of it.
     """
 
     async def start(self) -> str: ...
@@ -20,7 +20,7 @@ class Fault(Protocol):
 
 
 class FaultKind(NamedTuple):
-    """An entry of the catalogue. `make` gets the cluster and a source of choices that only the seed decides."""
+    """An entry of the catalogue. `make` gets the cluster and a source of choices that depends on the seed only."""
 
     name: str
     family: str
@@ -29,12 +29,12 @@ class FaultKind(NamedTuple):
 
 
 def joined(node_ids: list[int]) -> str:
-    """`node 2`, `nodes 1, 3`."""
+    """Return text such as `node 2` or `nodes 1, 3`."""
     return ("node " if len(node_ids) == 1 else "nodes ") + ", ".join(map(str, node_ids))
 
 
 async def leader_or_any(cluster: ChaosCluster, rng: random.Random) -> int:
-    """The leader, if there is one at the moment; the choice of another one is the seed's."""
+    """Return the leader, if there is one at the moment; otherwise the seed chooses a node."""
     any_node = rng.choice(cluster.ids())
     return await cluster.known_leader() or any_node
 

@@ -1,9 +1,9 @@
-"""Operators who change the nodes of the cluster under load and among other faults: a voter comes and goes, one of the
-first is removed and put back, a node or all of them move to other addresses.
+"""Faults by operators, who change the nodes of the cluster under load and among other faults: a voter comes and goes,
+one of the first nodes is removed and put back, a node or all of them move to other addresses.
 
-The cluster of the run is whole again after each heal: its nodes are voters, and nobody else is. Meanwhile a majority is
-one of other voters than those that the run began with, which is what the other faults take nothing from: they look for
-their minorities among the first nodes, and any majority of three or five stays one when a node comes.
+The cluster of the run is whole again after each heal: exactly its first nodes are voters. Meanwhile the voters, and so
+the majorities, are others than at the beginning. The other faults still take no majority away: they choose their
+minorities among the first nodes, and any majority of three or five stays one when a node comes.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Work = Callable[[Admin], Awaitable[Any]]
 
 
 class Operator:
-    """Gives each command again until it is done, in the background, while other faults hold."""
+    """Repeats each command until it is done, in the background, while other faults hold."""
 
     def __init__(self, cluster: ChaosCluster, what: str) -> None:
         self._cluster, self._what = cluster, what
@@ -47,7 +47,9 @@ class Operator:
         self._task = asyncio.create_task(self._carry_out(commands))
 
     async def finish(self, *commands: tuple[str, Work]) -> None:
-        """What was begun, and then these. A violation when that takes too long although everything is healed."""
+        """Finish the begun commands, and then carry out `commands`. It is a violation when that takes too long although
+        everything is healed.
+        """
         try:
             async with asyncio.timeout(DONE_TIMEOUT_S):
                 if self._task is not None:
@@ -59,7 +61,7 @@ class Operator:
             )
 
     async def give_up(self) -> None:
-        """What was begun and is not done is not asked for any more."""
+        """Stop repeating the commands that are begun and not done."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -109,7 +111,7 @@ def moved(node: ChaosNode, *, force: bool) -> tuple[str, Work]:
 
 
 class AddVoter:
-    """A new node with an id that was never used becomes a learner, then a voter; healed by removing it."""
+    """A new node with an unused id becomes a learner, then a voter; healed by removing it."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster = cluster
@@ -169,7 +171,7 @@ class RemoveVoter:
 
 
 class MoveNode:
-    """A node is started at another address: first it, then the log, or the other way round."""
+    """A node is started at another address: either the node or the log is changed first."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -236,7 +238,7 @@ class MoveAll:
         return f"the new addresses are in the log after {time.monotonic() - begun_s:.1f} s"
 
     async def _is_in_the_log(self) -> bool:
-        """Committed, as the leader knows it."""
+        """Return whether the leader knows the configuration to be committed."""
         leader = await self._cluster.known_leader()
         view = await self._cluster.ask(leader) if leader is not None else None
         return view is not None and 0 < view["configuration_index"] <= view["commit_index"]

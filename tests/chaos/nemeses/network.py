@@ -1,4 +1,4 @@
-"""Network faults: partitions of all shapes, links that work one way or now and then, losses, resets, bottlenecks."""
+"""Network faults: partitions of all shapes, links that work one way or intermittently, losses, resets, bottlenecks."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ THIN_KBIT_PER_S: Final = 8_000
 
 
 class NetworkFault:
-    """Base: a fault has a name of its own under which its rules are kept, so that faults can be combined."""
+    """Base of the network faults: each fault has a name of its own for its rules, so that faults can be combined."""
 
     _counter = 0
 
@@ -36,7 +36,7 @@ class NetworkFault:
         return "the network is whole"
 
     async def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Node a hears nothing of node b, for all pairs (a, b)."""
+        """Make node a hear nothing of node b, for all pairs (a, b)."""
         by_node: dict[int, set[str]] = {}
         for hears, source in pairs:
             by_node.setdefault(hears, set()).add(host_of(source))
@@ -49,7 +49,7 @@ class NetworkFault:
 
 
 class Halves(NetworkFault):
-    """A majority on one side, the rest on the other; clients reach both."""
+    """A partition with a majority on one side and the rest on the other; clients reach both."""
 
     async def start(self) -> str:
         order = self.rng.sample(self.cluster.ids(), len(self.cluster.nodes))
@@ -59,7 +59,7 @@ class Halves(NetworkFault):
 
 
 class Isolate(NetworkFault):
-    """One node is alone; with `clients` they cannot reach it either."""
+    """One node is cut off from its peers; with `clients` it is cut off from clients as well."""
 
     def __init__(self, leader: bool, clients: bool, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -75,7 +75,7 @@ class Isolate(NetworkFault):
 
 
 class OneWay(NetworkFault):
-    """A node whose words arrive but that hears no peer (`deaf`), or that hears all and is heard by none."""
+    """A node hears no peer but is heard by all (`deaf`), or hears all and is heard by none."""
 
     def __init__(self, deaf: bool, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -89,7 +89,7 @@ class OneWay(NetworkFault):
 
 
 class Bridge(NetworkFault):
-    """Two sides that do not reach each other, and one node that reaches both."""
+    """Two sides do not reach each other, and one node reaches both."""
 
     async def start(self) -> str:
         middle, *rest = self.rng.sample(self.cluster.ids(), len(self.cluster.nodes))
@@ -122,7 +122,7 @@ class Loss(NetworkFault):
 
 
 class Blackhole(NetworkFault):
-    """Nobody hears anybody, clients neither."""
+    """No packet arrives at any node, neither from nodes nor from clients."""
 
     async def start(self) -> str:
         for node_id in self.cluster.nodes:
@@ -140,7 +140,7 @@ class Reset(NetworkFault):
 
 
 class Flap(NetworkFault):
-    """One node's cable: out and in, many times."""
+    """One node's cable is pulled out and put in, many times."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -169,7 +169,9 @@ class Flap(NetworkFault):
 
 
 class Slow(NetworkFault):
-    """A bottleneck before one node: little bandwidth, a long queue, what does not fit is lost."""
+    """One node's incoming link is a bottleneck with little bandwidth and a long queue; packets that do not fit are
+    lost.
+    """
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -189,7 +191,7 @@ class Slow(NetworkFault):
 
 
 class ThinLinks(NetworkFault):
-    """Every node's link carries 1 MB/s: a large entry is on its way for seconds, on all of them at once."""
+    """Every node's link carries 1 MB/s: a large entry is under way for seconds, on all of them at once."""
 
     async def start(self) -> str:
         queue_ms = self.rng.randint(*SLOW_QUEUE_MS)

@@ -1,4 +1,4 @@
-"""Faults of single packets: late, twice, out of order, or with a wrong bit, between a node and everybody else."""
+"""Faults of single packets between a node and everybody else: late, duplicated, out of order, or with a wrong bit."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Draw = Callable[[random.Random], Trouble]
 
 
 class Packets:
-    """The cables of one node, or of all, are bad; `draw` says how bad."""
+    """The cables of one node, or of all, are bad; `draw` chooses how bad."""
 
     def __init__(self, draw: Draw, cluster: ChaosCluster, rng: random.Random) -> None:
         self._draw, self._cluster, self._rng = draw, cluster, rng
@@ -49,7 +49,7 @@ class Packets:
 
 
 def delay(rng: random.Random) -> Trouble:
-    """As many delays of some milliseconds as of some hundred."""
+    """Draw a delay; short delays of some milliseconds are as likely as long ones of some hundred."""
     least, most = DELAY_MS
     base_ms = least * (most / least) ** rng.random()
     return Trouble(delay_ms=(base_ms, base_ms * (1 + rng.uniform(0, JITTER))))

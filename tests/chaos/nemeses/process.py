@@ -31,7 +31,7 @@ async def everyone(cluster: ChaosCluster, rng: random.Random) -> list[int]:
 
 
 class Kill:
-    """SIGKILL; healed by starting again."""
+    """Nodes are killed with SIGKILL; healed by starting them again."""
 
     def __init__(self, targets: Targets, cluster: ChaosCluster, rng: random.Random) -> None:
         self._targets, self._cluster, self._rng = targets, cluster, rng
@@ -49,7 +49,7 @@ class Kill:
 
 
 class Pause:
-    """SIGSTOP: the process is there, holds its connections, and does nothing; healed by SIGCONT."""
+    """Nodes are frozen by SIGSTOP: each process keeps its connections and does nothing; healed by SIGCONT."""
 
     def __init__(self, targets: Targets, cluster: ChaosCluster, rng: random.Random) -> None:
         self._targets, self._cluster, self._rng = targets, cluster, rng
@@ -68,7 +68,9 @@ class Pause:
 
 
 class Stop:
-    """SIGTERM and a start again: a leader hands over first. Several nodes go one after the other."""
+    """Nodes are stopped by SIGTERM, one after the other, so that a leader hands over first; healed by starting them
+    again.
+    """
 
     def __init__(self, targets: Targets, cluster: ChaosCluster, rng: random.Random) -> None:
         self._targets, self._cluster, self._rng = targets, cluster, rng

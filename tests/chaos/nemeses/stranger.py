@@ -1,6 +1,6 @@
-"""Somebody who is no node of the cluster speaks to the nodes' peer ports: noise, frames that lie about their length,
-connections that say nothing, Hellos of other clusters, of unknown nodes and in the name of members, and behind them
-what only members may say: votes asked for in terms beyond all others, appends of a leader, calls to stand for election.
+"""A stranger, which is no node of the cluster, speaks to the nodes' peer ports: noise, frames that lie about their
+length, silent connections, Hellos of other clusters, of unknown nodes and in the name of members. After them it sends
+what only members may send: vote requests in terms beyond all others, appends of a leader, calls to stand for election.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ SHORT_BYTES: Final = 60
 PROOF_BYTES: Final = 32
 HUGE: Final = 1 << 62
 TERM_MAX: Final = 1 << 31
-"""No run comes to a term like that by itself."""
+"""A term that no run reaches by itself."""
 
 Attack = Callable[[ChaosNode, ChaosCluster, random.Random], bytes]
 
@@ -51,12 +51,12 @@ def noise(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
 
 
 def short_frame(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """It keeps what it announces, and holds nothing that can be decoded."""
+    """Return a frame of the announced length with content that cannot be decoded."""
     return FRAME.pack(SHORT_BYTES, rng.randint(0, SHORT_BYTES), rng.getrandbits(32)) + rng.randbytes(SHORT_BYTES)
 
 
 def long_frame(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """It announces what nobody may make a node keep, and begins with it."""
+    """Return the beginning of a frame that announces more than a node may be made to keep."""
     length = rng.choice((MAX_FRAME_BYTES, MAX_FRAME_BYTES + 1, (1 << 32) - 1, 5_000))
     return FRAME.pack(length, min(length, rng.getrandbits(24)), 0) + bytes(rng.randint(0, NOISE_BYTES_MAX))
 
@@ -66,7 +66,7 @@ def no_hello(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> byte
 
 
 def foreign_hello(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """Of another cluster, or meant for another node, or in the name of the one it is sent to."""
+    """Return a Hello of another cluster, or meant for another node, or in the name of its receiver."""
     which = rng.randrange(3)
     name = "another" if which == 0 else "chaos"
     target = node.node_id + 1 if which == 1 else node.node_id
@@ -78,20 +78,21 @@ def silence(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes
 
 
 def as_a_member(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """It knows the cluster's name and its nodes, as whoever has seen a packet or asked /v1/cluster does."""
+    """Return a Hello with the cluster's name and nodes, which anybody knows who has seen a packet or asked /v1/cluster.
+    """
     others = [other for other in cluster.nodes if other != node.node_id]
     said = hello(node, cluster, rng, "chaos", rng.choice(others), node.node_id)
     return joined_frames([said, *guess(rng), *lies(rng)])
 
 
 def as_a_later_member(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """A node that is unknown here and says that it knows a later configuration."""
+    """Return a Hello of an unknown node that claims to know a later configuration."""
     said = hello(node, cluster, rng, "chaos", rng.randint(50, 99), node.node_id, HUGE)
     return joined_frames([said, *guess(rng), *lies(rng)])
 
 
 def guess(rng: random.Random) -> list[Message | bytes]:
-    """A proof of a secret that it does not know; or none, as if it had been let in."""
+    """Return a proof of an unknown secret; or none, as if the stranger had been admitted."""
     return [Proof(rng.randbytes(PROOF_BYTES))] if rng.random() < 0.7 else []
 
 
@@ -117,7 +118,7 @@ def hello(
 
 
 def lies(rng: random.Random) -> list[Message | bytes]:
-    """What a leader or a candidate says, in terms that would end every other leadership for ever."""
+    """Return messages of a leader or a candidate, in terms that would end every other leadership for ever."""
     entry = Entry(b"\x93\x01\x90", rng.choice((2, 10, 1_000)), HUGE, KIND_ENTRY, 0)
     members = Entry(b"\x92\x91\x95\x63\xa1h\x01\xa8http://h\xc3\xa0", 3, HUGE, KIND_CONFIG, 0)
     said: list[Message | bytes] = [
@@ -137,8 +138,7 @@ def joined_frames(messages: Sequence[Message | bytes]) -> bytes:
 
 
 class Stranger:
-    """Goes on until it is healed. Whatever it says, no node ends, no term leaps, and nothing that was acknowledged is
-    lost.
+    """Strangers speak until they are healed. They must not make a node end or a term leap, nor lose acknowledged data.
     """
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
