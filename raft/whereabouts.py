@@ -27,7 +27,7 @@ class Whereabouts:
             del self._said[peer]
 
     def choose(self, peer: int, in_log: PeerAddress, failures: int) -> PeerAddress:
-        """Return the address for the attempt after `failures` failed ones: the log's and the announced one alternate."""
+        """Return the address for the attempt after `failures` failed ones: the log's and the announced alternate."""
         said = self._said.get(peer)
         return said[1] if said is not None and failures % 2 else in_log
 
