@@ -127,5 +127,5 @@ class ChaosNode:
 
 
 def die_with_parent() -> list[str]:
-    """A command prefix: the kernel kills the process when this one is gone."""
+    """Return a command prefix that makes the kernel kill the process when this one is gone."""
     return ["setpriv", "--pdeathsig", "KILL"]

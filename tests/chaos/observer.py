@@ -1,4 +1,4 @@
-"""Looks at every node all the time: who leads, in which term, and whether equal prefixes have equal state."""
+"""Polls every node all the time: who leads, in which term, and whether equal prefixes have equal state."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,7 +12,7 @@ HASHES_KEPT: Final = 20_000
 
 
 class NodeView:
-    """What a node last said of itself."""
+    """The state that a node last reported."""
 
     def __init__(self) -> None:
         self.state = "starting"
@@ -24,9 +24,9 @@ class NodeView:
 
 
 class Observer:
-    """Invariants it checks at every poll: one leader per term; a node's term never goes back, over restarts too (unless
-    its disk was lost);
-    nodes that applied the same index have the same state hash."""
+    """Polls the nodes and checks invariants at every poll: one leader per term; a node's term never goes back, also
+    over restarts, unless its disk was lost; nodes that applied the same index have the same state hash.
+    """
 
     def __init__(self, cluster: ChaosCluster) -> None:
         self.views = {node_id: NodeView() for node_id in cluster.nodes}
@@ -55,10 +55,10 @@ class Observer:
         return answer
 
     def judge(self, node_id: int, answer: dict[str, Any], starts: int, disks_lost: int = 0) -> None:
-        """An answer of the node in its life number `starts`, with a disk that is not one of the `disks_lost`."""
+        """Judge an answer of the node from its start number `starts`, after it had lost `disks_lost` disks."""
         view = self.views[node_id]
         term = answer["term"]
-        # An answer of an earlier life that arrives late is no evidence; a new disk knows no term.
+        # A late answer of an earlier start is no evidence; a new disk knows no term.
         if term < view.term and starts >= view.starts and disks_lost == view.disks_lost:
             self._cluster.violations.add(
                 Kind.TERM_WENT_BACK, f"node {node_id} was in term {view.term} and is in term {term}"

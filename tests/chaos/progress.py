@@ -1,4 +1,4 @@
-"""What a consumer group processed, and whether what it committed is covered by that."""
+"""Tracks the messages that a consumer group processed, and checks that no commit goes beyond them."""
 
 from tests.chaos.reads import TopicQueue
 from tests.chaos.violations import Kind, Violations
@@ -14,7 +14,9 @@ class _Queue:
 
 
 class GroupProgress:
-    """Handlers say what they finished; whoever learns a committed offset says it. No commit passes the prefix."""
+    """Collects finished messages from handlers and committed offsets from nodes. No commit may pass the processed
+    prefix.
+    """
 
     def __init__(self, group: str, violations: Violations) -> None:
         self.group = group
@@ -24,7 +26,8 @@ class GroupProgress:
         self._queues: dict[TopicQueue, _Queue] = {}
 
     def finished(self, place: TopicQueue, offset: int) -> None:
-        """A handler is done with the message. To be called before the consumer can know, and so before it commits."""
+        """Note that a handler has finished the message. Call it before the consumer can know, and so before it commits.
+        """
         queue = self._queues.setdefault(place, _Queue())
         done = queue.done
         if offset >= len(done):
@@ -39,7 +42,7 @@ class GroupProgress:
             queue.prefix = len(done) if following < 0 else following
 
     def committed(self, place: TopicQueue, offset: int) -> None:
-        """A node reports `offset` as the group's next one. A node that lags may report an older one."""
+        """Note that a node reports `offset` as the group's next one. A node that lags may report an older one."""
         queue = self._queues.setdefault(place, _Queue())
         queue.committed = max(queue.committed, offset)
         if offset > queue.prefix:
@@ -50,11 +53,11 @@ class GroupProgress:
             )
 
     def drained(self, place: TopicQueue, end: int) -> bool:
-        """Whether everything before `end` is processed and committed."""
+        """Return whether every message before `end` is processed and committed."""
         queue = self._queues.get(place)
         return end == 0 or (queue is not None and queue.prefix >= end and queue.committed >= end)
 
     def position(self, place: TopicQueue) -> tuple[int, int]:
-        """The processed prefix and the committed offset."""
+        """Return the processed prefix and the committed offset."""
         queue = self._queues.get(place)
         return (queue.prefix, queue.committed) if queue is not None else (0, 0)

@@ -1,4 +1,4 @@
-"""What was read, by anybody, at any time: one value per offset, for ever."""
+"""Collects every read of every client: an offset must have one value for ever."""
 
 from array import array
 from collections.abc import Callable
@@ -11,7 +11,7 @@ TopicQueue = tuple[str, int]
 
 
 class QueueReads:
-    """Every read of every client goes through `read`; the first one of an offset decides what the others must see."""
+    """Owns the values read so far. Every read goes through `read`; the first read of an offset binds all others."""
 
     def __init__(self, book: Book, violations: Violations) -> None:
         self.reads = 0
@@ -21,11 +21,11 @@ class QueueReads:
         self._values: dict[TopicQueue, array[int]] = {}  # number + 1 by offset; 0: not read yet
 
     def require(self, worker: int, rule: Callable[[int], bool]) -> None:
-        """Messages of this worker may be read only when `rule` holds for their number at that time."""
+        """Allow reads of this worker's messages only when `rule` holds for their number at that time."""
         self._rules[worker] = rule
 
     def read(self, place: TopicQueue, offset: int, body: bytes, reader: str) -> int | None:
-        """A message was read. Its number, or None (and a violation) when its body is none that anybody sent."""
+        """Note a read. Returns the message's number, or None (and a violation) for a body that nobody sent."""
         self.reads += 1
         number = number_in(body)
         if number is None:
@@ -46,11 +46,11 @@ class QueueReads:
         return number
 
     def places(self) -> dict[TopicQueue, int]:
-        """Queues that were read, and the offset after the highest one."""
+        """Return the queues that were read, each with the offset after the highest one read."""
         return {place: len(values) for place, values in self._values.items()}
 
     def numbers(self, topic: str) -> set[int]:
-        """All messages that were read from the topic."""
+        """Return the numbers of all messages that were read from the topic."""
         values = (each for place, each in self._values.items() if place[0] == topic)
         return {number - 1 for queue in values for number in queue if number}
 

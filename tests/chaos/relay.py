@@ -1,8 +1,8 @@
 """A bad cable in user space: `python -m tests.chaos.relay --trouble '{"delay_ms":[20,40]}' --seed 7 link1:relay1`.
 
-For kernels without sch_netem. What arrives at one interface of a pair leaves at the other one, later, twice, out of
-order, or with a bit flipped. It prints `ready` when it listens, and its counts when SIGTERM ends it; what it holds then
-is sent on at once.
+The relay is for kernels without sch_netem. A frame that arrives at one interface of a pair leaves at the other one,
+later, twice, out of order, or with a bit flipped. The relay prints `ready` when it listens, and its counts when
+SIGTERM ends it; frames that it holds then are sent on at once.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _FRAMES_AT_ONCE: Final = 64
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What happens to frames. Times are from-to in milliseconds, shares are percentages of all frames."""
+    """Describes the treatment of frames. Times are from-to in milliseconds, shares are percentages of all frames."""
 
     delay_ms: tuple[float, float] = (0.0, 0.0)
     """Each frame is late by a time of its own; the order stays."""
@@ -39,9 +39,9 @@ class Trouble(msgspec.Struct, frozen=True):
     """These frames are held back, and others overtake them."""
     twice_percent: float = 0.0
     twice_ms: tuple[float, float] = (0.0, 0.0)
-    """These frames come a second time, so much later."""
+    """Frames of this share come a second time after this delay."""
     flipped_percent: float = 0.0
-    """One bit of these frames is wrong. Only of IP packets: they have checksums, address resolution has none."""
+    """One bit of these frames is wrong. Only IP packets are damaged: address resolution has no checksums."""
 
 
 class Counts(msgspec.Struct):
@@ -50,11 +50,13 @@ class Counts(msgspec.Struct):
     twice: int = 0
     flipped: int = 0
     refused: int = 0
-    """Frames that the other interface did not take."""
+    """Number of frames that the other interface did not take."""
 
 
 class Departures:
-    """Decides when each frame leaves, and as what. No I/O; `out` says where it goes and comes back from `due`."""
+    """Decides when each frame leaves, and with which content. Does no I/O: `due` returns each frame with its `out`, the
+    descriptor of the interface to which the caller sends it.
+    """
 
     def __init__(self, trouble: Trouble, rng: random.Random) -> None:
         self.counts = Counts()
@@ -82,13 +84,13 @@ class Departures:
             self._leave(at_s + self._between(trouble.twice_ms), out, frame)
 
     def due(self, now_s: float) -> Iterator[tuple[int, bytes]]:
-        """What leaves now, in order."""
+        """Yield the frames that leave now, in order."""
         while self._waiting and self._waiting[0][0] <= now_s:
             _, _, out, frame = heapq.heappop(self._waiting)
             yield out, frame
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until the next frame leaves; None when none waits."""
+        """Return the seconds until the next frame leaves; None when none waits."""
         return max(0.0, self._waiting[0][0] - now_s) if self._waiting else None
 
     def _leave(self, at_s: float, out: int, frame: bytes) -> None:
@@ -98,7 +100,7 @@ class Departures:
         return percent > 0 and self._rng.random() * 100 < percent
 
     def _between(self, span_ms: tuple[float, float]) -> float:
-        """Seconds."""
+        """Return a random time of the span, in seconds."""
         return self._rng.uniform(*span_ms) / 1000 if span_ms[1] else 0.0
 
     def _flipped(self, frame: bytes) -> bytes:
@@ -109,7 +111,7 @@ class Departures:
 
 
 class Relay:
-    """Joins pairs of interfaces until told to stop."""
+    """Joins pairs of interfaces until it is told to stop."""
 
     def __init__(self, pairs: list[tuple[str, str]], departures: Departures) -> None:
         self._departures = departures
@@ -121,7 +123,7 @@ class Relay:
             self._sockets |= {each.fileno(): each for each in (one, two)}
 
     def run(self, stop: int) -> None:
-        """Returns when something can be read from the descriptor `stop`; nothing is held any more then."""
+        """Run until the descriptor `stop` is readable; no frame is held any more on return."""
         departures = self._departures
         poll = select.epoll()
         for descriptor in (stop, *self._sockets):
@@ -167,8 +169,8 @@ def _listen(interface: str) -> socket.socket:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.relay", description=__doc__)
-    parser.add_argument("--trouble", required=True, help="JSON of what happens to frames")
-    parser.add_argument("--seed", required=True, help="decides which frames it happens to")
+    parser.add_argument("--trouble", required=True, help="JSON that describes the treatment of frames")
+    parser.add_argument("--seed", required=True, help="seed that decides which frames are chosen")
     parser.add_argument("pairs", nargs="+", metavar="INTERFACE:INTERFACE")
     given = parser.parse_args()
     trouble = msgspec.json.decode(given.trouble, type=Trouble)

@@ -1,4 +1,4 @@
-"""What an epoch counted, the sum of a run for the RESULT line, and a table of it for people."""
+"""The figures of an epoch, their sum over a run for the RESULT line, and a table of it for people."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ VIOLATION: Final = "VIOLATION "
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of all are not above; None without values."""
+    """Return the value below which `share` of all values lie, rounded to 0.1; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -29,7 +29,7 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one epoch. Counts are messages unless the name says otherwise."""
+    """The figures of one epoch. Counts are messages unless the name says otherwise."""
 
     acked: int
     half_messages: int
@@ -41,7 +41,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     expired: int
     handler_calls: int
-    """Those of the recorded group, as are `commits`: offsets that were acknowledged."""
+    """Number of handler calls of the recorded group; `commits` counts its acknowledged offsets."""
     commits: int
     transactions: dict[str, int]
     nemeses: dict[str, int]
@@ -92,10 +92,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: int) -> dict[str, Any]:
-    """What the RESULT line says of all epochs. Times are milliseconds unless the name says otherwise.
+    """Return the content of the RESULT line for all epochs. Times are milliseconds unless the name says otherwise.
 
-    `acked` includes `half_messages`, of which those of committed transactions are delivered. `memory_mib` is the most
-    this program took, `disk_mib` what the largest epoch left on the disks of all its nodes.
+    `acked` includes `half_messages`, of which those of committed transactions are delivered. `memory_mib` is the peak
+    memory of this program, `disk_mib` the data that the largest epoch left on the disks of all its nodes.
     """
     heals = sorted(heal for epoch in epochs for heal in epoch.heals)
     heal_ms = [heal.ms for heal in heals]
@@ -138,7 +138,7 @@ def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: i
 
 
 def show(console: Console, result: dict[str, Any], violations: Violations) -> None:
-    """A row per figure, then every violation that was kept."""
+    """Print a row per figure, then every violation that was kept."""
     table = Table(title="chaos", title_justify="left", box=None, padding=(0, 2), show_header=False)
     for name, value in result.items():
         text = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)

@@ -1,7 +1,8 @@
 """A run: one epoch after the other, each a fresh cluster on empty disks, summed up in one result.
 
 The product keeps every message, so the disks, the ledgers and the verdict of an hour in one piece would grow without
-bound. The first epoch has the run's seed, and the others seeds that follow from it: any of them can be repeated alone.
+bound. The first epoch has the run's seed, and the others have seeds that follow from it: each epoch can be repeated
+alone.
 """
 
 import logging
@@ -36,16 +37,16 @@ def epoch_seeds(seed: int, count: int) -> list[int]:
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """What the command line asks for."""
+    """The settings of a run from the command line."""
 
     seed: int
     minutes: float
     epoch_minutes: float
-    """An epoch is at most this long; all are equally long."""
+    """Maximum minutes of an epoch; all epochs are equally long."""
     nodes: int
     rate: int
     broken: str | None = None
-    """Nodes or clients with this defect: the run ends with the first violation."""
+    """Defect of the nodes or clients, or None; with one, the run ends with the first violation."""
 
     @property
     def epochs(self) -> int:
@@ -57,13 +58,14 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """`await run.execute()` returns the result. The first epoch that breaks a promise is the last one."""
+    """Runs the epochs. `await run.execute()` returns the result. The first epoch that breaks a promise is the last one.
+    """
 
     def __init__(self, plan: RunPlan, choice: Choice, machine: Machine, directory: Path, display: Display) -> None:
         self.violations = Violations()
-        """Of the epoch that is under way, or was the last."""
+        """Violations of the present or last epoch."""
         self.seed = plan.seed
-        """Of that epoch."""
+        """Seed of the present or last epoch."""
         self.plan = plan
         self._choice = choice
         self._machine = machine
@@ -71,7 +73,9 @@ class Run:
         self._display = display
 
     async def execute(self, *, keep: bool = False) -> dict[str, Any]:
-        """`keep`: leave what the nodes of innocent epochs printed and what was sent to them in the directory, too."""
+        """Run the epochs and return the result. With `keep`, the directories of innocent epochs (node logs and history)
+        stay.
+        """
         plan, display = self.plan, self._display
         for line in summary_of(self._choice.skipped):
             display.event("step", line)
@@ -100,6 +104,6 @@ class Run:
 
 
 def log_to(path: Path) -> None:
-    """Warnings of the SDK belong to the evidence, not on the screen; the newest are kept."""
+    """Write the SDK's log to a file: its warnings belong to the evidence, not on the screen. The newest are kept."""
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=CLIENT_LOG_BYTES, backupCount=1)
     logging.basicConfig(handlers=[handler], level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")

@@ -1,4 +1,6 @@
-"""Rounds of faults, decided by the seed: one fault or two at a time, a while of trouble, a heal, a while of peace."""
+"""Rounds of faults, decided by the seed: one or two faults at a time, which hold, are healed, and are followed by
+peace.
+"""
 
 import asyncio
 import random
@@ -17,13 +19,14 @@ STAGGER_S: Final = (0.0, 1.0)
 HOLD_S: Final = (0.8, 5.0)
 PEACE_S: Final = (0.3, 2.0)
 PROGRESS_TIMEOUT_S: Final = 60.0
-# Space and network first: a node that is started needs both.
-# So does whoever is to take part in a change of the nodes.
+# Space and network first: a node that is started needs both,
+# and a node needs them to take part in a change of the members.
 HEAL_ORDER: Final = ("disk", "network", "clock", "process", "stranger", "membership")
 
 
 class Round(NamedTuple):
-    """`kinds[i]` begins `stagger_s` after the one before it; all are healed `hold_s` after the last began."""
+    """One round. `kinds[i]` begins `stagger_s` after the one before it; all are healed `hold_s` after the last began.
+    """
 
     kinds: tuple[FaultKind, ...]
     stagger_s: float
@@ -32,7 +35,7 @@ class Round(NamedTuple):
 
 
 def rounds(kinds: Sequence[FaultKind], rng: random.Random) -> Iterator[Round]:
-    """For ever. Every kind comes up once before any comes up again."""
+    """Yield rounds for ever. Every kind comes up once before any comes up again."""
     while True:
         bag = rng.sample(kinds, len(kinds))
         while bag:
@@ -46,7 +49,7 @@ def rounds(kinds: Sequence[FaultKind], rng: random.Random) -> Iterator[Round]:
 
 
 class Heal(NamedTuple):
-    """`ms` passed from the beginning of the heal to the first write that was acknowledged."""
+    """A heal. `ms` is the time from the beginning of the heal to the first acknowledged write."""
 
     ms: float
     faults: str
@@ -65,7 +68,7 @@ class Scheduler:
     ) -> None:
         self.fired: Counter[str] = Counter()
         self.heals: list[Heal] = []
-        """Of each round that was followed by a write."""
+        """The heals of the rounds that were followed by a write."""
         self.active: list[str] = []
         self._cluster = cluster
         self._book = book

@@ -1,4 +1,4 @@
-"""`--broken all`: every defect of tests/chaos/broken.py has to be found, each by a run of its own."""
+"""Runs `--broken all`: every defect of tests/chaos/broken.py has to be found, each by a run of its own."""
 
 import subprocess
 import sys
@@ -19,14 +19,16 @@ DETAILS_SHOWN = 3
 
 
 def verdict_on_defect(result: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the result of a run with a defect says about it; `caught_after_s` is load and verdicts until then."""
+    """Return the verdict of a run with a defect; `caught_after_s` is the time of load and verdicts until the defect was
+    found.
+    """
     guilty = bool(result["violations"])
     after_s = result["load_s"] + result["judge_s"]
     return {"broken": name, "guilty": guilty, "caught_by": list(result["violations"]), "caught_after_s": after_s}
 
 
 def find_all_guilty(arguments: Sequence[str]) -> int:
-    """One run per defect with these other arguments; 0 when all were found."""
+    """Run each defect once with these other arguments; return 0 when all were found."""
     found: list[dict[str, Any]] = []
     for name in DEFECTS:
         print(f"chaos: broken on purpose: {name}", flush=True)

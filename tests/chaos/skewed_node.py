@@ -1,4 +1,4 @@
-"""`keelmqd` with a wall clock that can be set from outside: `python -m tests.chaos.skewed_node run …`.
+"""Runs `keelmqd` with a wall clock that can be set from outside: `python -m tests.chaos.skewed_node run …`.
 
 The file named by CHAOS_CLOCK holds one little-endian i64: nanoseconds that are added to the wall clock of this
 process. The monotonic clock is left alone, as an operator or NTP would leave it. (libfaketime is not used: version
@@ -25,7 +25,7 @@ def set_offset_ns(file: Path, offset_ns: int) -> None:
 
 
 def skewed(real_ns: Callable[[], int], offset: mmap.mmap) -> tuple[Callable[[], float], Callable[[], int]]:
-    """`time.time` and `time.time_ns` as this node shall see them."""
+    """Return `time.time` and `time.time_ns` as this node shall see them."""
 
     def time_ns() -> int:
         return real_ns() + int(OFFSET.unpack_from(offset)[0])
@@ -37,7 +37,9 @@ def skewed(real_ns: Callable[[], int], offset: mmap.mmap) -> tuple[Callable[[], 
 
 
 def run(file: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    """`prepare` is called when the clock is that of this node, before the broker starts."""
+    """Run the broker with the clock of `file`; `prepare` is called once the clock is replaced, before the broker
+    starts.
+    """
     with file.open("rb") as stream:
         offset = mmap.mmap(stream.fileno(), OFFSET.size, access=mmap.ACCESS_READ)
     time.time, time.time_ns = skewed(time.time_ns, offset)

@@ -1,4 +1,4 @@
-"""Bad cables: what the relay decides, frame by frame, and what it does to real interfaces."""
+"""Tests bad cables: the relay's decisions, frame by frame, and its effect on real interfaces."""
 
 import json
 import random
@@ -21,7 +21,7 @@ def frame(number: int, header: bytes = IP_HEADER) -> bytes:
 
 
 def through(trouble: Trouble, frames: list[bytes], gap_s: float = 0.001, seed: int = 1) -> list[tuple[float, bytes]]:
-    """When which frame leaves, if one arrives every `gap_s`."""
+    """Return each frame with the time at which it leaves, if one arrives every `gap_s`."""
     departures = Departures(trouble, random.Random(seed))
     left: list[tuple[float, bytes]] = []
     for position, each in enumerate(frames):
@@ -80,7 +80,7 @@ class TestDepartures:
 
 @pytest.fixture(scope="module")
 def trial() -> dict[str, dict[str, Any]]:
-    """What `tests.chaos.cable_trial` measured, by trouble."""
+    """Return the measurements of `tests.chaos.cable_trial`, by trouble."""
     NAMESPACES.require()
     command = [sys.executable, "-m", "tests.chaos.cable_trial"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
@@ -91,7 +91,7 @@ def trial() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.process
 class TestRealInterfaces:
-    """Datagrams and a TCP stream to an echo in another network namespace and back, through the relay both ways."""
+    """Datagrams and a TCP stream go to an echo in another network namespace and back, through the relay both ways."""
 
     def test_the_relay_alone_changes_nothing(self, trial: dict[str, dict[str, Any]]) -> None:
         for name in ("none", "relay"):

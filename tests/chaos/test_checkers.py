@@ -1,4 +1,4 @@
-"""The checkers are worth what they catch: each broken promise, fed to them as a history, must be named."""
+"""Tests the checkers: each broken promise, fed to them as a history, must be named."""
 
 from pathlib import Path
 
@@ -42,14 +42,14 @@ def book() -> Book:
 
 @pytest.fixture
 def three(book: Book) -> WorkerLedger:
-    """A worker with three messages, acknowledged at the offsets 0 to 2 by entry 2."""
+    """Return a worker with three messages, acknowledged at the offsets 0 to 2 by entry 2."""
     ledger = book.worker("w", keys=2)
     ledger.acked(ledger.begin(3), 3, Place("t", 0, 0), 2)
     return ledger
 
 
 def judge(book: Book, violations: Violations, numbers: list[int], first: int = 0) -> dict[Kind, int]:
-    """What is said about a node whose queue holds these messages."""
+    """Return the violations of a node whose queue holds these messages."""
     checker = DeliveredOnce("node 1", book, {}, violations)
     for offset, number in enumerate(numbers, first):
         checker.message(QUEUE, offset, body_of(number))
@@ -228,7 +228,9 @@ class TestGroups:
 
 
 def write_log(directory: Path, sent: list[list[int]], *, terms: list[int] | None = None, drop_before: int = 0) -> None:
-    """A node's log with one entry per list of messages, from entry 2 on; those before `drop_before` are removed."""
+    """Write a node's log with one entry per list of messages, from entry 2 on; entries before `drop_before` are
+    removed.
+    """
     segment_bytes = SEGMENT_BYTES_MIN if drop_before else 1 << 16
     log = CommitLog.open(PosixDisk(), str(directory), segment_bytes=segment_bytes, cache_bytes=1 << 16)
     for position, numbers in enumerate(sent):
@@ -256,7 +258,7 @@ class TestLogs:
     def test_what_nothing_needs_may_be_removed_from_the_front(
         self, tmp_path: Path, book: Book, violations: Violations
     ) -> None:
-        """Seed 119318: the first segment held topics and settings alone."""
+        """Reproduces seed 119318: the first segment held topics and settings alone."""
         ledger = book.worker("w", keys=2)
         ledger.acked(ledger.begin(2) + 1, 1, Place("t", 0, 0), 4)
         needless, needed = ledger.numbers(0, 1) * 300, ledger.numbers(1, 1) * 300  # a segment each
@@ -330,7 +332,7 @@ class TestNodeLogs:
 
 
 class TestReturns:
-    """Message 10 can never be processed, 11 and 13 can."""
+    """Message 10 can never be processed; 11 and 13 can."""
 
     def test_processed_or_a_dead_letter(self, violations: Violations) -> None:
         assert [number for number in (10, 11, 13) if is_doomed(number)] == [10]

@@ -1,4 +1,4 @@
-"""The checker of the topic whose messages go, and the bound of the clocks: each broken rule must be named."""
+"""Tests the checker of the expiring topic, and the bound of the clocks: each broken rule must be named."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def book() -> Book:
 
 @pytest.fixture
 def four(book: Book) -> WorkerLedger:
-    """Four messages, acknowledged at the offsets 0 to 3."""
+    """Return a ledger of four messages, acknowledged at the offsets 0 to 3."""
     ledger = book.worker("w", expires=True)
     ledger.acked(ledger.begin(4), 4, Place("t", 0, 0), 2)
     return ledger

@@ -1,4 +1,4 @@
-"""The checkers of recorded groups: an innocent history passes, and each broken rule is named."""
+"""Tests the checkers of recorded groups: an innocent history passes, and each broken rule is named."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def violations() -> Violations:
 
 
 class Story:
-    """Records with a clock that goes on by 10 ms each; `wait` lets more time pass."""
+    """Builds records with a clock that advances by 10 ms per record; `wait` lets more time pass."""
 
     def __init__(self) -> None:
         self.records: list[AnyRecord] = []

@@ -1,4 +1,4 @@
-"""The checker of popped messages: each is one consumer's until its time is over."""
+"""Tests the checker of popped messages: each message belongs to one consumer until its time is over."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def violations() -> Violations:
 class TestHeldMessages:
     @pytest.fixture
     def held(self, violations: Violations) -> HeldMessages:
-        """Message 1 is consumer a's until 1,000 ms."""
+        """Return a checker in which consumer a holds message 1 until 1,000 ms."""
         checker = HeldMessages(violations)
         checker.popped("a", 1, 0, 10, 1_000)
         return checker

@@ -1,4 +1,4 @@
-"""What members of a recorded group leave behind: what they wrote down, and the effects in their database."""
+"""Tests the traces of a recorded group's members: their records, and the effects in their database."""
 
 from pathlib import Path
 

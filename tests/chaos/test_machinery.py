@@ -1,4 +1,4 @@
-"""What a run is made of, without a cluster: the same seed is the same plan, nothing grows without bound."""
+"""Tests the parts of a run without a cluster: the same seed gives the same plan, and nothing grows without bound."""
 
 import itertools
 import random
@@ -124,7 +124,7 @@ def test_a_clock_file_holds_the_last_offset(tmp_path: Path) -> None:
 
 
 def epoch(heals: list[Heal], acked: int, disk_bytes: int) -> Figures:
-    """Of ten seconds of load."""
+    """Return figures of ten seconds of load."""
     return Figures(
         acked=acked,
         half_messages=1,
@@ -185,7 +185,7 @@ class TestEpochs:
 class TestDefects:
     @pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if not defect.in_client])
     def test_each_finds_what_it_breaks(self, name: str) -> None:
-        """In a process of its own: a defect stays."""
+        """Installs the defect in a process of its own, because it stays installed."""
         program = f"from tests.chaos.broken import DEFECTS; DEFECTS[{name!r}].install()"
         done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ class TestDefects:
 
 @pytest.mark.process
 class TestTermination:
-    """SIGTERM at any time: by the signal before the node serves, in order afterwards."""
+    """A node ends by SIGTERM at any time: by the signal before it serves, gracefully afterwards."""
 
     @pytest.fixture(autouse=True)
     def it_ends_with_the_test(self) -> None:

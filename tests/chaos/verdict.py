@@ -1,4 +1,6 @@
-"""After the last heal: waits until everything is at rest, then reads all there is and lets the checkers judge it."""
+"""The verdict after the last heal: waits until everything is at rest, then reads all data and lets the checkers judge
+it.
+"""
 
 import asyncio
 import base64
@@ -43,7 +45,7 @@ from tests.chaos.workloads.worker import DELAYED_TOPIC, TOPICS, Field
 from tests.patience import PATIENCE_S
 
 RESOLVE_TIMEOUT_S: Final = PATIENCE_S
-"""Longer than the largest clock jump: for as long the broker's clock may stand still, and its checks with it."""
+"""Longer than the largest clock jump, for which the broker's clock, and with it its checks, may stand still."""
 DRAIN_TIMEOUT_S: Final = PATIENCE_S
 QUIET_TIMEOUT_S: Final = PATIENCE_S
 POLL_S: Final = 0.1
@@ -59,7 +61,7 @@ T = TypeVar("T")
 
 
 class Verdict:
-    """The steps in their order; each adds to the violations of `field`."""
+    """Runs the steps of the verdict in their order; each adds to the violations of `field`."""
 
     def __init__(self, field: Field, cluster: ChaosCluster, observer: Observer, databases: Sequence[Database]) -> None:
         self._field = field
@@ -67,23 +69,23 @@ class Verdict:
         self._observer = observer
         self._databases = databases
         self.transactions: dict[str, str] = {}
-        """State by transaction id."""
+        """State of each transaction, by its id."""
         self.dead_letters = 0
         self.offsets = GroupOffsets(RECORDED_GROUP, field.violations)
 
     async def resolve(self) -> None:
-        """Until the broker has asked for every transaction that somebody can answer for."""
+        """Wait until the broker has asked for every transaction that somebody can answer for."""
         until_s = time.monotonic() + RESOLVE_TIMEOUT_S
         while True:
             self.transactions = await self._transaction_states()
             if not any(unresolved(database, self.transactions) for database in self._databases):
                 return
             if time.monotonic() > until_s:
-                return  # judge_transactions says which
+                return  # judge_transactions names the open ones
             await asyncio.sleep(POLL_S)
 
     async def timers_fired(self) -> None:
-        """Until no message waits for its time any more: those that were delayed, and those that were given back."""
+        """Wait until no message waits for its time any more, neither a delayed one nor one that was given back."""
         until_s = time.monotonic() + RESOLVE_TIMEOUT_S
         for topic in (DELAYED_TOPIC, quote(RETRY_TOPIC), quote(POPS_RETRY_TOPIC), quote(RECORDED_RETRY_TOPIC)):
             while await self._from_leader(f"/v1/topics/{topic}/scheduled?limit=1", lambda answer: answer["messages"]):
@@ -93,9 +95,11 @@ class Verdict:
                 await asyncio.sleep(POLL_S)
 
     async def drain_returns(self, group: str = RETURNS_GROUP) -> None:
-        """Until a group that gives back has committed the end of all its queues, with nothing on its way to it.
+        """Wait until a group that gives back has committed the end of all its queues, and no message is on its way to
+        it.
 
-        What it gave back waits for its time, or has come to the end of a queue: if neither changes, there is nothing.
+        A message that was given back waits for its time, or has come to the end of a queue. If neither timers nor ends
+        change, none is on its way.
         """
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
@@ -109,7 +113,8 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     async def drain_pops(self) -> None:
-        """Until everything is acknowledged: what is held, or waits to come again, is lag or a timer."""
+        """Wait until every message is acknowledged: a message that is held, or waits to come again, is lag or a timer.
+        """
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
             before = await self._ends_of(POPS_GROUP)
@@ -122,11 +127,11 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     def judge_pops(self, pops: Pops) -> None:
-        """After the queues were read: every message of the topic is acknowledged."""
+        """Judge that every message of the topic is acknowledged; call it after the queues were read."""
         judge_pops(self._field.reads.numbers(POPS_TOPIC), pops.acked_s, pops.unknown, self._field.violations)
 
     async def _ends_of(self, group: str) -> list[int] | None:
-        """The ends of the group's queues; None while it lags behind one."""
+        """Return the ends of the group's queues; None while it lags behind one."""
         path = f"/v1/groups/{group}/offsets"
         offsets: list[dict[str, Any]] | None = await self._from_leader(path, lambda answer: answer["offsets"])
         if not offsets or any(each["lag"] for each in offsets):
@@ -134,15 +139,18 @@ class Verdict:
         return [each["max_offset"] for each in offsets]
 
     async def judge_returns(self, processed: Mapping[int, int]) -> None:
-        """After the queues were read: every message of the group's topics is processed, or a dead letter."""
+        """Judge that every message of the group's topics is processed or a dead letter; call it after the queues were
+        read.
+        """
         delivered = set().union(*(self._field.reads.numbers(topic) for topic in RETURNS_TOPICS))
         dead = await self._dead_letters(RETURNS_GROUP)
         self.dead_letters = len(dead)
         judge_returns(delivered, processed, dead, self._field.violations)
 
     async def judge_recorded(self, group: RecordedGroup, note: Callable[[str], None]) -> None:
-        """After the queues were read: what the group's members have written down, its dead letters, and the database of
-        the effects. What each node holds of the group follows with the logs."""
+        """Judge the records of the group's members, its dead letters, and the database of the effects; call it after
+        the queues were read. The group's data on each node is judged with the logs.
+        """
         note(f"reading what {group.lives} members have written down")
         violations, records = self._field.violations, await asyncio.to_thread(read_records, group.records)
         self.offsets.judge(records)
@@ -156,7 +164,7 @@ class Verdict:
         judge_effects(delivered, effects_by_number(group.database), violations)
 
     async def judge_records_so_far(self, group: RecordedGroup) -> None:
-        """What the members have written down until now: with a defect, nothing may ever come to its end."""
+        """Judge the members' records so far: with a defect, the group may never come to its end."""
         records = await asyncio.to_thread(read_records, group.records)
         GroupOffsets(RECORDED_GROUP, self._field.violations).judge(records)
         self._judge_records(records)
@@ -168,7 +176,7 @@ class Verdict:
         return attempts
 
     async def _dead_letters(self, group: str) -> list[int]:
-        """The messages by their numbers, as often as they are there."""
+        """Return the numbers of the group's dead letters, each as often as it is there."""
         dead: list[int] = []
         offset = end = 0
         while offset <= end:
@@ -183,7 +191,7 @@ class Verdict:
         return dead
 
     async def drain(self, progress: GroupProgress) -> None:
-        """Until the group has processed and committed the end of every queue."""
+        """Wait until the group has processed and committed the end of every queue."""
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
             ends = await self._ends()
@@ -200,7 +208,8 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     async def report_commits(self, progress: GroupProgress, node_id: int | None = None) -> None:
-        """Ask one node (the leader, or the first that answers) for the group's offsets and have them judged."""
+        """Ask a node (by default the leader, or the first that answers) for the group's offsets, and have them judged.
+        """
         for each in [node_id] if node_id is not None else self._by_preference():
             answer = await self._cluster.ask(each, f"/v1/groups/{GROUP}/offsets")
             if answer is not None:
@@ -209,7 +218,7 @@ class Verdict:
                 return
 
     async def come_to_rest(self) -> int:
-        """Until all nodes have applied the same; the last index. Their hashes must be equal then."""
+        """Wait until all nodes have applied the same entries with equal hashes; return the last index."""
         until_s = time.monotonic() + QUIET_TIMEOUT_S
         while True:
             answers = await asyncio.gather(*(self._observer.poll(node_id) for node_id in self._cluster.nodes))
@@ -224,7 +233,7 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     async def judge_queues(self, note: Callable[[str], None]) -> None:
-        """Every queue of every node, from its first message to its last."""
+        """Judge every queue of every node, from its first message to its last."""
         committed = {each.worker: committed_by(each, self.transactions) for each in self._databases}
         for database in self._databases:
             judge_transactions(database, self.transactions, self._field.violations)
@@ -238,7 +247,7 @@ class Verdict:
             checker.finish()
 
     async def judge_logs(self, last_index: int, note: Callable[[str], None]) -> None:
-        """Stop the nodes in order, and read their disks and what they printed."""
+        """Stop the nodes in order, and judge their disks and the logs that they printed."""
         note("stopping the nodes")
         codes = await asyncio.gather(*(self._cluster.stop(node_id) for node_id in self._cluster.nodes))
         for node_id, code in zip(self._cluster.nodes, codes, strict=True):
@@ -292,7 +301,7 @@ class Verdict:
             offset = pulled.next_offset
 
     async def _ends(self) -> dict[tuple[str, int], int]:
-        """The end of every queue, from the leader; empty when nobody answers."""
+        """Return the end of every queue, from the leader; empty when no node answers."""
         for node_id in self._by_preference():
             answer = await self._cluster.ask(node_id, "/v1/topics", CALL_TIMEOUT_S)
             if answer is not None:
@@ -305,7 +314,7 @@ class Verdict:
         return {}
 
     async def judge_audit(self, steps: Sequence[Step]) -> None:
-        """Of every transaction that an operator stepped into, its timeline on a node."""
+        """Judge the timeline of every transaction that an operator stepped into."""
         timelines: dict[str, list[dict[str, Any]]] = {}
         for transaction_id in dict.fromkeys(step.transaction_id for step in steps):
             path = f"/v1/transactions/{transaction_id}"
@@ -315,7 +324,7 @@ class Verdict:
         judge_audit(steps, timelines, self._field.violations)
 
     async def _from_leader(self, path: str, take: Callable[[Any], T]) -> T | None:
-        """From the leader, or the first node that answers; None when none does."""
+        """Take an answer from the leader, or the first node that answers; None when none does."""
         for node_id in self._by_preference():
             answer = await self._cluster.ask(node_id, path, CALL_TIMEOUT_S)
             if answer is not None:
@@ -323,7 +332,7 @@ class Verdict:
         return None
 
     async def _transaction_states(self) -> dict[str, str]:
-        """Of all transactions, page by page, from the leader."""
+        """Return the states of all transactions, page by page, from the leader."""
         states: dict[str, str] = {}
         for node_id in self._by_preference():
             after = ""
@@ -340,7 +349,7 @@ class Verdict:
         return states
 
     def _by_preference(self) -> list[int]:
-        """All nodes, the leader first."""
+        """Return all nodes, the leader first."""
         leader = self._cluster.leader_id
         return sorted(self._cluster.nodes, key=lambda node_id: node_id != leader)
 
@@ -351,5 +360,5 @@ def _body(message: dict[str, Any]) -> bytes:
 
 
 def as_line(result: dict[str, Any]) -> str:
-    """The last line of a run."""
+    """Return the last line of a run."""
     return f"{RESULT}{msgspec.json.encode(result).decode()}"

@@ -1,4 +1,4 @@
-"""What went against a promise. One list for the whole run; its length decides the exit code."""
+"""The broken promises. One list for the whole run; its length decides the exit code."""
 
 import enum
 from collections import Counter
@@ -8,48 +8,50 @@ DETAILS_PER_KIND_MAX: Final = 20
 
 
 class Kind(enum.StrEnum):
-    """Which promise was broken."""
+    """The promise that was broken."""
 
     LOST = "lost"
-    """Acknowledged, or committed, and not there."""
+    """The message was acknowledged or committed, and is missing."""
     PHANTOM = "phantom"
-    """There, although no worker sent it."""
+    """The message is there, although no worker sent it."""
     DAMAGED = "damaged"
-    """There with another body than the one that was sent."""
+    """The message has another body than the one that was sent."""
     DUPLICATED = "duplicated"
-    """There twice, although its id is the same."""
+    """The message is there twice with the same id."""
     FAILED_BUT_STORED = "failed_but_stored"
-    """The caller was told that certainly nothing was stored."""
+    """The message is there, although the caller was told that certainly nothing was stored."""
     TAKEN_BACK = "taken_back"
-    """Delivered, although it was acknowledged that it never will be."""
+    """The message was delivered, although it was acknowledged that it never will be."""
     RETURNED = "returned"
-    """Given back by its group, and neither processed later nor a dead letter; or a dead letter that it must not be."""
+    """The message was given back by its group, and neither processed later nor a dead letter; or it is a dead letter
+    wrongly.
+    """
     MOVED = "moved"
-    """At another place than its acknowledgement said."""
+    """The message is at another place than its acknowledgement said."""
     CONFLICTING_READ = "conflicting_read"
     """Two reads of one offset saw different messages."""
     EXPIRED = "expired"
-    """Removed before its time was over, or there again, or not on every node."""
+    """The message was removed before its time was over, or came back, or is not on every node."""
     GAP = "gap"
     """Offsets of a queue are not dense."""
     REORDERED = "reordered"
-    """Acknowledged messages of one sharding key in another order than they were sent."""
+    """Acknowledged messages of one sharding key are in another order than they were sent."""
     TRANSACTION = "transaction"
-    """Delivered without a commit, in part, or decided against what was recorded first."""
+    """A transaction was delivered without a commit or in part, or decided against the recorded decision."""
     UNRESOLVED = "unresolved"
-    """A decided transaction that the checks did not finish."""
+    """A decided transaction was not finished by the checks."""
     GROUP_SKIP = "group_skip"
     """A group's committed offset passed a message that nobody processed."""
     OFFSET_WENT_BACK = "offset_went_back"
     """A group's committed offset is lower than one that was acknowledged before."""
     HANDLED_AGAIN = "handled_again"
-    """Committed before a member was assigned the queue, and handled by that member."""
+    """A message was committed before a member was assigned the queue, and handled by that member."""
     NOT_OWNER = "not_owner"
-    """A queue had two owners, or a member handled or committed what was not, or no longer, its own."""
+    """A queue had two owners, or a member handled or committed a queue that it did not own."""
     POPPED_TWICE = "popped_twice"
-    """Handed out while it was another pop consumer's."""
+    """A message was handed out while another pop consumer held it."""
     INBOX = "inbox"
-    """The effect of a message is not in the database, or twice."""
+    """The effect of a message is missing from the database, or there twice."""
     NOT_DRAINED = "not_drained"
     """Consumers did not reach the end of a queue."""
     TWO_LEADERS = "two_leaders"
@@ -64,7 +66,7 @@ class Kind(enum.StrEnum):
     NO_PROGRESS = "no_progress"
     """No write succeeded in time although every fault was healed."""
     CONTRACT = "contract"
-    """An answer that the HTTP API or the SDK does not allow."""
+    """An answer was given that the HTTP API or the SDK does not allow."""
 
 
 class Violation(NamedTuple):
@@ -73,7 +75,8 @@ class Violation(NamedTuple):
 
 
 class Violations:
-    """Counts all, keeps the first details of each kind: a broken broker breaks a promise a million times."""
+    """Counts all violations and keeps the first details of each kind: a broken broker breaks a promise a million times.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[Kind] = Counter()

@@ -1,4 +1,4 @@
-"""The wall clocks of the nodes, which faults move, one at a time; the replicated clock follows none that is wrong."""
+"""The wall clocks of the nodes. Faults move one at a time, and the replicated clock never follows a wrong one."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ from raft.clock_agreement import READING_INTERVALS
 from tests.chaos.skewed_node import set_offset_ns
 
 SLACK_MS: Final = 100
-"""The true clock is that of this machine, which may be set a little meanwhile."""
+"""Tolerance in ms for the clock of this machine, the true clock, which may be adjusted a little meanwhile."""
 COUNTS_FOR_S: Final = READING_INTERVALS * NodeConfig().election_timeout_ms / 1000
-"""What a node said of its clock may count for this long: until then no other clock may be wrong."""
+"""Seconds for which a node's reading of its clock may count: until then no other clock may be wrong."""
 _NS_PER_MS: Final = 1_000_000
 
 
 class WallClocks:
-    """Whoever moves a clock does it here."""
+    """Owns the clocks: every change of a clock is made here."""
 
     def __init__(self, files: Mapping[int, Path], now_s: Callable[[], float] = time.time) -> None:
         self._files = files
@@ -28,20 +28,22 @@ class WallClocks:
             set_offset_ns(file, 0)
 
     def shift(self, node_id: int, offset_ms: int) -> None:
-        """The node's clock is `offset_ms` ahead of the true time from now on; 0 is right."""
+        """Set the node's clock `offset_ms` ahead of the true time from now on; 0 is right."""
         self._right_since_s[node_id] = self._now_s() if offset_ms == 0 else float("inf")
         set_offset_ns(self._files[node_id], offset_ms * _NS_PER_MS)
 
     def others_count_for_s(self, node_id: int) -> float:
-        """How long the clock of another node may still be taken for wrong; 0 when this one's may be."""
+        """Return for how many seconds another node's clock may still count as wrong; 0 when this node's clock may be
+        moved.
+        """
         others = [since_s for other, since_s in self._right_since_s.items() if other != node_id]
         return max(0.0, COUNTS_FOR_S - (self._now_s() - max(others, default=float("-inf"))))
 
     async def wait_for_others(self, node_id: int) -> None:
-        """Until the clock of that node may be wrong: those of all others are right and have been for some time."""
+        """Wait until the clock of that node may be wrong: those of all others have been right for COUNTS_FOR_S."""
         while left_s := self.others_count_for_s(node_id):
             await asyncio.sleep(min(left_s, COUNTS_FOR_S))
 
     def latest_ms(self) -> float:
-        """No entry that was applied until now has a later time, whatever clock was wrong."""
+        """Return an upper bound in ms of the time of any entry applied until now, whatever clock was wrong."""
         return self._now_s() * 1000 + SLACK_MS

@@ -1,1 +1,1 @@
-"""Load: workers that send and consume, each with a ledger of what it was told."""
+"""The load: workers that send and consume, each with a ledger of the outcomes it was told."""

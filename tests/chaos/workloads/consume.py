@@ -25,11 +25,13 @@ READ_TIMEOUT_S: Final = 2.0
 
 
 class HandlerFailed(Exception):
-    """What a handler raises now and then: its messages are not processed and must come again."""
+    """Raised by a handler at random: its messages are not processed and must come again."""
 
 
 class Members(abc.ABC):
-    """`members` consumers of a group. Now and then one crashes (and is expired later) or leaves, another joins."""
+    """Runs `members` consumers of a group. From time to time one crashes (and is expired later) or leaves, and another
+    joins.
+    """
 
     def __init__(self, field: Field, members: int, name: str) -> None:
         self._field = field
@@ -80,7 +82,7 @@ class Members(abc.ABC):
 
 
 class Group(Members):
-    """All topics, whole batches; what fails is tried again in place."""
+    """A group that consumes all topics in whole batches; failed batches are tried again in place."""
 
     def __init__(self, field: Field, members: int) -> None:
         super().__init__(field, members, "group")
@@ -109,7 +111,7 @@ class Group(Members):
 
 
 class Readers:
-    """Raw pulls at any offset of any queue on any node: followers and old leaders answer too."""
+    """Pulls at any offset of any queue on any node: followers and old leaders answer too."""
 
     def __init__(self, field: Field, interval_s: float) -> None:
         self._field = field
@@ -125,7 +127,7 @@ class Readers:
         topic = self._rng.choice(list(TOPICS))
         queue = self._rng.randrange(TOPICS[topic])
         end = self._field.reads.places().get((topic, queue), 0)
-        # Mostly near the end: what was read there must still be there after the next election.
+        # Mostly near the end: messages read there must still be there after the next election.
         offset = max(0, end - self._rng.randint(0, 50)) if self._rng.random() < 0.7 else self._rng.randint(0, end)
         url = self._rng.choice(self._field.urls)
         path = f"/v1/topics/{topic}/queues/{queue}/messages?offset={offset}&max_messages=1000&max_bytes={READ_BYTES}"

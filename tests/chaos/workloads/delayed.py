@@ -11,11 +11,11 @@ DELAY_MS: Final = (50, 6_000)
 AT_ONCE: Final = 4
 TAKEN_BACK_SHARE: Final = 0.3
 TAKEN_BACK_AFTER: Final = (0.0, 1.2)
-"""Shares of the delay: also too late."""
+"""Shares of the delay after which a message is taken back, which may be too late."""
 
 
 class Delayed:
-    """Each is delivered once, unless its taking back was acknowledged: then never."""
+    """Sends delayed messages. Each is delivered once, unless its taking back was acknowledged: then never."""
 
     def __init__(self, field: Field, interval_s: float) -> None:
         self._field = field
@@ -49,8 +49,9 @@ class Delayed:
         write_operation(field, ledger, sequence, 1, begin_s, "ok", delay_ms=delay_ms, index=index)
 
     async def _take_back(self, producer: keelmq.Producer, sequence: int, message_id: str, begin_s: float) -> None:
-        """Unknown until the broker says that it will never be delivered. *Too late* is also what a second try hears
-        after a first one that was carried out and never answered, so it settles nothing.
+        """Take a message back. Its outcome stays unknown until the broker says that it will never be delivered. The
+        answer *too late* settles nothing: a second try also gets it after a first one that was carried out and never
+        answered.
         """
         try:
             taken_back = await producer.cancel(DELAYED_TOPIC, message_id)

@@ -1,4 +1,5 @@
-"""A topic that keeps its messages for seconds: sent, sent again when they may be gone, and read on every node."""
+"""A topic that keeps its messages for seconds: they are sent, sent again when they may be gone, and read on every node.
+"""
 
 import asyncio
 import time
@@ -23,7 +24,7 @@ from tests.patience import PATIENCE_S
 QUEUES: Final = 2
 RETENTION_MS: Final = 3_000
 RETENTION_CHECK_MS: Final = 200
-"""How often the nodes look for what is to go."""
+"""Milliseconds between the nodes' checks for messages to remove."""
 SEND_INTERVAL_S: Final = 0.2
 READ_INTERVAL_S: Final = 0.1
 READ_TIMEOUT_S: Final = 1.0
@@ -34,7 +35,7 @@ PULL_MESSAGES: Final = 10_000
 
 
 class Expiring:
-    """`checker` knows what was read and how many messages have gone."""
+    """Sends to and reads the expiring topic. `checker` has the reads, and the number of messages that are gone."""
 
     def __init__(self, field: Field, nodes: Mapping[int, ChaosNode], clocks: WallClocks) -> None:
         self.checker = ExpiringQueues(EXPIRING_TOPIC, RETENTION_MS, field.violations)
@@ -45,7 +46,7 @@ class Expiring:
         self._ledger = field.book.worker("expiring", expires=True)
         self._producer = Idempotent(field, SEND_INTERVAL_S, EXPIRING_TOPIC, self._ledger)
         self._ends = dict.fromkeys(range(QUEUES), 0)
-        """As far as anybody has read."""
+        """The highest offset read so far, plus one, by queue."""
 
     async def prepare(self) -> None:
         """Make the topic, on a cluster that is ready. Idempotent."""
@@ -58,7 +59,7 @@ class Expiring:
             tasks.create_task(paced(lambda: self._read(session), READ_INTERVAL_S, stop))
 
     async def removed(self) -> None:
-        """Until everything is gone whose time is over by true clocks; then nothing goes any more."""
+        """Wait until every message is gone whose time is over by true clocks; then switch the retention off."""
         until_s = time.monotonic() + REMOVED_TIMEOUT_S
         timeout = aiohttp.ClientTimeout(total=JUDGE_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -71,7 +72,7 @@ class Expiring:
         await self._put({"retention_ms": -1})
 
     async def judge(self) -> None:
-        """All queues of all nodes, which have applied the same."""
+        """Judge all queues of all nodes, which have applied the same entries."""
         timeout = aiohttp.ClientTimeout(total=JUDGE_TIMEOUT_S)
         found: dict[int, dict[int, Pulled]] = {}
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -88,7 +89,7 @@ class Expiring:
         self.checker.finish(self._ledger, found)
 
     async def _read(self, session: aiohttp.ClientSession) -> None:
-        """From a little before where somebody has read to, or everything that is left, on any node."""
+        """Read on any node, from a little before the highest offset read, or everything that is left."""
         node_id, queue = self._rng.choice(list(self._nodes)), self._rng.randrange(QUEUES)
         offset = max(0, self._ends[queue] - self._rng.randint(0, 10)) if self._rng.random() < 0.7 else 0
         await self._pull(session, node_id, queue, offset)
@@ -104,7 +105,9 @@ class Expiring:
         return True
 
     async def _pull(self, session: aiohttp.ClientSession, node_id: int, queue: int, offset: int) -> Pulled | None:
-        """What the node itself has from the offset on, judged; None when it does not answer, or sends to the leader."""
+        """Return the node's own messages from the offset on, judged; None when it does not answer, or redirects to the
+        leader.
+        """
         node = self._nodes[node_id]
         starts = node.starts
         path = f"/v1/topics/{EXPIRING_TOPIC}/queues/{queue}/messages?offset={offset}&max_messages={PULL_MESSAGES}"
@@ -123,7 +126,7 @@ class Expiring:
         return pulled
 
     def _messages(self, url: str, queue: int, offset: int, answer: PullResponse) -> list[Kept]:
-        """From the offset on; the first batch may begin before it."""
+        """Return the messages from the offset on; the first batch may begin before it."""
         kept = []
         for batch in answer.batches:
             at = batch.base_offset

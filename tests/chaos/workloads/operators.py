@@ -1,7 +1,7 @@
 """Operators who step in where nobody knows the outcome: they resume abandoned transactions, or decide them by force.
 
-What an operator decides stands in the application's database first ("by phone"), so that the other checkers hold the
-broker to it. Who, what and why is written down, for the checker of the audit records.
+An operator's decision is written into the application's database first ("by phone"), so that the other checkers hold
+the broker to it. Operator, event and reason are recorded for the checker of the audit records.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 CALL_TIMEOUT_MS: Final = 6_000
 RESUME_SHARE: Final = 0.4
 RECENT: Final = 40
-"""Older ones are left alone: most of them are to be discarded in the end."""
+"""Number of newest transactions that operators touch: most of the older ones are to be discarded in the end."""
 NAMES: Final = ("ann", "bob")
 FINISH_TIMEOUT_S: Final = PATIENCE_S
 _EVENT: Final = {Decided.COMMIT: "committed", Decided.ROLLBACK: "rolled_back"}
@@ -27,7 +27,7 @@ _TOLD: Final = {Decided.COMMIT: Told.COMMITTED, Decided.ROLLBACK: Told.ROLLED_BA
 
 
 class Step(msgspec.Struct):
-    """What an operator asked for, for a reason of its own. `event` is what the timeline calls it."""
+    """An operator's request, with a unique reason. `event` is its name in the timeline."""
 
     transaction_id: str
     event: str
@@ -37,7 +37,7 @@ class Step(msgspec.Struct):
 
 
 class Operators:
-    """Beside the producer of `database`, the only ones who decide its transactions."""
+    """Besides the producer of `database`, the only deciders of its transactions."""
 
     def __init__(self, field: Field, database: Database, interval_s: float) -> None:
         self._field = field
@@ -46,7 +46,7 @@ class Operators:
         self._rng = field.rng("operators")
         self.steps: list[Step] = []
         self._open: dict[int, Step] = {}
-        """Decisions by force that nobody has acknowledged yet."""
+        """Forced decisions that are not acknowledged yet."""
 
     async def run(self, stop: asyncio.Event) -> None:
         connection = keelmq.Connection(self._field.urls, call_timeout_ms=CALL_TIMEOUT_MS)
@@ -56,7 +56,7 @@ class Operators:
             connection.close()
 
     async def finish(self) -> None:
-        """On a healthy cluster: bring to an end what was decided and not acknowledged."""
+        """Finish, on a healthy cluster, the decisions that were made and not acknowledged."""
         connection = keelmq.Connection(self._field.urls, call_timeout_ms=CALL_TIMEOUT_MS)
         try:
             async with asyncio.timeout(FINISH_TIMEOUT_S):

@@ -22,7 +22,7 @@ POPS_GROUP: Final = "chaos-pops"
 POPS_TOPIC: Final = TRANSACTION_TOPICS[0]
 POPS_RETRY_TOPIC: Final = f"%RETRY%{POPS_GROUP}"
 MAX_ATTEMPTS: Final = 1_000
-"""Clocks leap, and every leap is an attempt: none is to be the last."""
+"""Large limit of attempts: every leap of a clock costs one, and none shall be the last."""
 RETRY_DELAYS_MS: Final = (200,)
 INVISIBLE_MS: Final = (1_000, 4_000)
 WAIT_MS: Final = 1_000
@@ -31,7 +31,7 @@ FORGOTTEN_SHARE, GIVEN_BACK_SHARE, HELD_SHARE = 0.05, 0.1, 0.1
 
 
 class _PopAnswer(msgspec.Struct):
-    """Of what a pop, or a consumer that asks for more time, is answered: until when what is the consumer's."""
+    """The fields of the answers to a pop and to a request for more time that say when a lease ends."""
 
     messages: list[dict[str, Any]] = []
     invisible_until_ms: int | None = None
@@ -41,7 +41,8 @@ class _PopAnswer(msgspec.Struct):
 
 
 class PopConnection(keelmq.Connection):
-    """Remembers until when each receipt handle is good, by the broker's answers; the SDK does not tell."""
+    """Connection that remembers when the lease of each receipt handle ends, by the broker's answers; the SDK hides it.
+    """
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(urls)
@@ -61,8 +62,9 @@ class PopConnection(keelmq.Connection):
 
 
 class Pops:
-    """`acked_s`: when a message, by its number, was known to be acknowledged. It never comes again after that.
-    `unknown`: those whose acknowledgement was never answered."""
+    """Runs the pop consumers. `acked_s` is the time at which a message, by its number, was known to be acknowledged; it
+    never comes again after that. `unknown` has the numbers whose acknowledgement was never answered.
+    """
 
     def __init__(self, field: Field, workers: int) -> None:
         self.acked_s: dict[int, float] = {}
@@ -73,7 +75,7 @@ class Pops:
         self._rng = field.rng("pops")
 
     async def prepare(self) -> None:
-        """Give the group its limits, on a cluster that is ready. Idempotent."""
+        """Set the group's limits, on a cluster that is ready. Idempotent."""
         connection = keelmq.Connection(self._field.urls)
         try:
             await keelmq.Admin(connection).put_group(

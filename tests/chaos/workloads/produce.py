@@ -16,14 +16,14 @@ KEYS: Final = 8
 KEYED_AT_ONCE: Final = 24
 SINGLE_SENDERS: Final = 8
 RESEND_SHARE: Final = 0.1
-"""How many idempotent messages are sent again after they were acknowledged, at once, and how many once more later."""
+"""Share of idempotent messages that are sent again at once after their acknowledgement, and share sent again later."""
 LATE_MESSAGES_MAX: Final = 2_000
 LATE_S_MAX: Final = DEDUPE_WINDOW_MS / 1000 / 3
-"""Far within the time for which the broker remembers an id, whatever clocks do meanwhile."""
+"""Maximum age of a message that is sent again: far within the dedupe window, whatever clocks do meanwhile."""
 
 
 class Batches:
-    """send_batch: all of it or nothing, at consecutive offsets."""
+    """Sends batches by send_batch: all of a batch is stored or nothing, at consecutive offsets."""
 
     def __init__(self, field: Field, messages: int, interval_s: float, *, compress: bool = True) -> None:
         self._field = field
@@ -56,7 +56,7 @@ class Batches:
 
 
 class Singles:
-    """Concurrent single sends; the SDK makes batches of them."""
+    """Sends single messages concurrently; the SDK makes batches of them."""
 
     def __init__(self, field: Field, interval_s: float) -> None:
         self._field = field
@@ -86,7 +86,7 @@ class Singles:
 
 
 class Keyed:
-    """Sends in a known order, many under way at a time; each sharding key must keep that order."""
+    """Sends in a known order, with many messages under way at a time; each sharding key must keep that order."""
 
     def __init__(self, field: Field, interval_s: float) -> None:
         self._field = field
@@ -125,12 +125,12 @@ class Keyed:
 
 
 class Idempotent:
-    """Sends with message ids of its own: repeated until the outcome is known, and sometimes later."""
+    """Sends with its own message ids: repeats until the outcome is known, and sometimes again later."""
 
     def __init__(
         self, field: Field, interval_s: float, topic: str = PLAIN_TOPIC, ledger: WorkerLedger | None = None
     ) -> None:
-        """`ledger` is one of its own unless it is given one."""
+        """Create the worker; `ledger` is a new one if None."""
         self._field = field
         self._interval_s = interval_s
         self._topic = topic

@@ -1,4 +1,5 @@
-"""Raw HTTP, as somebody without an SDK uses it: JSON, an Idempotency-Key, and repetition until there is an answer."""
+"""Sends by raw HTTP as a client without an SDK does: JSON, an Idempotency-Key, and repetition until there is an answer.
+"""
 
 import asyncio
 from typing import Any, Final
@@ -16,13 +17,13 @@ TRY_TIMEOUT_S: Final = 2.0
 BUDGET_S: Final = 8.0
 PAUSE_S: Final = 0.1
 TWICE_SHARE: Final = 0.15
-"""How many requests are sent twice at the same time, to two nodes."""
+"""Share of requests that are sent twice at the same time, to two nodes."""
 CERTAIN_REFUSALS: Final = frozenset({"no_leader", "overloaded", "disk_full", "not_ready"})
 POSSIBLE: Final = frozenset({"unknown_outcome", "request_timeout"})
 
 
 class RawHttp:
-    """One key per request of ten messages. Whoever answers for a key must always give the same answer."""
+    """Sends requests of ten messages with one key each. Every answer to a key must be the same."""
 
     def __init__(self, field: Field, interval_s: float) -> None:
         self._field = field
@@ -73,7 +74,7 @@ class RawHttp:
     async def _until_answered(
         self, session: aiohttp.ClientSession, key: str, body: bytes, stop: asyncio.Event
     ) -> tuple[dict[str, Any] | None, bool]:
-        """The answer, or None and whether any try may have stored something."""
+        """Return the answer, or None and whether any try may have stored something."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + BUDGET_S
         possibly = False
@@ -97,7 +98,9 @@ class RawHttp:
     async def _post(
         self, session: aiohttp.ClientSession, url: str, key: str, body: bytes
     ) -> tuple[dict[str, Any] | None, bool]:
-        """The results; or None and whether it was certainly refused. Redirects to the leader are followed."""
+        """Return the results; or None and whether the request was certainly refused. Redirects to the leader are
+        followed.
+        """
         headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
         async with session.post(f"{url}/v1/topics/{PLAIN_TOPIC}/messages", data=body, headers=headers) as response:
             answer: dict[str, Any] = msgspec.json.decode(await response.read(), type=dict)

@@ -1,4 +1,4 @@
-"""A group whose members are processes that write down all they do: they join, leave, crash and are stopped."""
+"""A group whose members are processes that record all they do: they join, leave, crash and are stopped."""
 
 import asyncio
 import contextlib
@@ -34,9 +34,10 @@ LOG_TAIL_BYTES: Final = 1_000
 
 
 class RecordedGroup:
-    """`members` at a time; the first one is stopped and goes on, but never ends before the run does.
+    """Runs `members` processes at a time; the first one is paused at times, but never ends before the run does.
 
-    `records` is the directory of what they wrote, `database` that of the effects. `broken`: the defect that they have.
+    `records` is the directory of the members' records, `database` holds the effects. `broken` names the members'
+    defect.
     """
 
     def __init__(self, field: Field, members: int, directory: Path, broken: str | None = None) -> None:
@@ -50,7 +51,7 @@ class RecordedGroup:
         self._calm = asyncio.Event()
 
     async def prepare(self) -> None:
-        """Give the group its limits, on a cluster that is ready. Idempotent."""
+        """Set the group's limits, on a cluster that is ready. Idempotent."""
         self.records.mkdir(exist_ok=True)
         open_database(self.database).dispose()  # two members that make the tables at once would meet
         connection = keelmq.Connection(self._field.urls)
@@ -68,7 +69,7 @@ class RecordedGroup:
                 tasks.create_task(self._one_after_the_other(stop, rng, STAYING_FATES if number == 0 else FATES))
 
     def calm(self) -> None:
-        """From now on nobody is killed or stopped."""
+        """Kill and stop no member from now on."""
         self._calm.set()
 
     async def _one_after_the_other(self, stop: asyncio.Event, rng: random.Random, fates: tuple[str, ...]) -> None:
@@ -118,7 +119,7 @@ class RecordedGroup:
         rng: random.Random,
         fates: tuple[str, ...],
     ) -> None:
-        """Until the member has left or is killed."""
+        """Run one life of a member, until it has left or is killed."""
         while await self._stays_calm_or_ends(process, stop, rng.uniform(*LIFE_S)):
             fate = rng.choice(fates)
             self._field.history.write("member", name=name, fate=fate)
@@ -135,7 +136,9 @@ class RecordedGroup:
     async def _stays_calm_or_ends(
         self, process: asyncio.subprocess.Process, stop: asyncio.Event, life_s: float
     ) -> bool:
-        """True after `life_s`; False when the member is to end, or has ended; nothing else is one in calm times."""
+        """Return True after `life_s`; False when the member is to end or has ended. In calm times only the latter ends
+        the wait.
+        """
         watched = [asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())]
         calm = asyncio.create_task(self._calm.wait())
         try:
@@ -176,6 +179,6 @@ class RecordedGroup:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Nothing happens to one that has ended."""
+    """Send a signal; do nothing if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""A group that gives back what its handlers cannot process: it comes again, and in the end it is a dead letter."""
+"""A group that gives back messages that its handlers cannot process: each comes again, and ends as a dead letter."""
 
 from collections import Counter
 from typing import Final
@@ -17,28 +17,28 @@ _KINDS: Final = 10
 
 
 def is_doomed(number: int) -> bool:
-    """No handler can ever process the message."""
+    """Return whether no handler can ever process the message."""
     return number % _KINDS == 0
 
 
 def fails(number: int, attempt: int) -> bool:
-    """Whether handlers must fail on the message: a tenth of all messages always, a fifth at first."""
+    """Return whether handlers must fail on the message: a tenth of all messages always, a fifth at first."""
     return is_doomed(number) or (attempt == 0 and number % _KINDS in (1, 2))
 
 
 class CannotProcess(Exception):
-    """What the handler raises for messages that it was made to fail on."""
+    """Raised by the handler for messages that it was made to fail on."""
 
 
 class Returns(Members):
-    """`processed` counts the finished handlers by message number."""
+    """Members that give back. `processed` counts the finished handlers by message number."""
 
     def __init__(self, field: Field, members: int) -> None:
         super().__init__(field, members, "returns")
         self.processed: Counter[int] = Counter()
 
     async def prepare(self) -> None:
-        """Give the group its limits, on a cluster that is ready. Idempotent."""
+        """Set the group's limits, on a cluster that is ready. Idempotent."""
         connection = keelmq.Connection(self._field.urls)
         try:
             await keelmq.Admin(connection).put_group(

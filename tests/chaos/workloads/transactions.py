@@ -1,8 +1,8 @@
 """Transactional producers with a database of their own, which die in every bad moment and answer checks later.
 
-The database (an array) is the truth about what the application decided. A check that finds nothing in it writes a
+The database (an array) is the truth about the application's decisions. A check that finds no decision writes a
 tombstone before it answers rollback, so that a local transaction that is still under way cannot decide otherwise
-afterwards; that is what keelmq.outbox does in SQL.
+afterwards; keelmq.outbox does the same in SQL.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ AGAIN_SHARE: Final = 0.5
 
 
 class Decided(enum.IntEnum):
-    """What stands in the application's database."""
+    """The decision in the application's database."""
 
     NOTHING = 0
     COMMIT = 1
@@ -34,28 +34,28 @@ class Decided(enum.IntEnum):
 
 
 class Told(enum.IntEnum):
-    """What the broker told the producer."""
+    """The broker's last answer to the producer."""
 
     NOTHING = 0
     REFUSED = 1
-    """There is certainly no half message."""
+    """The broker said that there is certainly no half message."""
     PREPARED = 2
     COMMITTED = 3
     ROLLED_BACK = 4
 
 
 class Plan(enum.StrEnum):
-    """What becomes of a local transaction."""
+    """The planned course of a local transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     RAISE = "raise"
-    """An exception after the decision: the SDK leaves it to the check."""
+    """The local transaction raises after its decision: the SDK leaves the outcome to the check."""
     UNKNOWN = "unknown"
     DIE_BEFORE = "die_before"
-    """The process dies before its database knows."""
+    """The process dies before its database has the decision."""
     DIE_AFTER = "die_after"
-    """The process dies when its database knows, and the broker does not."""
+    """The process dies when its database has the decision and the broker has not."""
 
 
 PLAN_WEIGHTS: Final = {
@@ -69,14 +69,14 @@ PLAN_WEIGHTS: Final = {
 
 
 class Database:
-    """Decisions and answers by transaction; kept over the lives of the producers."""
+    """Owns decisions and answers by transaction; kept over the lives of the producers."""
 
     def __init__(self, worker: int, run_id: str, abandoned: bool) -> None:
         self.worker = worker
         self.decided = bytearray()
         self.told = bytearray()
         self.abandoned = abandoned
-        """Nobody ever knows the outcome: every check is answered with UNKNOWN."""
+        """True when nobody ever knows the outcome: every check is answered with UNKNOWN."""
         self._run_id = run_id
 
     def begin(self) -> int:
@@ -94,12 +94,12 @@ class Database:
         return ((each, self.id_of(each)) for each in range(len(self.decided)))
 
     def commits(self, number: int) -> bool:
-        """Whether the message with this number belongs to a transaction that the database commits."""
+        """Return whether the message with this number belongs to a transaction that the database commits."""
         return self.decided[sequence_of(number) // MESSAGES] == Decided.COMMIT
 
 
 class Transactions:
-    """Producers of one group, one after the other: each is cut off after a while and its successor takes over."""
+    """Runs producers of one group, one after the other: each is cut off after a while and its successor takes over."""
 
     def __init__(self, field: Field, interval_s: float, *, abandoned: bool = False) -> None:
         self.name = "abandoned" if abandoned else "transaction"
@@ -131,7 +131,7 @@ class Transactions:
             connection.close()
 
     async def answer_checks(self) -> None:
-        """The application is back: answer for what its dead processes left behind, until cancelled."""
+        """Answer the checks for transactions of dead processes, as the application that is back, until cancelled."""
         async with self._producer(None):
             await asyncio.Event().wait()
 
@@ -179,7 +179,7 @@ class Transactions:
     async def _try(
         self, producer: keelmq.TransactionProducer, number: int, messages: list[keelmq.Message], plan: Plan
     ) -> keelmq.KeelMQError | None:
-        """One `execute`, to its end or to the death of the process. The error, if that is how it ended."""
+        """Call `execute` once, to its end or to the death of the process. Returns the error if it ended with one."""
 
         async def local_transaction(transaction: keelmq.Transaction) -> keelmq.Decision:
             return self._decide(number, plan)
@@ -201,7 +201,7 @@ class Transactions:
         return None
 
     def _decide(self, number: int, plan: Plan) -> keelmq.Decision:
-        """The local transaction. It runs only when the half message is durable."""
+        """Run the local transaction, which is called only when the half message is durable."""
         database = self.database
         database.told[number] = max(database.told[number], Told.PREPARED)
         if plan is Plan.DIE_BEFORE:
@@ -220,7 +220,7 @@ class Transactions:
         return keelmq.Decision.ROLLBACK if plan is Plan.ROLLBACK else keelmq.Decision.COMMIT
 
     def _check_conflict(self, number: int, conflict: TransactionConflict) -> None:
-        """Another decision came first: it can only be the one that stands in the database."""
+        """Check that the decision that came first is the one that stands in the database."""
         decided = Decided(self.database.decided[number])
         if decided is Decided.COMMIT and conflict.state != "discarded":
             self._field.violations.add(
@@ -244,7 +244,7 @@ class Transactions:
 
 
 class _Died(BaseException):
-    """The producer's process ends here: nobody tells the broker anything."""
+    """The producer's process ends here, and nobody tells the broker anything."""
 
 
 class _Failed(Exception):
@@ -252,7 +252,7 @@ class _Failed(Exception):
 
 
 def describe(database: Database, transaction: int) -> str:
-    """For messages to people."""
+    """Return a description of the transaction for messages to people."""
     return (
         f"{database.id_of(transaction)} ({name_of(number_of(database.worker, transaction * MESSAGES))} ff., database: "
         f"{Decided(database.decided[transaction]).name}, told: {Told(database.told[transaction]).name})"

@@ -1,4 +1,4 @@
-"""What all workloads share: where to send, how fast, and what an error says about a message."""
+"""Shared parts of all workloads: the topics, the pace, and the meaning of an error for a message."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ DELAYED_TOPIC: Final = "chaos-delayed"
 TOPICS: Final = {PLAIN_TOPIC: 4, KEYED_TOPIC: 4, "chaos-debit": 2, "chaos-credit": 2, DELAYED_TOPIC: 2}
 """Topics and their numbers of queues."""
 EXPIRING_TOPIC: Final = "chaos-expiring"
-"""Not one of those: its messages go, which the checkers of the others must not be told of."""
+"""Not among TOPICS: its messages expire, so the checkers of the other topics must not judge it."""
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What the workers work on and report to."""
+    """The cluster, the book and the collectors that all workloads share."""
 
     urls: tuple[str, ...]
     run_id: str
@@ -37,17 +37,17 @@ class Field(msgspec.Struct, frozen=True):
     seed: int
 
     def rng(self, name: str) -> random.Random:
-        """A source of choices of its own for every worker."""
+        """Return a source of choices of its own for every worker."""
         return random.Random(f"{self.seed} {name}")
 
 
 class Workload(Protocol):
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until told to stop; on return nothing is under way."""
+        """Work until told to stop; nothing is under way on return."""
 
 
 async def paced(step: Callable[[], Awaitable[object]], interval_s: float, stop: asyncio.Event) -> None:
-    """`step` over and over, begun every `interval_s` at the earliest. Time lost is not made up for."""
+    """Call `step` repeatedly, at most once per `interval_s`. Lost time is not made up for."""
     loop = asyncio.get_running_loop()
     while not stop.is_set():
         begun_s = loop.time()
@@ -61,7 +61,8 @@ async def paced(step: Callable[[], Awaitable[object]], interval_s: float, stop: 
 
 
 def settle_error(field: Field, ledger: WorkerLedger, first: int, count: int, error: Exception, begin_s: float) -> None:
-    """Write down what an error says about the messages: certainly not stored, or unknown. Others are violations."""
+    """Note an error's meaning for the messages: certainly not stored, or unknown. An unexpected error is a violation.
+    """
     if isinstance(error, Unavailable):
         ledger.failed(first, count)
         outcome = "fail"
@@ -89,7 +90,7 @@ def write_operation(
 
 
 async def create_topics(urls: Sequence[str]) -> None:
-    """Every topic of the run, on a cluster that is ready. Idempotent."""
+    """Make every topic of the run, on a cluster that is ready. Idempotent."""
     connection = keelmq.Connection(urls)
     try:
         for topic, queues in TOPICS.items():
