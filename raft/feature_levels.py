@@ -28,8 +28,7 @@ def own_build() -> Build:
 
 
 def refusal_of_build(peer: Build, in_force: LevelOf, node_id: int) -> str:
-    """Return why this node cannot talk to a peer, or ''. `in_force` is the committed level as far as this node knows.
-    """
+    """Return why this node cannot talk to a peer, or ''. `in_force` is the committed level by this node's log."""
     own = own_build()
     if peer.level_max < in_force.level:
         return (

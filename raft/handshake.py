@@ -84,8 +84,7 @@ class Opening:
         return Proof(prove(keys_of(self._config)[0], opener_statement(self._hello, challenge)))
 
     def is_proven(self, welcome: Welcome) -> bool:
-        """Return whether the sender of `welcome` has proven that it knows the secret; a refusal can be proven as well.
-        """
+        """Return whether the sender of `welcome` has proven to know the secret; a refusal can be proven as well."""
         if self._challenge is None:
             return False
         said = acceptor_statement(self._hello, self._challenge, welcome)

@@ -239,8 +239,7 @@ class Membership:
         return len(self._known) != known
 
     def settle(self, commit_index: int) -> bool:
-        """Note that every entry up to `commit_index` is committed. Returns whether that settles another configuration.
-        """
+        """Note that entries up to `commit_index` are committed. Returns whether that settles another configuration."""
         if len(self._known) == 1 or self._known[1].index > commit_index:
             return False
         while len(self._known) > 1 and self._known[1].index <= commit_index:
@@ -377,8 +376,7 @@ def _moved(member: Member, override: AddressOverride) -> Member:
 
 
 def _all_apart(configuration: Configuration) -> Configuration:
-    """Return the configuration unchanged. Raises MembershipRefused when two of its nodes have the same address or URL.
-    """
+    """Return the configuration unchanged. Raises MembershipRefused when two of its nodes share an address or URL."""
     taken: dict[PeerAddress | str, int] = {}
     for member in configuration.members:
         for place in (member.address, member.url):

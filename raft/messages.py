@@ -158,8 +158,7 @@ class EntryHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
 
 
 class AppendEntries(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=7, frozen=True):
-    """Carries the entries after (prev_index, prev_term); without any it is a heartbeat. `payloads` follow the header.
-    """
+    """Carries entries after (prev_index, prev_term); without entries it is a heartbeat. Payloads follow the header."""
 
     term: Natural
     prev_index: Natural
@@ -252,8 +251,7 @@ class SnapshotReject(msgspec.Struct, array_like=True, forbid_unknown_fields=True
 
 
 class Recall(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=16, frozen=True):
-    """First message of a connection: the sender's knowledge of what the receiver's disk has held (raft/knowledge.py).
-    """
+    """First message of a connection: the terms and entries that the receiver's disk must know (raft/knowledge.py)."""
 
     term: Natural
     incarnation: Incarnation

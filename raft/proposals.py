@@ -44,8 +44,7 @@ class Applied:
 
 
 class Proposed(asyncio.Future[Applied]):
-    """The future outcome of a proposal. From `is_in_log` on the command may be committed, even if the caller gives up.
-    """
+    """Future outcome of a proposal. From `is_in_log` on the command may be committed, though the caller gives up."""
 
     is_in_log = False
 

@@ -117,8 +117,7 @@ class Replicas:
         known.pending, known.asked = None, ()
 
     def parted(self, peer: int) -> None:
-        """Note that the connection is lost: the peer may have lost its data since, so its last word no longer counts.
-        """
+        """Note that the connection is lost: the peer may have lost its data since, so its last word counts no more."""
         if peer in self._peers:
             self._peers[peer].heard_s = float("-inf")
 

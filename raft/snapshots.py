@@ -99,8 +99,7 @@ class Snapshots:
             self.tick()
 
     def forget(self, peer: int, reason: str) -> None:
-        """End a transfer to the peer, whose connection or disk is gone. A new one begins when the peer needs it again.
-        """
+        """End a transfer to the peer, whose connection or disk is gone. A new one begins when it is needed again."""
         self._wanted.discard(peer)
         if peer in self._senders:
             self._end(peer, reason)
