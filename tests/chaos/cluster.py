@@ -234,8 +234,7 @@ class ChaosCluster:
             return None
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every node says that it is ready. Raises TimeoutError, with the ends of the logs, when one is not.
-        """
+        """Wait until every node says that it is ready. Raises TimeoutError, with the ends of the logs, otherwise."""
         waiting = set(self.nodes)
         try:
             async with asyncio.timeout(timeout_s):

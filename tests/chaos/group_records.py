@@ -18,8 +18,7 @@ Spot = tuple[str, int, int]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """Base of all records. `member` is a name within the run: a member that joins anew after a crash has another name.
-    """
+    """Base of all records. `member` is a name within the run: a member that joins again after a crash has another."""
 
     member: str
     at_s: float
@@ -99,8 +98,7 @@ class GaveBack(Record, frozen=True, tag="gave_back"):
 
 
 class Stood(Record, frozen=True, tag="stood"):
-    """The member's event loop stood from `from_s` until `at_s`; `stopped` means that its whole process stood (SIGSTOP).
-    """
+    """The member's event loop stood from `from_s` until `at_s`; `stopped`: its whole process stood (SIGSTOP)."""
 
     from_s: float
     stopped: bool = False

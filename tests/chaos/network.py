@@ -74,8 +74,7 @@ class Network:
         await _run_async("ip", "link", "set", f"link{node_id}", "up" if up else "down")
 
     async def slow(self, node_id: int, kbit_per_s: int, queue_ms: int) -> None:
-        """Put a bottleneck before the node: this rate and at most this queue delay; packets that do not fit are lost.
-        """
+        """Put a bottleneck before the node: this rate and at most this queue delay; excess packets are lost."""
         shape = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "16kb", "latency", f"{queue_ms}ms")
         await _run_async("tc", "qdisc", "replace", "dev", f"link{node_id}", "root", *shape)
 

@@ -82,8 +82,7 @@ class ChaosNode:
         return self._process is not None and self._process.poll() is None
 
     def exit_code(self) -> int | None:
-        """Return the exit code: None while the process runs or before a start, minus the signal if a signal killed it.
-        """
+        """Return the exit code: None while it runs or before a start, minus the signal if one killed it."""
         return self._process.poll() if self._process is not None else None
 
     def kill(self) -> None:

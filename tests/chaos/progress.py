@@ -26,8 +26,7 @@ class GroupProgress:
         self._queues: dict[TopicQueue, _Queue] = {}
 
     def finished(self, place: TopicQueue, offset: int) -> None:
-        """Note that a handler has finished the message. Call it before the consumer can know, and so before it commits.
-        """
+        """Note that a handler has finished the message. Call this before the consumer can know, and commit."""
         queue = self._queues.setdefault(place, _Queue())
         done = queue.done
         if offset >= len(done):

@@ -58,8 +58,7 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """Runs the epochs. `await run.execute()` returns the result. The first epoch that breaks a promise is the last one.
-    """
+    """Runs the epochs. `await run.execute()` returns the result. An epoch that breaks a promise is the last one."""
 
     def __init__(self, plan: RunPlan, choice: Choice, machine: Machine, directory: Path, display: Display) -> None:
         self.violations = Violations()

@@ -25,8 +25,7 @@ HEAL_ORDER: Final = ("disk", "network", "clock", "process", "stranger", "members
 
 
 class Round(NamedTuple):
-    """One round. `kinds[i]` begins `stagger_s` after the one before it; all are healed `hold_s` after the last began.
-    """
+    """One round. `kinds[i]` begins `stagger_s` after the previous one; all are healed `hold_s` after the last began."""
 
     kinds: tuple[FaultKind, ...]
     stagger_s: float

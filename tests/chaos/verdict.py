@@ -113,8 +113,7 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     async def drain_pops(self) -> None:
-        """Wait until every message is acknowledged: a message that is held, or waits to come again, is lag or a timer.
-        """
+        """Wait until every message is acknowledged: one that is held, or waits to come again, is lag or a timer."""
         until_s = time.monotonic() + DRAIN_TIMEOUT_S
         while True:
             before = await self._ends_of(POPS_GROUP)
@@ -208,8 +207,7 @@ class Verdict:
             await asyncio.sleep(POLL_S)
 
     async def report_commits(self, progress: GroupProgress, node_id: int | None = None) -> None:
-        """Ask a node (by default the leader, or the first that answers) for the group's offsets, and have them judged.
-        """
+        """Ask a node (by default the leader, or the first that answers) for the group's offsets, and judge them."""
         for each in [node_id] if node_id is not None else self._by_preference():
             answer = await self._cluster.ask(each, f"/v1/groups/{GROUP}/offsets")
             if answer is not None:

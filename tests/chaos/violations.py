@@ -75,8 +75,7 @@ class Violation(NamedTuple):
 
 
 class Violations:
-    """Counts all violations and keeps the first details of each kind: a broken broker breaks a promise a million times.
-    """
+    """Counts all violations, keeps the first details of each kind: a broken broker breaks a promise a million times."""
 
     def __init__(self) -> None:
         self.counts: Counter[Kind] = Counter()

@@ -34,8 +34,7 @@ _decode_block = msgspec.msgpack.Decoder(list[_BodyOnly]).decode
 
 
 class LogContent:
-    """Terms and checksums of the entries after `base_index`, up to the last one that is compared: 12 bytes per entry.
-    """
+    """Terms and checksums of the entries after `base_index`, up to the last one compared: 12 bytes per entry."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -49,8 +48,7 @@ class LogContent:
         return self.base_index + len(self.terms)
 
     def behind(self, base_index: int) -> tuple["array[int]", "array[int]"]:
-        """Return terms and checksums of the entries after `base_index`, which must not precede the object's own base.
-        """
+        """Return terms and checksums of entries after `base_index`, which must not precede the object's own base."""
         skipped = base_index - self.base_index
         return self.terms[skipped:], self.checksums[skipped:]
 

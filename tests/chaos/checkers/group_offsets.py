@@ -1,5 +1,4 @@
-"""Checks committed offsets of a recorded group: they never go back, pass no unhandled message, and bind later members.
-"""
+"""Checks committed offsets of a recorded group: they never go back, pass no unhandled one, and bind later members."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -98,8 +97,7 @@ class GroupOffsets:
 
 
 def _asked_and_answered(records: Iterable[AnyRecord]) -> Iterator[tuple[bool, AnyRecord]]:
-    """Yield each record at its time, and a record of an answer also at the time of its request, in the order of time.
-    """
+    """Yield each record at its time, and a record of an answer also at the time of its request, in order of time."""
     events = [(record.at_s, False, record) for record in records]
     events += [
         (record.sent_at_s, True, record) for _, _, record in events if isinstance(record, Committed | ReadOffsets)

@@ -1,5 +1,4 @@
-"""Reads a group's offsets from the index of a stopped node: each node's own value, while the API has only the leader's.
-"""
+"""Reads a group's offsets from a stopped node's index: each node's own value, where the API has only the leader's."""
 
 from pathlib import Path
 

@@ -25,8 +25,7 @@ def unresolved(database: Database, states: Mapping[str, str]) -> int:
 
 
 def committed_by(database: Database, states: Mapping[str, str]) -> Callable[[int], bool]:
-    """Return a function that tells whether a message's number belongs to a transaction that the broker has committed.
-    """
+    """Return a function that tells whether a number belongs to a transaction that the broker has committed."""
     committed = bytearray(states.get(transaction_id) == "committed" for _, transaction_id in database.ids())
     return lambda number: bool(committed[sequence_of(number) // MESSAGES])
 

@@ -208,8 +208,7 @@ def _is_voter(data_dir: Path) -> bool:
 
 
 async def _leave_room(path: Path, room: int) -> None:
-    """Shrink a file system, with retries: a size below its content is refused, and its node goes on writing meanwhile.
-    """
+    """Shrink a file system, with retries: a size below its content is refused, and its node keeps writing."""
     for attempt in range(RESIZE_ATTEMPTS):
         found = os.statvfs(path)
         try:

@@ -78,8 +78,7 @@ def silence(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes
 
 
 def as_a_member(node: ChaosNode, cluster: ChaosCluster, rng: random.Random) -> bytes:
-    """Return a Hello with the cluster's name and nodes, which anybody knows who has seen a packet or asked /v1/cluster.
-    """
+    """Return a Hello with the cluster's name and nodes, known to anybody who saw a packet or asked /v1/cluster."""
     others = [other for other in cluster.nodes if other != node.node_id]
     said = hello(node, cluster, rng, "chaos", rng.choice(others), node.node_id)
     return joined_frames([said, *guess(rng), *lies(rng)])
@@ -138,8 +137,7 @@ def joined_frames(messages: Sequence[Message | bytes]) -> bytes:
 
 
 class Stranger:
-    """Strangers speak until they are healed. They must not make a node end or a term leap, nor lose acknowledged data.
-    """
+    """Strangers speak until they are healed. They must not end a node, make a term leap, or lose acknowledged data."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng

@@ -1,5 +1,4 @@
-"""A topic that keeps its messages for seconds: they are sent, sent again when they may be gone, and read on every node.
-"""
+"""A topic that keeps messages for seconds: they are sent, sent again when they may be gone, and read on every node."""
 
 import asyncio
 import time

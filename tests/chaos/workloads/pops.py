@@ -41,8 +41,7 @@ class _PopAnswer(msgspec.Struct):
 
 
 class PopConnection(keelmq.Connection):
-    """Connection that remembers when the lease of each receipt handle ends, by the broker's answers; the SDK hides it.
-    """
+    """Remembers when the lease of each receipt handle ends, by the broker's answers; the SDK hides that."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(urls)

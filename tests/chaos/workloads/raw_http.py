@@ -1,5 +1,4 @@
-"""Sends by raw HTTP as a client without an SDK does: JSON, an Idempotency-Key, and repetition until there is an answer.
-"""
+"""Sends raw HTTP as a client without an SDK: JSON, an Idempotency-Key, and repetition until there is an answer."""
 
 import asyncio
 from typing import Any, Final

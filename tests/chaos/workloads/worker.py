@@ -61,8 +61,7 @@ async def paced(step: Callable[[], Awaitable[object]], interval_s: float, stop: 
 
 
 def settle_error(field: Field, ledger: WorkerLedger, first: int, count: int, error: Exception, begin_s: float) -> None:
-    """Note an error's meaning for the messages: certainly not stored, or unknown. An unexpected error is a violation.
-    """
+    """Note an error's meaning for the messages: certainly not stored, or unknown. Unexpected errors are violations."""
     if isinstance(error, Unavailable):
         ledger.failed(first, count)
         outcome = "fail"
