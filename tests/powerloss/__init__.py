@@ -1,1 +1,1 @@
-"""Power loss for real: `keelmqd` processes on file systems that are shut down under them. docs/powerloss.md"""
+"""Real power loss: runs `keelmqd` processes on file systems that are shut down under them (docs/powerloss.md)."""

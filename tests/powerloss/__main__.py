@@ -1,7 +1,7 @@
-"""`make powerloss`: three nodes lose power, again and again, and every promise is compared with their disks.
+"""Run `make powerloss`: three nodes lose power, again and again, and every promise is compared with their disks.
 
-The last line is `RESULT {json}`. Exit status 1 when a promise was broken, 0 otherwise, also when this machine does not
-allow it: then RESULT says why it was skipped.
+The last line is `RESULT {json}`. The exit status is 1 when a promise was broken, and 0 otherwise, also when this
+machine does not allow the run: RESULT then says why it was skipped.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.powerloss.plan import draw_epoch
 from tests.powerloss.tally import ProgressLine, Tally
 
 EPOCH_CYCLES: Final = 25
-"""Logs stay small enough to be read whole in every cycle."""
+"""Default number of cycles per epoch: logs stay small enough to be read whole in every cycle."""
 _SEED_BITS: Final = 32
 _VIOLATIONS_SHOWN: Final = 20
 BROKEN: Final = ("no_fsync", "no_index_flush")
@@ -33,9 +33,10 @@ BROKEN: Final = ("no_fsync", "no_index_flush")
 
 
 class Interruption:
-    """SIGTERM and Ctrl-C end the run at its next step, within seconds; the second Ctrl-C at once.
+    """Ends the run at its next step, within seconds, after SIGTERM or Ctrl-C; a second Ctrl-C ends it at once.
 
-    An exception that a signal handler raises comes out anywhere, also where a lock is just being let go.
+    The signal handler raises nothing, because its exception could come out anywhere, also where a lock is being
+    released.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Interruption:
             signal.signal(number, self._request)
 
     def between(self, show: Callable[[str], None]) -> Callable[[str], None]:
-        """`show`, which every step begins with; KeyboardInterrupt comes out of it when a signal has come."""
+        """Return a wrapper of `show`, which every step begins with: it raises KeyboardInterrupt after a signal."""
 
         def show_unless_requested(step: str) -> None:
             if self._requested:
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
     if reason is not None:
         return _skipped(reason)
     interruption = Interruption()
-    logging.getLogger("keelmq").addHandler(logging.NullHandler())  # outages are what this is about
+    logging.getLogger("keelmq").addHandler(logging.NullHandler())  # outages are expected here
     console = Console()
     wanted: list[Filesystem] = list(MAKING) if settings.filesystem == "both" else [settings.filesystem]
     tally = Tally(seed)
@@ -98,7 +99,7 @@ def main(arguments: list[str]) -> int:
 def _run_epochs(
     directory: Path, usable: list[Filesystem], settings: argparse.Namespace, tally: Tally, show: Callable[[str], None]
 ) -> None:
-    """Until all cycles are done or a violation is found."""
+    """Run epochs until all cycles are done or a violation is found."""
     rng = random.Random(tally.seed)
     environment = {"PYTHONPATH": str(Path(__file__).parent / settings.broken)} if settings.broken else {}
     cycles = settings.epoch
@@ -120,7 +121,7 @@ def _run_epochs(
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.powerloss", description=__doc__)
-    parser.add_argument("--cycles", type=int, default=20, help="how often power is lost (default: 20)")
+    parser.add_argument("--cycles", type=int, default=20, help="number of power losses (default: 20)")
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run (default: a fresh seed)")
     parser.add_argument("--filesystem", choices=[*MAKING, "both"], default="both")
     parser.add_argument(
@@ -129,7 +130,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         default=EPOCH_CYCLES,
         help="cycles before a new cluster on new disks (default: %(default)s)",
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy the nodes' data here at a violation")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="target of a copy of the data at a violation")
     parser.add_argument(
         "--retention",
         choices=["alternate", "always", "never"],
@@ -137,7 +138,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="whether topics keep messages for a short time, so that the front of the log goes (default: every other "
         "epoch)",
     )
-    parser.add_argument("--broken", choices=BROKEN, help="run nodes with this defect: it must be found out")
+    parser.add_argument("--broken", choices=BROKEN, help="run nodes with this defect, which must be found")
     return parser.parse_args(arguments)
 
 

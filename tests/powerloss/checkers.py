@@ -1,4 +1,4 @@
-"""The verdicts: promises against disks, and against what consumers see. Each returns what is wrong, in words."""
+"""Compares promises with disks, and with what consumers see. Each checker returns the violations in words."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,9 @@ def promises_name_a_majority(promises: Iterable[Promise]) -> list[Violation]:
 
 
 def promised_is_on_disk(node_id: int, log: LogOnDisk, ledger: Ledger, promises: int) -> list[Violation]:
-    """Each of the first `promises` writes that was acknowledged as durable on this node is on its disk after its power
-    loss, unless it was removed after its time."""
+    """Check one node's disk after its power loss: each of the first `promises` writes that was acknowledged as durable
+    on this node is there, unless it was removed after its time.
+    """
     found = []
     for promise in ledger.promises[:promises]:
         if node_id in promise.durable_on:
@@ -32,7 +33,7 @@ def promised_is_on_disk(node_id: int, log: LogOnDisk, ledger: Ledger, promises: 
 
 
 def majority_holds(logs: Mapping[int, LogOnDisk], ledger: Ledger, promises: int, decisions: int) -> list[Violation]:
-    """With the disks of all nodes at hand: the first `promises` writes and `decisions` are on a majority of them."""
+    """Check the disks of all nodes: the first `promises` writes and `decisions` are on a majority of them."""
     found = []
     for promise in ledger.promises[:promises]:
         holders = [node_id for node_id, log in logs.items() if not _missing(log, promise, ledger)]
@@ -50,7 +51,7 @@ def majority_holds(logs: Mapping[int, LogOnDisk], ledger: Ledger, promises: int,
 
 
 def disk_is_sound(node_id: int, log: LogOnDisk, ledger: Ledger, terms_seen: Mapping[int, int]) -> list[Violation]:
-    """No damage, no entry that two nodes hold with different content, nothing nobody sent, no forgotten term."""
+    """Check for damage, entries that differ between two nodes, messages nobody sent, and forgotten terms."""
     found = [
         Violation("damage", f"node {node_id}: {finding.segment}, position {finding.position}: {finding.detail}")
         for finding in log.damage
@@ -79,7 +80,7 @@ def visible_where_promised(reader: QueueReader, promised: Sequence[tuple[int, Pl
 
 
 def all_settled(reader: QueueReader, ledger: Ledger) -> list[Violation]:
-    """At rest, every transaction decided: exactly what must be visible is, and nothing that must not."""
+    """Check the queues at rest, after every decision: exactly the messages that must be visible are."""
     seen = reader.seen
     gone = {number for number, place in ledger.places if reader.accounts_for(number, place)}
     lost = ledger.must_be_visible() - seen.keys() - gone
@@ -89,7 +90,7 @@ def all_settled(reader: QueueReader, ledger: Ledger) -> list[Violation]:
 
 
 def _missing(log: LogOnDisk, promise: Promise, ledger: Ledger) -> str:
-    """What of the promise is not in the log and has to be, or an empty string."""
+    """Return in words which part of the promise is missing from the log; empty if nothing is."""
     if promise.index <= log.base.index:
         early = [number for number in promise.numbers if not ledger.is_over(number)]
         return f"entry {promise.index} was removed, and with it messages {early} before their time" if early else ""

@@ -10,7 +10,7 @@ from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.powerloss.damage import LiveTail, live_tail
 from tests.powerloss.images import Filesystem, NodeDisk
 
-# Outside of the range for outgoing connections: in the run's own network namespace nobody can take them.
+# Outside the range of ports for outgoing connections: no program in the run's network namespace can take them.
 _FIRST_PORT: Final = 7081
 _OPTIONS: Final = (
     *("--election-timeout-ms", "200", "--heartbeat-ms", "40"),
@@ -20,7 +20,7 @@ _STATES_OF_STOPPED: Final = frozenset("TtZX")
 
 
 class PowerCluster:
-    """`processes` and, under each node's data directory, its disk. `options` are those of the nodes."""
+    """Owns the node processes and, under each node's data directory, its disk. `options` are the nodes' options."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class PowerCluster:
     def cut_power(
         self, victims: Iterable[int], *, freeze_first: bool, flush_journal: bool, drain_s: float
     ) -> dict[int, LiveTail | None]:
-        """The victims' disks keep what they hold, their processes are gone, their file systems unmounted.
+        """Cut the victims' power: their disks keep their content, the processes are killed, the file systems unmounted.
 
-        Returns what the page cache had of each victim's last segment, where it was frozen first. A victim that is not
-        frozen runs on for `drain_s` with a disk that takes nothing.
+        Returns the page cache's content of each victim's last segment, if the victim was frozen first. A victim that
+        is not frozen runs on for `drain_s` with a disk that takes nothing.
         """
         nodes = [self.nodes[node_id] for node_id in victims]
         tails: dict[int, LiveTail | None] = {}
@@ -69,12 +69,12 @@ class PowerCluster:
         return tails
 
     def restore_power(self, victims: Iterable[int]) -> None:
-        """The file systems are there again, the nodes not yet started."""
+        """Mount the victims' file systems again; the nodes are not started yet."""
         for node_id in victims:
             self.disks[node_id].mount()
 
     def discard(self) -> None:
-        """Nothing runs, nothing is mounted, the images are gone."""
+        """Stop all nodes, unmount all disks, and remove the images and the nodes' logs."""
         self.processes.stop()
         for disk in self.disks.values():
             disk.discard()
@@ -89,7 +89,7 @@ class PowerCluster:
 
 
 def _wait_frozen(node: NodeProcess) -> None:
-    """Until no thread of the node runs: a thread in the middle of an fsync ends it first."""
+    """Wait until no thread of the node runs: a thread in the middle of an fsync finishes it first."""
     tasks = Path(f"/proc/{node.pid}/task")
 
     def frozen() -> bool:

@@ -1,7 +1,7 @@
-"""What the shutdown ioctl cannot do: tails that are only partly written, and bits that flip in synced data.
+"""Damage that the shutdown ioctl cannot cause: tails that are only partly written, and flipped bits in synced data.
 
-Tails are torn behind the end of what survived, where a real disk may leave anything of the writes that were under way.
-Bits flip below it, where nothing may change, and only on one node at a time.
+Tails are torn behind the end of the surviving log, where a real disk may leave any part of the writes that were under
+way. Bits flip before that end, where nothing may change, and only on one node at a time.
 """
 
 import random
@@ -24,19 +24,19 @@ _GARBAGE_BYTES_MAX: Final = 3_000
 _SECTOR_BYTES: Final = 512
 _HARD_STATE_PROBABILITY: Final = 0.1
 _BASE_PROBABILITY: Final = 0.2
-_REFUSED_PROBABILITY: Final = 0.6  # of the flips: in what a start of the node looks at
+_REFUSED_PROBABILITY: Final = 0.6  # of the flips: in data that a start of the node checks
 
 
 class LiveTail(NamedTuple):
-    """The last segment as its node saw it in the page cache, zeros at the end left out."""
+    """The last segment as its node saw it in the page cache, without zeros at the end."""
 
     start: int
     data: bytes
 
 
 class Flip(NamedTuple):
-    """A bit that was flipped. `refused_with`: what the node says when it refuses to start; empty where only
-    `keelmqd log verify` looks.
+    """A bit that was flipped. `refused_with` is the message with which the node refuses to start; it is empty where
+    only `keelmqd log verify` looks.
     """
 
     path: Path
@@ -58,7 +58,7 @@ def live_tail(data_dir: Path) -> LiveTail | None:
 
 
 def tear(kind: Tear, data_dir: Path, log: LogOnDisk, live: LiveTail | None, rng: random.Random) -> bool:
-    """Leave a tail behind the end of the log. False when there is no log to tear."""
+    """Leave a tail behind the end of the log. Returns False when there is no log to tear."""
     directory = data_dir / LOG_DIRECTORY
     if not log.records:
         return False
@@ -83,7 +83,7 @@ def tear(kind: Tear, data_dir: Path, log: LogOnDisk, live: LiveTail | None, rng:
 
 
 def flip_bit(data_dir: Path, log: LogOnDisk, rng: random.Random) -> Flip | None:
-    """Flip one bit of what is known to be synced; None when there is nothing yet that the node could know."""
+    """Flip one bit of data that is known to be synced; returns None when the node could not know of any yet."""
     hard_state = data_dir / HARD_STATE
     if hard_state.exists() and rng.random() < _HARD_STATE_PROBABILITY:
         return _flip(hard_state, rng.randrange(hard_state.stat().st_size), "hard state", rng)
@@ -111,11 +111,13 @@ class _Synced(NamedTuple):
 
 
 def _known_synced(headers: Sequence[Header], starts: Sequence[int]) -> list[_Synced]:
-    """Record by record. A start looks at the whole last segment and at the first header of each sealed one."""
+    """Return the synced parts record by record. A start checks the whole last segment and the first header of each
+    sealed one.
+    """
     refusal = RecoveryCase.CORRUPT_SYNCED_RECORD.value
     last_start = starts[-1] if starts else 0
     in_last = [header for header in headers if header.position >= last_start]
-    # Evidence must come from behind the damaged record: its own header may be what is damaged.
+    # Evidence must come from behind the damaged record, whose own header may be the damaged part.
     synced = max((header.synced_position for header in in_last), default=0)
     known = [
         _Synced(header.position, header.end_position, last_start, refusal)
@@ -133,7 +135,7 @@ def _known_synced(headers: Sequence[Header], starts: Sequence[int]) -> list[_Syn
 
 
 def _record(last: Header, position: int, rng: random.Random, ahead: int = 1) -> bytes:
-    """A record that could have been under way behind `last`."""
+    """Return a record that could have been under way behind `last`."""
     payload = rng.randbytes(rng.randint(1, _PAYLOAD_BYTES_MAX))
     synced = rng.randint(0, last.end_position)
     index = last.index + ahead
@@ -141,7 +143,7 @@ def _record(last: Header, position: int, rng: random.Random, ahead: int = 1) -> 
 
 
 def _with_hole(data: bytes, first: int, last: int, rng: random.Random) -> bytes:
-    """Zeros, and at least one of them where there was none, over some bytes from between `first` and `last`."""
+    """Return `data` with some bytes between `first` and `last` zeroed, at least one of them changed."""
     begin = rng.randrange(first, last)
     end = min(last, begin + rng.randint(1, _SECTOR_BYTES))
     holed = bytearray(data)

@@ -1,4 +1,4 @@
-"""An epoch: one cluster from empty disks on, a number of cycles, and at the end everything compared with everything."""
+"""An epoch: one cluster from empty disks on, a number of cycles, and a comparison of everything at the end."""
 
 import random
 import re
@@ -37,7 +37,9 @@ class Broken(Exception):
 
 
 class Epoch:
-    """`directory` holds the disks while the epoch runs; `evidence`, if any, gets copies of data at a violation."""
+    """Runs one epoch of `plan` on `cluster`. `evidence`, if given, is the directory that gets copies of the nodes' data
+    at a violation.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Epoch:
         self._counted = 0
 
     def run(self, cycles: int) -> None:
-        """Raises Broken at the first violation; it is in the tally then."""
+        """Run the cycles. Raises Broken at the first violation, which is in the tally then."""
         try:
             self._cluster.make_disks()
             for number in range(cycles):
@@ -103,7 +105,9 @@ class Epoch:
         self._tally.moments[plan.moment] += 1
 
     def _reach(self, plan: CyclePlan) -> int | None:
-        """Returns at the plan's moment; the node that was stopped to bring it about, if it keeps its power."""
+        """Return at the plan's moment. Returns the node that was stopped to bring the moment about, if it keeps its
+        power.
+        """
         moment, cluster = plan.when, self._cluster
         if moment.trigger == "first_start":
             cluster.processes.start()
@@ -145,7 +149,7 @@ class Epoch:
         )
 
     def _look_at_disks(self, victims: Sequence[int]) -> dict[int, LogOnDisk]:
-        """Mounts the victims' disks and holds what is on them against every promise."""
+        """Mount the victims' disks and check their content against every promise."""
         self._cluster.restore_power(victims)
         found: list[Violation] = []
         logs: dict[int, LogOnDisk] = {}
@@ -174,7 +178,7 @@ class Epoch:
         return flip_bit(self._cluster.nodes[plan.victims[0]].data_dir, logs[plan.victims[0]], self._random)
 
     def _expect_refusal(self, node_id: int, flip: Flip) -> None:
-        """The node notices, names what it found, and changes nothing."""
+        """Check that the node notices the flip, names it, and changes nothing."""
         node = self._cluster.nodes[node_id]
         if not flip.refused_with:
             damage = self._logs.read(node.data_dir).damage
@@ -194,7 +198,9 @@ class Epoch:
             self._judge([Violation("refusal", f"node {node_id} changed {flip.path} when it refused to start")])
 
     def _wipe(self, node_id: int) -> None:
-        """As the error message says; until the node is level again, what it had acknowledged is not on its disk."""
+        """Wipe the node as its error message advises. Until it is level again, its acknowledged entries are not on its
+        disk.
+        """
         data_dir = self._cluster.nodes[node_id].data_dir
         for path in data_dir.iterdir():
             if path.name != "lost+found":
@@ -205,7 +211,7 @@ class Epoch:
         self._tally.heals["wiping the node"] += 1
 
     def _heal(self, plan: CyclePlan) -> None:
-        """Everything runs, is ready, and takes writes again."""
+        """Start all nodes, and wait until they are ready and the cluster takes writes again."""
         begun_s = time.monotonic()
         acknowledged = self._ledger.acknowledged
         processes = self._cluster.processes
@@ -226,7 +232,7 @@ class Epoch:
         self._note_recoveries()
 
     def _compare_queues(self) -> None:
-        """Everything that was acknowledged is where the acknowledgement said."""
+        """Check that every acknowledged message is where its acknowledgement said."""
         promised = list(self._ledger.places)
         waiting = promised[self._acknowledged_before :]
         found: list[Violation] = []
@@ -253,7 +259,7 @@ class Epoch:
     # --- the end of the epoch --------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """The writer ends, every transaction is decided, all power goes, and every node is read from the start."""
+        """End the writer, wait for every decision, cut all power, and read every node from the start."""
         if self._kept_ms is not None:
             self._keep_the_rest()
         self._writer.pause()
@@ -295,14 +301,14 @@ class Epoch:
         self._wait(done, "the topics")
 
     def _keep_the_rest(self) -> None:
-        """From now on nothing expires any more, so that there is something to compare."""
+        """Switch expiry off for the rest of the epoch, so that there is something to compare."""
         self._put_topics(FOR_EVER)
         self._ledger.keep_all()
         acknowledged = self._ledger.acknowledged
         self._wait(lambda: self._ledger.acknowledged > acknowledged, "a write that is kept")
 
     def _wait_removed(self) -> None:
-        """Until every node has removed segments since the last time."""
+        """Wait until every node has removed segments since the last call."""
         disk, nodes = PosixDisk(), self._cluster.nodes
         begun = dict(self._bases)
 
@@ -314,7 +320,7 @@ class Epoch:
         self._wait(removed, "segments to be removed on every node")
 
     def _wait_level(self, node_id: int) -> None:
-        """Until the node has everything that is committed by now."""
+        """Wait until the node has every entry that is committed by now."""
         wanted: int | None = None
 
         def level() -> bool:

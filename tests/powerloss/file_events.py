@@ -1,4 +1,4 @@
-"""Waiting for a file to be made, renamed, written or removed, within microseconds: inotify."""
+"""Waits within microseconds for a file to be made, renamed, written or removed, by inotify."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ class FileEvent(NamedTuple):
 
 
 class FileEvents:
-    """What happens to files directly in `directories` from now on. A context manager."""
+    """Watches the files directly in `directories` from now on; use it as a context manager."""
 
     def __init__(self, *directories: Path) -> None:
         self._descriptor = _checked(_libc.inotify_init1(_FLAGS))
@@ -48,7 +48,7 @@ class FileEvents:
         os.close(self._descriptor)
 
     def wait(self, wanted: Callable[[FileEvent], bool], timeout_s: float) -> bool:
-        """True at the first event that is `wanted`, False when none came in time."""
+        """Return True at the first event that is `wanted`, False when none came in time."""
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select([self._descriptor], [], [], left_s)

@@ -1,7 +1,7 @@
 """A node's disk: a file system in a sparse image file, mounted through a loop device, whose power can be cut.
 
 Cutting uses the file systems' own shutdown ioctl, made for this purpose: from then on nothing more reaches the image.
-What the node wrote and did not sync is in the page cache only, and gone when the file system is mounted again.
+Data that the node wrote and did not sync is in the page cache only, and gone when the file system is mounted again.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class MountError(Exception):
 
 
 class NodeDisk:
-    """`<directory>/<name>.img`, mounted at `<directory>/<name>`."""
+    """Owns `<directory>/<name>.img`, mounted at `<directory>/<name>`."""
 
     def __init__(self, directory: Path, name: str, filesystem: Filesystem) -> None:
         self.filesystem = filesystem
@@ -43,19 +43,19 @@ class NodeDisk:
         self._image = directory / f"{name}.img"
 
     def make(self) -> None:
-        """An empty file system; a former one is gone."""
+        """Make an empty file system in place of a former one."""
         with open(self._image, "wb") as file:
             file.truncate(IMAGE_BYTES)
         self.mount_point.mkdir(exist_ok=True)
         _run(*MAKING[self.filesystem], str(self._image))
 
     def mount(self) -> None:
-        """Replays the file system's journal, as after a power loss."""
+        """Mount the file system, which replays its journal, as after a power loss."""
         _run("mount", "-o", "loop", "-t", self.filesystem, str(self._image), str(self.mount_point))
 
     def cut_power(self, *, flush_journal: bool) -> None:
-        """From now on nothing reaches the image. With `flush_journal` the file system's own log gets there first: then
-        metadata is newer than the data it speaks of.
+        """Let nothing reach the image from now on. With `flush_journal` the file system's journal is written first:
+        metadata is then newer than the data that it describes.
         """
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -64,7 +64,9 @@ class NodeDisk:
             os.close(descriptor)
 
     def unmount(self) -> None:
-        """Needs the node's process gone; its last file may be closed a moment later than that."""
+        """Unmount the disk. The node's process must be gone; its last file may be closed a moment later, so this
+        retries.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -76,12 +78,12 @@ class NodeDisk:
             time.sleep(_BUSY_PAUSE_S)
 
     def remove(self) -> None:
-        """The image and the mount point, which nothing is mounted at any more."""
+        """Remove the image and the mount point, at which nothing may be mounted any more."""
         self.mount_point.rmdir()
         self._image.unlink()
 
     def discard(self) -> None:
-        """As `remove`, from any state."""
+        """Cut the power, unmount and remove the disk, from any state."""
         if os.path.ismount(self.mount_point):
             with contextlib.suppress(OSError):
                 self.cut_power(flush_journal=False)

@@ -1,6 +1,6 @@
-"""What was sent, and what the cluster promised about it.
+"""The ledger of sent messages, and of the cluster's promises about them.
 
-One thread writes, another reads: everything that is read meanwhile is a list that only grows.
+One thread writes and another reads, so everything that is read meanwhile is a list that only grows.
 """
 
 import enum
@@ -14,7 +14,7 @@ Decided = Literal["commit", "rollback"]
 
 
 class Fate(enum.Enum):
-    """What the sender knows about a message outside of transactions."""
+    """The sender's knowledge about a message outside of transactions."""
 
     UNKNOWN = "unknown"
     STORED = "stored"
@@ -38,15 +38,18 @@ class Promise(NamedTuple):
 
 
 class Half(msgspec.Struct):
-    """A transaction: what its application wants, and how far it came."""
+    """A transaction with its application's intention and its progress."""
 
     id: str
     numbers: tuple[int, ...]
     intention: Decided
     local_ran: bool = False
-    """The application's own transaction took place: from here on the broker has to carry the intention out."""
+    """True when the application's own transaction took place: from then on the broker has to carry the intention out.
+    """
     fenced: bool = False
-    """A check was answered with a rollback before it could: now it must not take place any more."""
+    """True when a check was answered with a rollback before the application's transaction: it must not take place any
+    more.
+    """
 
     @property
     def to_be_visible(self) -> bool:
@@ -54,7 +57,9 @@ class Half(msgspec.Struct):
 
 
 class Ledger:
-    """Messages are numbered in the order in which they were begun. `kept_ms` is how long topics keep them."""
+    """Owns messages, promises and transactions. Messages are numbered in the order of their sends. `kept_ms` is the
+    topics' retention in ms, None for ever.
+    """
 
     def __init__(self, kept_ms: int | None = None) -> None:
         self._kept_ms = kept_ms
@@ -68,11 +73,11 @@ class Ledger:
         """Answers that no client should ever get."""
         self.halves: dict[str, Half] = {}
         self.acknowledged = 0
-        """Messages that the cluster promised to keep, prepared ones included."""
+        """Number of messages that the cluster promised to keep, prepared ones included."""
         self._half_of: dict[int, Half] = {}
 
     def begin(self, count: int) -> list[int]:
-        """Numbers of messages about to be sent; what becomes of them is unknown until it is told here."""
+        """Return numbers for messages about to be sent; their fate is unknown until it is noted here."""
         first = len(self.fates)
         self._begun_ms.extend([_now_ms()] * count)
         self.fates.extend([Fate.UNKNOWN] * count)
@@ -95,7 +100,7 @@ class Ledger:
         self.acknowledged += len(promise.numbers)
 
     def decided(self, half: Half, decision: Decided, placed: Iterable[tuple[int, Place]] = ()) -> None:
-        """The broker confirmed the decision."""
+        """Note that the broker confirmed the decision."""
         self.decisions.append((half.id, decision))
         self.places.extend(placed)
 
@@ -104,11 +109,11 @@ class Ledger:
             self.fates[number] = Fate.REFUSED
 
     def keep_all(self) -> None:
-        """The topics keep for ever what they hold now."""
+        """Note that the topics keep their present messages for ever."""
         self._kept_for_ever_from_ms = _now_ms()
 
     def is_over(self, number: int) -> bool:
-        """Whether the message's retention is: it may be gone."""
+        """Return whether the message's retention is over, so that it may be gone."""
         if self._kept_ms is None:
             return False
         now_ms = _now_ms() if self._kept_for_ever_from_ms is None else self._kept_for_ever_from_ms
@@ -122,11 +127,11 @@ class Ledger:
         return half.to_be_visible if half is not None else self.fates[number] is not Fate.REFUSED
 
     def must_be_visible(self) -> set[int]:
-        """Once every transaction is decided."""
+        """Return the messages that must be visible once every transaction is decided."""
         stored = {number for number, fate in enumerate(self.fates) if fate is Fate.STORED}
         return stored.union(*(half.numbers for half in self.halves.values() if half.to_be_visible))
 
 
 def _now_ms() -> int:
-    """By the clock that the nodes have as well: they run on this machine."""
+    """Return the time in ms of this machine's clock, which the nodes use as well."""
     return time.time_ns() // 1_000_000

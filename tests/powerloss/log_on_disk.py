@@ -1,4 +1,4 @@
-"""A stopped node's commit log as its disk holds it, read with the store's own readers and changed by nothing."""
+"""A stopped node's commit log as its disk holds it, read with the store's own readers and never changed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,14 +27,14 @@ _decode_block = msgspec.msgpack.Decoder(list[list[object]]).decode
 
 
 class EntryKey(NamedTuple):
-    """Raft: entries of one index and term are the same entry, everywhere."""
+    """Identifies an entry: in Raft, entries of one index and term are the same entry everywhere."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     term: int
 
 
 class Contents(NamedTuple):
-    """What an entry says about the writer's messages."""
+    """The content of an entry, as far as it concerns the writer's messages."""
 
     payload_crc: int
     numbers: frozenset[int]
@@ -64,7 +64,7 @@ class LogReader:
         self._disk = PosixDisk()
 
     def read(self, data_dir: Path) -> LogOnDisk:
-        """The log in `data_dir`; empty when the node never came to making one."""
+        """Return the log in `data_dir`; it is empty when the node never came to making one."""
         directory = data_dir / LOG_DIRECTORY
         term = HardState(self._disk, str(data_dir / HARD_STATE)).term
         if not directory.is_dir():
@@ -87,7 +87,7 @@ class LogReader:
         return LogOnDisk(records, self._contents, damage, end, term, stored.base, tuple(differing))
 
     def _stored_base(self, data_dir: Path) -> StoredBase:
-        """As of the next start: a decision for a snapshot is carried out before anything else."""
+        """Return the base of the next start: a decision for a snapshot is carried out before anything else."""
         decision = read_decision(self._disk, str(data_dir))
         if decision is not None:
             return StoredBase(decision.base, decision.index, restarting=True)
@@ -102,7 +102,9 @@ class LogReader:
 
 
 def segment_starts(directory: Path, base: LogBase = BEGINNING) -> list[int]:
-    """Positions of the segments in a log directory, in order. What is before the base is only not removed yet."""
+    """Return the positions of the segments in a log directory, in order, without those before the base, which are not
+    removed yet.
+    """
     starts = (start_of(path.name, SEGMENT_SUFFIX) for path in directory.iterdir())
     return sorted(start for start in starts if start is not None and start >= base.position)
 

@@ -1,7 +1,7 @@
-"""What a run needs of the machine: root, namespaces of its own, loop mounts; and what killed runs left behind.
+"""A run's needs of the machine: root, namespaces of its own, loop mounts; and the leftovers of killed runs.
 
 The run moves into its own mount and network namespace. Mounts made there end with its processes, even when it is
-killed, and no other program can take a port while a node is down. What can stay behind is a directory of sparse files;
+killed, and no other program can take a port while a node is down. Only a directory of sparse files can stay behind;
 the next run removes it.
 """
 
@@ -30,7 +30,7 @@ _IFF_UP: Final = 1
 
 
 def enter_isolation(arguments: Sequence[str]) -> str | None:
-    """Start this program again in namespaces of its own (does not return then), or say why that is impossible."""
+    """Start this program again in namespaces of its own (does not return then), or return why that is impossible."""
     if os.environ.pop(_ISOLATED_VARIABLE, None):  # taken away: nodes refuse options they do not know
         _raise_loopback()
         return None
@@ -41,7 +41,7 @@ def enter_isolation(arguments: Sequence[str]) -> str | None:
 
 
 def usable_filesystems(wanted: Sequence[Filesystem], directory: Path) -> tuple[list[Filesystem], dict[Filesystem, str]]:
-    """Those of `wanted` that can be made, mounted and shut down here, and why the others cannot."""
+    """Return the file systems of `wanted` that can be made, mounted and shut down here, and why the others cannot."""
     usable: list[Filesystem] = []
     refused: dict[Filesystem, str] = {}
     for filesystem in wanted:
@@ -62,7 +62,7 @@ def usable_filesystems(wanted: Sequence[Filesystem], directory: Path) -> tuple[l
 
 
 class Workspace:
-    """The directory of one run, `keelmq-powerloss-<pid>` in the system's temporary directory. A context manager."""
+    """Owns the directory of one run, `keelmq-powerloss-<pid>` in the temporary directory; a context manager."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}"
@@ -81,7 +81,7 @@ class Workspace:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Directories of runs that do not run any more."""
+    """Remove the directories of runs whose process has ended."""
     for path in parent.glob(f"{PREFIX}*"):
         lock = _take_lock(path)
         if lock is not None:
@@ -90,7 +90,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def _take_lock(path: Path) -> IO[bytes] | None:
-    """The run's lock, or None while its process lives."""
+    """Return the run's lock, or None while its process lives."""
     try:
         lock = open(path / _LOCK_FILE, "wb")  # noqa: SIM115 - held as long as the run lives
     except OSError:
@@ -115,7 +115,7 @@ def _mounts_below(path: Path) -> list[str]:
 
 
 def _raise_loopback() -> None:
-    """A new network namespace has a loopback interface that is down."""
+    """Bring the loopback interface up, which is down in a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", 0)
         _, flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))

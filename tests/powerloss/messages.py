@@ -1,6 +1,6 @@
-"""Message bodies that say which message they are: whoever reads one can tell a phantom or a damaged body from a real
-one. Sizes follow from the number unless they are given: mostly small, some beyond the smallest segment, so that
-records get segments of their own.
+"""Message bodies that contain the message's number, so that a reader can tell a phantom or a damaged body from a real
+one. Sizes follow from the number unless they are given: mostly small, some beyond the smallest segment, so that records
+get segments of their own.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _SCRAMBLE: Final = 2_654_435_761  # spreads neighbouring numbers (Knuth)
 
 
 def body_of(number: int, size: int | None = None) -> bytes:
-    """The body of message `number`: ASCII, `size` bytes behind its name."""
+    """Return the body of message `number`: ASCII, its name followed by `size` bytes."""
     if size is None:
         size = _LARGE_BYTES if number % _LARGE_EVERY == 0 else number * _SCRAMBLE % (1 << 32) % _SMALL_BYTES_MAX
     name = b"%08x-%08x." % (number, size)
@@ -21,7 +21,7 @@ def body_of(number: int, size: int | None = None) -> bytes:
 
 
 def number_in(body: bytes) -> int | None:
-    """The number of an intact body; None for anything that no writer sent."""
+    """Return the number of an intact body; None for a body that no writer sent."""
     try:
         number, size = int(body[:_DIGITS], 16), int(body[_DIGITS + 1 : 2 * _DIGITS + 1], 16)
     except ValueError:

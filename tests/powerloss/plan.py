@@ -1,4 +1,5 @@
-"""What a cycle does, drawn from the seed: who loses power, at which moment, and what else happens to the disks.
+"""The plan of a cycle, drawn from the seed: which nodes lose power, at which moment, and how else the disks are
+damaged.
 
 A seed repeats the choices, not the microseconds: processes and disks keep their own time.
 """
@@ -36,8 +37,8 @@ _RUNNING_PROBABILITY: Final = 0.15
 
 
 class Moment(NamedTuple):
-    """When power is lost: after `trigger`, at the first event that is `wanted` in `directory` of a victim (if any), and
-    up to `delay_s` later.
+    """The moment of a power loss: after `trigger`, at the first event that is `wanted` in `directory` of a victim (if
+    any), and up to `delay_s` later.
     """
 
     trigger: Trigger
@@ -70,7 +71,7 @@ REMOVALS: Final[dict[str, Moment]] = {
     "base of the log just named": Moment("load", 6, 0.001, "log", _made(BASE_NAME, RENAMED_TO)),
     "segment being removed": Moment("load", 6, 0.001, "log", _made(SEGMENT_SUFFIX, DELETED)),
 }
-"""Only where messages are kept for a short time."""
+"""Moments that occur only where messages are kept for a short time."""
 _ALL_MOMENTS: Final = MOMENTS | REMOVALS
 FIRST_START: Final = "first start"
 _FIRST_START_MOMENT: Final = Moment("first_start", 0, 1.6)
@@ -83,10 +84,10 @@ class CyclePlan(msgspec.Struct, frozen=True):
     moment: str
     delay_s: float
     down_s: float
-    """How long the others go on without the victims."""
+    """Seconds for which the others go on without the victims."""
     flush_journal: bool
     freeze_first: bool
-    """The victims are stopped before their power goes; otherwise it goes while they run."""
+    """True when the victims are stopped before their power goes; otherwise it goes while they run."""
     tears: tuple[Tear | None, ...]
     flip: bool
     wipe: bool
@@ -97,7 +98,7 @@ class CyclePlan(msgspec.Struct, frozen=True):
 
 
 class EpochPlan(msgspec.Struct, frozen=True):
-    """One cluster on new disks. `kept_ms`: how long it keeps messages, None for ever."""
+    """The plan of one cluster on new disks. `kept_ms` is its retention in ms, None for ever."""
 
     filesystems: dict[int, Filesystem]
     segment_bytes: int
@@ -106,7 +107,7 @@ class EpochPlan(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of its nodes."""
+        """The options of its nodes."""
         return (
             *("--segment-bytes", str(self.segment_bytes)),
             *("--retain-behind-bytes", str(self.retain_behind_bytes)),
@@ -115,7 +116,7 @@ class EpochPlan(msgspec.Struct, frozen=True):
 
 
 def draw_epoch(rng: random.Random, usable: list[Filesystem], *, retention: bool) -> EpochPlan:
-    """With retention what is sent is gone soon, and the log with it."""
+    """Draw an epoch's plan. With retention, messages are gone soon after they are sent, and the log with them."""
     kept_ms, retain_behind_bytes = rng.choice(KEPT_MS), rng.choice(RETAIN_BEHIND_BYTES)
     return EpochPlan(
         draw_filesystems(rng, usable), rng.choice(SEGMENT_BYTES), retain_behind_bytes, kept_ms if retention else None
@@ -123,7 +124,7 @@ def draw_epoch(rng: random.Random, usable: list[Filesystem], *, retention: bool)
 
 
 def draw_cycle(rng: random.Random, *, first: bool, retention: bool) -> CyclePlan:
-    """The next cycle; the `first` of an epoch has new, empty disks."""
+    """Draw the next cycle; the `first` of an epoch has new, empty disks."""
     scope: Scope = "all" if first else rng.choices(list(_SCOPES), [weight for _, weight in _SCOPES.values()])[0]
     victims = tuple(rng.sample(NODES, _SCOPES[scope][0]))
     moments = _ALL_MOMENTS if retention else MOMENTS
@@ -145,7 +146,7 @@ def draw_cycle(rng: random.Random, *, first: bool, retention: bool) -> CyclePlan
 
 
 def draw_filesystems(rng: random.Random, usable: list[Filesystem]) -> dict[int, Filesystem]:
-    """One for each node; every usable one is there."""
+    """Draw a file system for each node, so that every usable one occurs."""
     kinds = [*usable, *rng.choices(usable, k=len(NODES) - len(usable))]
     rng.shuffle(kinds)
     return dict(zip(NODES, kinds, strict=True))

@@ -1,4 +1,4 @@
-"""What consumers of the cluster see: every queue read from where the last reading ended."""
+"""Reads the cluster as consumers see it: every queue from where the last reading ended."""
 
 from typing import Final
 
@@ -13,9 +13,10 @@ _BYTES_PER_PULL: Final = 16 << 20
 
 
 class QueueReader:
-    """`seen` says where each message was read, `starts` from where on each queue is kept.
+    """Collects the messages read. `seen` maps a message to the place where it was read, `starts` a queue to its first
+    offset.
 
-    Reading from another node must continue what was read before.
+    Reading from another node must continue the earlier readings.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -25,7 +26,7 @@ class QueueReader:
         self.starts = dict.fromkeys(self._next, 0)
 
     def read(self, node: NodeProcess) -> list[Violation]:
-        """Everything new on `node`. Raises OSError when it does not answer or cannot know: ask again."""
+        """Read everything new on `node`. Raises OSError when the node does not answer or cannot know yet: ask again."""
         found: list[Violation] = []
         for topic, queue in self._next:
             while self._read_some(node, topic, queue, found):
@@ -34,14 +35,14 @@ class QueueReader:
         return found
 
     def accounts_for(self, number: int, place: Place) -> bool:
-        """Whether the message was read there, or is gone after its time."""
+        """Return whether the message was read at `place`, or is gone after its time."""
         read = self.seen.get(number)
         if read is not None:
             return read == place
         return place.offset < self.starts[place.topic, place.queue] and self._ledger.is_over(number)
 
     def kept(self) -> dict[int, Place]:
-        """Of what was read, what is still there."""
+        """Return the messages read that are still there."""
         return {
             number: place
             for number, place in self.seen.items()
@@ -51,12 +52,12 @@ class QueueReader:
     def _read_start(self, node: NodeProcess, topic: str, queue: int) -> None:
         reply = node.request("GET", f"/v1/topics/{topic}/queues/{queue}/offsets?at=earliest")
         start = reply.json()["offset"] if reply.status == 200 else -1
-        if start < self.starts[topic, queue]:  # it has not applied what others had: a queue's start never moves back
+        if start < self.starts[topic, queue]:  # it lags behind others: a queue's start never moves back
             raise ConnectionError(f"node {node.node_id} says that {topic}/{queue} begins at {start}")
         self.starts[topic, queue] = start
 
     def _read_some(self, node: NodeProcess, topic: str, queue: int, found: list[Violation]) -> bool:
-        """True when there is more."""
+        """Read a page; returns True when there is more."""
         begin = self._next[topic, queue]
         query = f"offset={begin}&max_messages={_MESSAGES_PER_PULL}&max_bytes={_BYTES_PER_PULL}"
         reply = node.request("GET", f"/v1/topics/{topic}/queues/{queue}/messages?{query}")

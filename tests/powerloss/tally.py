@@ -1,4 +1,4 @@
-"""What a run has done and found, for the progress line, the table and the machine-readable result."""
+"""The counts and findings of a run, for the progress line, the table and the machine-readable result."""
 
 import json
 import statistics
@@ -73,7 +73,7 @@ class Tally:
         self.heal_s.append(seconds)
 
     def heal_times(self) -> dict[str, float]:
-        """From power back to the next acknowledged write."""
+        """Return quantiles of the seconds from the power's return to the next acknowledged write."""
         ordered = sorted(self.heal_s)
         if not ordered:
             return {}
@@ -114,7 +114,7 @@ class Tally:
 
 
 class ProgressLine:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """Shows a bar on a terminal; elsewhere it prints a line every _LINE_EVERY_S."""
 
     def __init__(self, console: Console, tally: Tally, cycles: int) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""What is wrong, in words."""
+"""A violation, described in words."""
 
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,8 @@
-"""The load: a thread that sends through the SDK as an application would, and notes what it was told.
+"""The load: a thread that sends through the SDK as an application would, and notes the answers.
 
-Singles that the SDK batches, explicit batches, small and large, and transactions that commit, roll back, or leave the
-decision to the broker's check. The check is answered from the ledger, which is this application's durable state.
+It sends singles that the SDK batches, explicit batches, small and large, and transactions that commit, roll back, or
+leave the decision to the broker's check. The check is answered from the ledger, which is this application's durable
+state.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ _EXPIRING_WEIGHTS: Final = (4, 2, 6, 0)
 class Writer:
     """Sends from `start` until `stop`; `pause` holds new operations back and waits until none is under way.
 
-    What it sends when messages are kept for a short time fills the log fast, and has nothing that holds the log longer:
-    what a transaction did is known for three days.
+    With `expiring` it sends data that fills the log fast, and no transactions: their outcome is known for three days,
+    which would hold the log for as long.
     """
 
     def __init__(self, servers: Sequence[str], ledger: Ledger, seed: int, *, expiring: bool) -> None:
@@ -70,12 +71,12 @@ class Writer:
         self._loop.call_soon_threadsafe(self._may_send.set)
 
     def stop(self) -> None:
-        """Returns when every operation has ended."""
+        """Stop the load; every operation has ended on return."""
         self.abandon()
         self._thread.join()
 
     def abandon(self) -> None:
-        """Begin nothing more; what is under way ends when its time budget does, or with the process."""
+        """Begin no more operations; those under way end when their time budget does, or with the process."""
         if self.started and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self.resume()

@@ -1,10 +1,10 @@
-"""On PYTHONPATH, this makes every fdatasync of the process a promise without substance: the harness must notice."""
+"""Makes every fdatasync of a process with this directory on its PYTHONPATH a no-op, which the harness must notice."""
 
 import os
 
 
 def fdatasync(fd: object) -> None:
-    """Claims success and does nothing."""
+    """Claim success and do nothing."""
 
 
 os.fdatasync = fdatasync

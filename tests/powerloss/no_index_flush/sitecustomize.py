@@ -1,13 +1,14 @@
-"""On PYTHONPATH, this makes nodes remove segments of their log though the index that stands for them is not on disk.
+"""Makes nodes with this directory on their PYTHONPATH remove log segments before the index that replaces them is on
+disk.
 
-The harness must notice.
+The harness must notice this.
 """
 
 from store.state.machine import StateMachine
 
 
 def flush(self: StateMachine) -> int:
-    """Claims success and does nothing."""
+    """Claim success and do nothing."""
     return self.applied_index
 
 
