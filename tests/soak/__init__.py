@@ -1,1 +1,1 @@
-"""A long, steady load on real nodes: disk and memory must be flat."""
+"""The soak: a long, steady load on real nodes, under which disk and memory must be flat."""

@@ -1,6 +1,7 @@
-"""`make soak`: a steady load with short retention on three real nodes, and whether their disks and memory are flat.
+"""Run `make soak`: a steady load with short retention on three real nodes, whose disks and memory must stay flat.
 
-The last line is `RESULT {json}`. Exit status 1 when something grew, a node ended, or the load was too small to tell.
+The last line is `RESULT {json}`. The exit status is 1 when something grew, a node ended, or the load was too small to
+tell.
 """
 
 import argparse
@@ -25,16 +26,19 @@ RETENTION_MS: Final = 5_000
 SEGMENT_BYTES: Final = 4 * MIB
 
 LOG_GROWTH_MAX: Final = 16 * MIB
-"""A range of 4 MiB of positions is kept whole, a segment of 4 MiB goes whole, and another two are preallocated."""
+"""Allowed growth of the log: a range of 4 MiB of positions is kept whole, a segment of 4 MiB goes whole, and another
+two are preallocated.
+"""
 LOAD_MIN: Final = 6
-"""The log that was written after the warm-up, in LOG_GROWTH_MAX: with less, a log that is never cut could pass."""
+"""Minimum log written after the warm-up, in LOG_GROWTH_MAX: with less, a log that is never cut could pass."""
 INDEX_GROWTH_MAX: Final = 24 * MIB
-"""Three memtables of 8 MiB reach the disk in steps."""
+"""Allowed growth of the index: three memtables of 8 MiB reach the disk in steps."""
 INDEX_BYTES_PER_EVENT: Final = 600
-"""And this for each transaction and request: the index keeps decided transactions and their op messages for 72 hours,
-what a search finds until it is swept out (hourly), and ids for 15 minutes."""
+"""Allowed growth of the index in bytes per transaction and request: the index keeps decided transactions and their op
+messages for 72 hours, the entries of searches until they are swept out (hourly), and ids for 15 minutes.
+"""
 MEMORY_GROWTH_MAX: Final = 24 * MIB
-"""Caches are full after the warm-up; allocators keep some of what a burst took."""
+"""Allowed growth of memory: caches are full after the warm-up, and allocators keep part of a burst's memory."""
 OPTIONS: Final = (
     *("--election-timeout-ms", "1500", "--heartbeat-ms", "150", "--retention-check-ms", "1000"),
     *("--check-interval-ms", "3000", "--checks-per-second", "100", "--cache-bytes", str(4 * MIB)),
@@ -42,7 +46,7 @@ OPTIONS: Final = (
 
 
 class Figures(NamedTuple):
-    """Of one node at one time."""
+    """The figures of one node at one time."""
 
     log_bytes: int
     index_bytes: int
@@ -51,7 +55,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(node: NodeProcess) -> Figures:
-    """The log's and the index's files as long as they are, and resident memory. OSError when the node is gone."""
+    """Return the sizes of the log's and index's files, and resident memory. Raises OSError when the node is gone."""
     status = (Path("/proc") / str(node.pid) / "status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     view = node.status() or {}
@@ -64,7 +68,7 @@ def figures_of(node: NodeProcess) -> Figures:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files in a directory, of which some may go meanwhile."""
+    """Return the bytes of the files in a directory, some of which may be removed meanwhile."""
     total = 0
     for path in directory.iterdir():
         try:
@@ -83,7 +87,7 @@ class Soak:
         self.written: list[Sample] = []
 
     async def run(self) -> None:
-        """Load and look, until the time is over or a node has ended."""
+        """Run the load and take samples, until the time is over or a node has ended."""
         stop = asyncio.Event()
         loading = asyncio.create_task(self._load.run(stop))
         begun_s = time.monotonic()
@@ -117,7 +121,7 @@ class Soak:
 
 
 def judge(soak: Soak, console: Console) -> dict[str, object]:
-    """The table, and what grew."""
+    """Print the table, and return the result with the figures that grew."""
     events = growth_of(soak.events).total
     written = growth_of(soak.written).total
     bounds = {
@@ -148,9 +152,9 @@ def judge(soak: Soak, console: Console) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0, help="How long to load the cluster.")
-    parser.add_argument("--seed", type=int, default=1, help="Of what the load draws.")
-    parser.add_argument("--keep", action="store_true", help="Leave the data of the nodes behind.")
+    parser.add_argument("--minutes", type=float, default=30.0, help="Minutes for which the cluster is loaded.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the load's random choices.")
+    parser.add_argument("--keep", action="store_true", help="Keep the data of the nodes.")
     options = parser.parse_args()
     console = Console()
     directory = Path(tempfile.mkdtemp(prefix="keelmq-soak-"))

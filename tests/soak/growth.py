@@ -1,9 +1,9 @@
-"""Whether a figure grows: the criterion of the soak.
+"""The criterion of the soak: whether a figure grows.
 
 Growth is the slope of the last two thirds of the samples, by Theil and Sen (the median of the slopes of all pairs),
-times their duration. The first third is the warm-up: caches, memtables and the first retention fill meanwhile. Sawteeth
-(segments go and indexes are compacted in steps) and a few outliers do not move the median, as they would move a
-difference of two samples or a least-squares line, and a leak moves it fully.
+times their duration. The first third is the warm-up: caches, memtables and the first retention fill meanwhile.
+Sawteeth (segments go and indexes are compacted in steps) and a few outliers do not move the median, as they would move
+a difference of two samples or a least-squares line, and a leak moves it fully.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ MIB: Final = 1 << 20
 
 WARM_UP: Final = 1 / 3
 PAIRS_SAMPLES_MAX: Final = 240
-"""Of more samples than this, evenly chosen ones are compared: pairs grow with the square."""
+"""Maximum number of samples to compare, evenly chosen: the number of pairs grows with its square."""
 
 
 class Sample(NamedTuple):
-    """One figure of one node."""
+    """One figure of one node at one time."""
 
     at_s: float
     value: float
@@ -35,7 +35,7 @@ class Growth(NamedTuple):
 
 
 def growth_of(samples: Sequence[Sample]) -> Growth:
-    """The growth after the warm-up. ValueError for less than three samples."""
+    """Return the growth after the warm-up. Raises ValueError for less than three samples."""
     if len(samples) < 3:
         raise ValueError(f"{len(samples)} samples do not show whether anything grows")
     begin_s = samples[0].at_s + (samples[-1].at_s - samples[0].at_s) * WARM_UP

@@ -26,7 +26,9 @@ Json = dict[str, Any]
 
 
 class Load:
-    """`counts` are what was done, and errors by their code: a refusal under load is no failure of a soak."""
+    """Runs the load. `counts` holds the operations done, and errors by their code: a refusal under load is no failure
+    of a soak.
+    """
 
     def __init__(self, urls: list[str], seed: int, retention_ms: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -62,7 +64,7 @@ class Load:
             await worker()
 
     async def _call(self, method: str, path: str, body: Json | None = None) -> Json | None:
-        """The answer; None when the request was refused, or its node could not be reached."""
+        """Return the answer; None when the request was refused, or its node could not be reached."""
         assert self._session is not None
         try:
             async with self._session.request(method, self._url + path, json=body) as response:
@@ -96,7 +98,7 @@ class Load:
         await asyncio.sleep(TRANSACTION_INTERVAL_S)
 
     async def _check(self) -> None:
-        """Every check is answered; what the producer left undecided ends here."""
+        """Answer every check: transactions that the producer left undecided end here."""
         found = await self._call("GET", f"/v1/producer-groups/{PRODUCERS}/checks?wait_ms=1000&max=32&client_id=soak")
         for check in (found or {}).get("checks", ()):
             await self._decide(check["transaction_id"], "check", left=0.0)
@@ -111,7 +113,7 @@ class Load:
             self.counts[f"{decision} by {source}"] += 1
 
     async def _consume(self) -> None:
-        """Read what is there, give some of it back, commit the rest; what comes again too."""
+        """Read the available messages, returned ones included, give some of them back, and commit the rest."""
         own = f"%25RETRY%25{READERS}"
         for topic, queue in ((PLAIN, 0), (PLAIN, 1), (HALVES, 0), (HALVES, 1), (own, 0)):
             await self._consume_queue(topic, queue)
@@ -138,7 +140,7 @@ class Load:
             self.counts["consumed"] += len(pulled["messages"])
 
     async def _pop(self) -> None:
-        """Most of it is acknowledged; of the rest the time runs out."""
+        """Pop messages and acknowledge most of them; the leases of the others run out."""
         wanted = {"topic": POPPED, "max_messages": 32, "invisible_ms": INVISIBLE_MS, "wait_ms": 500}
         popped = await self._call("POST", f"/v1/groups/{POPPERS}/pop", wanted)
         handles = [each["receipt_handle"] for each in (popped or {}).get("messages", ())]
