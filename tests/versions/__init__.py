@@ -1,1 +1,1 @@
-"""Versions that meet: what belongs to a feature level, what old logs replay to, and clusters of two versions."""
+"""Tests of versions that meet: the content of a feature level, the replay of old logs, and clusters of two versions."""

@@ -3,8 +3,8 @@
     python -m tests.versions.golden_log           # replay the logs of all levels, and compare
     python -m tests.versions.golden_log --write   # make those of levels that no release has
 
-What an old log replays to is part of its level: a change of apply, or of a constant that it goes by, that gives one of
-these entries another result makes two builds of one cluster differ, and a restart differ from what was before it.
+The replay of an old log is part of its level. A change of apply, or of a constant that it uses, that gives one of
+these entries another result makes two builds of one cluster differ, and a restart differ from the state before it.
 """
 
 import json
@@ -56,11 +56,13 @@ SYSTEM: Final = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRA
 TOPICS: Final = ("orders", "points", "%RETRY%g", "%DLQ%g", "%RETRY%p", "%DLQ%p")
 LOG_RANGE_BYTES: Final = 2_048
 DEDUPE_MIN_ENTRIES: Final = 20
-"""Small ones, so that a small log reaches them. The production values are in the description (schema.py)."""
+"""Small limits, so that a small log reaches them. The production values are in the description (schema.py)."""
 
 
 class Replayed(NamedTuple):
-    """What applying one entry did: a word per command, its own or that of its refusal, and the state hash then."""
+    """The result of applying one entry: a word per command (its name, with the code if it was refused), and the state
+    hash.
+    """
 
     outcomes: tuple[str, ...]
     state_hash: str
@@ -75,7 +77,7 @@ def hashes_file(level: int) -> Path:
 
 
 def replay(entries: list[Entry], directory: Path) -> Iterator[Replayed]:
-    """Apply one after the other to a new index in `directory`."""
+    """Apply the entries one after the other to a new index in `directory`, and yield each result."""
     index = Index.open(str(directory))
     machine = StateMachine(index, dedupe_min_entries=DEDUPE_MIN_ENTRIES, log_range_bytes=LOG_RANGE_BYTES)
     try:
@@ -87,7 +89,7 @@ def replay(entries: list[Entry], directory: Path) -> Iterator[Replayed]:
 
 
 def read_log(file: Path) -> list[Entry]:
-    """The records of a golden log, which are those of a commit log one after the other."""
+    """Return the records of a golden log, which has the format of a commit log's records one after the other."""
     data, entries, start = file.read_bytes(), [], 0
     while start < len(data):
         found = parse_header(data, start)
@@ -116,7 +118,7 @@ def _word(entry: Entry, results: Sequence[object]) -> Iterator[str]:
 
 
 def write(level: int) -> None:
-    """The log of a level and its hashes."""
+    """Write the log of a level and its hashes."""
     entries = list(_entries(level))
     records = []
     for entry in entries:
@@ -185,11 +187,11 @@ STORY: Final[tuple[tuple[Proposal | Command, ...], ...]] = (
     (JoinGroup("w", "m", "c", ("orders",), 30_000), LeaveGroup("w", "m", "leave"), DeleteGroup("w")),
     (ReleaseMessages(SYSTEM, 10), SweepIndex(10), ExpireMessages((("orders", 0),), 10), DeleteTopic("points")),
 )
-"""Something of every kind that is done and not refused; what follows it is drawn."""
+"""Commands of every kind that are carried out and not refused; the entries after them are drawn."""
 
 
 def _commands(number: int, draw: Random) -> tuple[Proposal | Command, ...]:
-    """What may come next; ids repeat and collide, so that much is refused or a duplicate."""
+    """Draw the next commands; ids repeat and collide, so that many are refused or duplicates."""
     some, few, pair = draw.randrange(40), draw.randrange(5), draw.randrange(2)
     transaction, serial = f"t{some % 9}", f"{number}.{draw.randrange(1 << 20)}"
     place = draw.choice((("orders", pair), ("points", 0), ("%RETRY%g", 0), (SYSTEM[0], 0)))
@@ -254,7 +256,7 @@ def _commands(number: int, draw: Random) -> tuple[Proposal | Command, ...]:
 
 
 def main() -> int:
-    """Exit code 1 when a log replays to something else than it did."""
+    """Compare all logs; return 1 when one replays to another result than recorded."""
     differs = 0
     for level in range(1, FEATURES.maximum + 1):
         if "--write" in sys.argv[1:] and level > frozen_level():
@@ -268,7 +270,7 @@ def main() -> int:
 
 
 def first_difference(level: int) -> str:
-    """Of the golden log of a level, the first entry that does not replay to what it did, in words; '' when all do."""
+    """Return in words the first entry of a golden log with another result than recorded; '' if all are equal."""
     expected = read_hashes(level)
     with tempfile.TemporaryDirectory() as directory:
         for number, found in enumerate(replay(read_log(log_file(level)), Path(directory) / "index"), start=1):

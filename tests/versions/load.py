@@ -1,4 +1,4 @@
-"""Clients that send, transact and consume while nodes are exchanged, and what they were promised."""
+"""Clients that send, transact and consume while nodes are exchanged, and the promises they were given."""
 
 import asyncio
 import contextlib
@@ -28,8 +28,8 @@ PAGE: Final = 1_000
 
 
 class Load:
-    """A context manager: clients run in a thread of their own while it is entered; leaving raises what one of them
-    raised.
+    """Runs clients in a thread of their own while the context is entered; leaving the context raises the error of a
+    client.
     """
 
     def __init__(self, cluster: ClusterProcess) -> None:
@@ -61,14 +61,14 @@ class Load:
         self._thread.join(2 * PATIENCE_S)
 
     def wait_for_more(self, count: int = 20) -> None:
-        """Until as many more messages were acknowledged."""
+        """Wait until `count` more messages were acknowledged. Raises a client's error."""
         before = len(self.acknowledged)
         wait_for(lambda: self._failure or len(self.acknowledged) >= before + count, "acknowledged messages")
         if self._failure is not None:
             raise self._failure
 
     def check(self) -> None:
-        """What was acknowledged is stored once, and was consumed. Call it after leaving."""
+        """Check that every acknowledged message is stored once, and was consumed. Call it after leaving the context."""
         stored = self._stored()
         lost = self.acknowledged - set(stored)
         assert not lost, f"{len(lost)} acknowledged messages are gone: {sorted(lost)[:5]}"

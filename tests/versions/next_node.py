@@ -1,4 +1,4 @@
-"""A node of the version to come: `python -m tests.versions.next_node run …` (tests/versions/next_version.py)."""
+"""Runs a node of the version to come: `python -m tests.versions.next_node run …` (tests/versions/next_version.py)."""
 
 import sys
 

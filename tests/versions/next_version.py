@@ -1,9 +1,9 @@
-"""A version to come that does not exist: this tree, and one feature level more.
+"""A version to come that does not exist: this tree with one feature level more.
 
 It brings a command (`Remark`), its result (`Remarked`), a field of a command (`Produce.origin`), of a result
-(`Produced.weight`) and of a peer message (`Vitals.mood`). `install` puts them in, before anything else of the broker is
-imported. With `NEXT_VERSION_MISTAKE` it makes a mistake that feature levels are there to prevent, for those who want to
-see what happens then.
+(`Produced.weight`) and of a peer message (`Vitals.mood`). `install` adds them, before anything else of the broker is
+imported. With `NEXT_VERSION_MISTAKE` it makes a mistake that feature levels are there to prevent, to show the
+consequences.
 """
 
 import os
@@ -18,7 +18,7 @@ MISTAKES: Final = ("proposes-above-the-level", "encodes-above-the-level", "sends
 
 
 def install() -> int:
-    """Patch this process; returns the level that it knows now."""
+    """Patch this process; return the level that it knows now."""
     loaded = {name for name in sys.modules if name.partition(".")[0] in ("cluster", "raft", "store")}
     assert not loaded, f"too late: {sorted(loaded)}"
     import store.version
@@ -40,7 +40,7 @@ def install() -> int:
 
 
 def _wider(kind: Any, field: str, hint: type, default: object) -> Any:
-    """The struct with one more field, in its place."""
+    """Return the struct with one more field, which replaces the struct in its module."""
     config = kind.__struct_config__
     more = {} if config.tag is None else {"tag": config.tag}
     wider: Any = msgspec.defstruct(
@@ -104,7 +104,7 @@ def _extend_state_machine(remark: Any, remarked: Any) -> None:
 
 
 def _extend_broker(remark: Any, level: int) -> None:
-    """`POST /v1/remarks`, and produces that say where they come from, once the level allows it."""
+    """Add `POST /v1/remarks`, and set `Produce.origin` once the level allows it."""
     from aiohttp import web
 
     from cluster.application import Services
@@ -151,7 +151,7 @@ def _make(mistake: str) -> None:
 
 
 def _encode_as_is(module: str) -> None:
-    """As if there were no levels, where that module encodes."""
+    """Make that module encode as if there were no levels."""
 
     class AsIs:
         def at(self, value: Any, level: int) -> Any:

@@ -1,4 +1,4 @@
-"""What was released, and its trees: `releases.toml` names commits, since a clone need not have tags."""
+"""The releases and their trees: `releases.toml` names commits, since a clone need not have tags."""
 
 import io
 import subprocess
@@ -12,11 +12,11 @@ from tests.requirements import GIT
 REPOSITORY: Final = Path(__file__).parents[2]
 TABLE: Final = Path(__file__).with_name("releases.toml")
 PACKAGES: Final = ("cluster", "raft", "store")
-"""What a node runs on; its dependencies are those of this environment."""
+"""Packages that a node consists of; its dependencies are those of this environment."""
 
 
 class Release(NamedTuple):
-    """A version by its commit, and the highest feature level that it knows."""
+    """A version with its commit, and the highest feature level that it knows."""
 
     version: str
     commit: str
@@ -24,18 +24,18 @@ class Release(NamedTuple):
 
 
 def releases() -> list[Release]:
-    """All of them, the oldest first."""
+    """Return all releases, the oldest first."""
     return [Release(**row) for row in tomllib.loads(TABLE.read_text()).get("release", [])]
 
 
 def frozen_level() -> int:
-    """The highest feature level that was released: nothing of it changes any more. 0 before the first release."""
+    """Return the highest released feature level, whose content never changes any more; 0 before the first release."""
     return max((release.feature_level for release in releases()), default=0)
 
 
 def unpack(commit: str, directory: Path) -> bool:
-    """Puts the broker's packages as of a commit below `directory`. False where that commit is not in this clone, as in
-    a shallow one.
+    """Put the broker's packages as of a commit below `directory`. Returns False where that commit is not in this clone,
+    for instance in a shallow one.
     """
     GIT.require()
     command = [

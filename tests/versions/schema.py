@@ -1,11 +1,11 @@
-"""Everything that nodes send, log, store or hash, as lines of text per feature level.
+"""Describes everything that nodes send, log, store or hash, as lines of text per feature level.
 
     python -m tests.versions.schema            # compare with tests/versions/golden/schema-<level>.txt
     python -m tests.versions.schema --write    # write those of levels that no release has
 
 A line is a struct with its tag, a field with its place, type and default, the layout of a record or a key, or a
-constant that apply goes by. At a level it is what the table of store/features.py leaves there: so whoever adds
-something without naming it there changes a level that was released.
+constant that apply uses. The description of a level has the items that the table of store/features.py leaves there. So
+whoever adds an item without naming it in the table changes a level that was released.
 """
 
 import enum
@@ -51,7 +51,7 @@ REPLAY_RULES: Final = {
         "_HALF",
     ),
 }
-"""Constants that decide what an old log replays to."""
+"""Constants that decide the result of replaying an old log."""
 NOT_SENT: Final = frozenset({"store.version", "store.features", "raft.library.VERSION"})
 
 ADVICE: Final = (
@@ -62,7 +62,7 @@ ADVICE: Final = (
 
 
 def description(level: int) -> str:
-    """All lines of a level."""
+    """Return all lines of a level."""
     return "\n".join(_lines(level)) + "\n"
 
 
@@ -71,7 +71,7 @@ def golden_file(level: int) -> Path:
 
 
 def modules() -> list[ModuleType]:
-    """Of both packages that something of it can be in."""
+    """Return the modules of both packages that can define such items."""
     found = []
     for package in (store, raft):
         names = sorted(each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
@@ -80,7 +80,7 @@ def modules() -> list[ModuleType]:
 
 
 def structs() -> list[type[msgspec.Struct]]:
-    """Every struct that is written as an array: commands, results, records, messages and rows."""
+    """Return every struct that is written as an array: commands, results, records, messages and rows."""
     return [
         value
         for module in modules()
@@ -108,7 +108,7 @@ def _lines(level: int) -> Iterator[str]:
 def _of_struct(kind: type[msgspec.Struct], level: int) -> Iterator[str]:
     tag = kind.__struct_config__.tag
     yield f"struct {kind.__module__}.{kind.__name__}" + (f" tag {tag}" if tag is not None else "")
-    hints = typing.get_type_hints(kind)  # without what Meta says: limits of what is taken, not its form
+    hints = typing.get_type_hints(kind)  # without Meta: it limits the accepted values, not their form
     for field in msgspec.structs.fields(kind):
         if FEATURES.level_of(f"{kind.__name__}.{field.name}") <= level:
             default = "" if field.required else f" = {_default(field)}"
@@ -128,7 +128,7 @@ def _type(hint: Any) -> str:
 
 
 def _is_format(module: ModuleType, name: str, value: object) -> bool:
-    """Whether it is the layout of something, and of this module, not imported by it."""
+    """Return whether the value is a layout that this module defines, and does not import."""
     lines = Path(module.__file__ or "").read_text().splitlines()
     if not any(line.startswith((f"{name} ", f"{name}:")) for line in lines):
         return False
@@ -148,7 +148,7 @@ def _value(value: object) -> str:
 
 
 def main() -> int:
-    """Exit code 1 when a golden file differs from this tree."""
+    """Compare or write the golden files; return 1 when one differs from this tree."""
     differs = 0
     for level in range(1, FEATURES.maximum + 1):
         file, text = golden_file(level), description(level)

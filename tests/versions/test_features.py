@@ -1,4 +1,4 @@
-"""The table of levels: what a command needs, how it is written below the highest level, and who is told what to do."""
+"""Tests the table of levels: the level a command needs, its form below the highest level, and the advice given."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""Clusters of two versions under load: upgraded in every order, taken back, raised; nothing acknowledged is lost.
+"""Clusters of two versions under load: upgraded in every order, taken back, raised; no acknowledged message is lost.
 
-The newer version is the one to come that does not exist (next_version.py), the older this tree; and then this tree is
-the newer one, and the last release (releases.toml) the older. Before there is a release, a copy of this tree takes its
-place: what has to work between two trees is shown, what differs between them is not.
+First the newer version is the one to come that does not exist (next_version.py) and the older one is this tree; then
+the newer one is this tree and the older one is the last release (releases.toml). Before there is a release, a copy of
+this tree takes its place: the tests then show what has to work between two trees, but no difference between them.
 """
 
 import shutil
@@ -31,7 +31,7 @@ NEXT_LEVEL = FEATURES.maximum + 1
 
 
 class Version(NamedTuple):
-    """What a node is started as: a module, and the tree that it is in; None for this one."""
+    """A version to start a node as: a module, and the tree that holds it; None for this tree."""
 
     module: str
     tree: Path | None = None
@@ -42,7 +42,7 @@ NEXT = Version("tests.versions.next_node")
 
 
 def restart(cluster: ClusterProcess, node: NodeProcess, version: Version) -> None:
-    """A graceful stop and a start as that version; returns when all nodes are ready."""
+    """Stop the node gracefully and start it as that version; all nodes are ready on return."""
     if node.running():
         assert node.terminate() == ExitCode.STOPPED, cluster.tails()
     run_as(node, version)
@@ -57,14 +57,14 @@ def run_as(node: NodeProcess, version: Version) -> None:
 
 
 def build_of(node: NodeProcess) -> str:
-    """What a node says that it is."""
+    """Return the version that a node reports."""
     status = node.status()
     assert status is not None
     return str(status["version"])
 
 
 def known_builds(node: NodeProcess) -> dict[int, tuple[Any, ...]]:
-    """What a node knows of all of them; empty while it does not know all."""
+    """Return the builds that a node knows of all nodes; empty while one is unknown."""
     status = node.status()
     if status is None or any(each["version"] is None for each in status["nodes"]):
         return {}
@@ -77,7 +77,7 @@ def level_in_force(cluster: ClusterProcess) -> set[int]:
 
 
 def ask(cluster: ClusterProcess, method: str, path: str, payload: Any = None) -> Reply:
-    """The leader's answer; asked again while there is none, or another change is under way."""
+    """Return the leader's answer; ask again while there is none, or another change is under way."""
 
     def answer() -> Reply | None:
         try:
@@ -100,7 +100,7 @@ def alarms(node: NodeProcess) -> set[str]:
 
 
 def in_order(cluster: ClusterProcess, leader_goes: int) -> Iterator[NodeProcess]:
-    """Each node once; whoever leads then is the `leader_goes`-th to go."""
+    """Yield each node once; the leader of the moment is the `leader_goes`-th to go."""
     waiting = list(cluster.nodes.values())
     for turn in range(len(waiting)):
         leader = cluster.wait_leader()
@@ -132,7 +132,9 @@ def test_a_cluster_is_upgraded_under_load(tmp_path: Path, leader_goes: int) -> N
 
 
 def taken_back_and_upgraded_again(cluster: ClusterProcess, load: Load) -> None:
-    """Until the level is raised nothing has happened that the old version does not know."""
+    """Check that a node can be taken back: until the level is raised, the old version knows everything that has
+    happened.
+    """
     node = cluster.follower()
     restart(cluster, node, THIS)
     load.wait_for_more()
@@ -149,7 +151,7 @@ def taken_back_and_upgraded_again(cluster: ClusterProcess, load: Load) -> None:
 
 
 def raised(cluster: ClusterProcess, load: Load) -> None:
-    """When told, and not before; then what is new works, and there is no way back."""
+    """Check that the level is raised on request only; then the new features work, and there is no way back."""
     wait_for(lambda: "feature_level_behind" in alarms(cluster.wait_leader()), "the leader to remind")
     reply = ask(cluster, "POST", LEVEL)
     assert reply.status == 200, reply
@@ -164,7 +166,9 @@ def raised(cluster: ClusterProcess, load: Load) -> None:
 
 
 def old_nodes_are_refused_by_name(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """With its own disk, which it leaves alone; and with an empty one, at the handshake."""
+    """Check that an old node refuses to start with its own disk, which it leaves alone, and with an empty one, at the
+    handshake.
+    """
     node = cluster.follower()
     assert node.terminate() == ExitCode.STOPPED
     before = contents(node.data_dir)
@@ -189,13 +193,13 @@ def ends_with_the_version_it_needs(node: NodeProcess) -> str:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Of all files but the lock."""
+    """Return the contents of all files but the lock."""
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != "lock"]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def empty_node(cluster: ClusterProcess, node_id: int, directory: Path) -> NodeProcess:
-    """One of this version that is told to join."""
+    """Return a node of this version that is told to join."""
     http_port, peer_port = free_ports(2)
     node = NodeProcess(node_id, directory, http_port, peer_port)
     member = cluster.wait_leader()
@@ -234,7 +238,7 @@ def made(directory: Path, versions: Sequence[Version]) -> ClusterProcess:
     ],
 )
 def test_a_version_without_levels_is_found_out(tmp_path: Path, mistake: str, seen: str) -> None:
-    """What happened before there were any: the old nodes end, or understand nothing."""
+    """Old nodes end, or understand nothing, as they did before there were levels."""
     cluster = made(tmp_path, [NEXT, THIS, THIS])
     cluster.nodes[1].environment[MISTAKE_VARIABLE] = mistake
     old = [cluster.nodes[2], cluster.nodes[3]]
@@ -270,7 +274,7 @@ def test_a_version_without_levels_is_found_out(tmp_path: Path, mistake: str, see
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """The last release; a copy of this tree while there is none, or where the clone does not have it."""
+    """Return the last release; a copy of this tree while there is none, or where the clone does not have it."""
     directory = tmp_path_factory.mktemp("released")
     known = releases()
     if not known or not unpack(known[-1].commit, directory):
@@ -309,7 +313,7 @@ def test_this_tree_takes_over_from_the_last_release_and_gives_back(
 
 
 def test_the_tree_of_a_release_is_what_runs(released: Version) -> None:
-    """Not this one, which python would find first where it is started."""
+    """The node runs the tree of the release, not this one, which python would find first in its working directory."""
     assert released.tree is not None
     code = "import cluster, store.version; print(cluster.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=released.tree, capture_output=True, text=True, check=True)

@@ -1,4 +1,6 @@
-"""Whatever nodes send, log, store or hash belongs to a feature level; golden logs replay to what they did."""
+"""Tests that everything nodes send, log, store or hash belongs to a feature level, and that golden logs replay
+unchanged.
+"""
 
 import re
 import tomllib
@@ -24,13 +26,14 @@ from tests.versions import golden_log, releases, schema
 
 ROOT = Path(__file__).parents[2]
 OF_THE_HANDSHAKE = {"Hello", "Challenge", "Proof", "Welcome", "Build"}
-"""By which nodes of any two versions tell each other theirs: what a later one adds there is left alone."""
+"""Structs by which nodes of any two versions exchange their versions: fields that a later one adds there are ignored.
+"""
 every_level = pytest.mark.parametrize("level", [each.number for each in LEVELS])
 
 
 @pytest.fixture
 def _own_table() -> Iterator[None]:
-    """The table of this build is what it was after the test."""
+    """Restore this build's table after the test."""
     yield
     FEATURES.set_levels(LEVELS, FEATURES.minimum, VERSION)
 
@@ -65,7 +68,7 @@ def test_levels_follow_each_other_and_name_what_exists() -> None:
 
 
 def test_nothing_takes_more_elements_than_it_knows() -> None:
-    """msgspec drops them otherwise, from arrays too."""
+    """msgspec would drop superfluous elements otherwise, from arrays too."""
     loose = {kind.__name__ for kind in schema.structs() if not kind.__struct_config__.forbid_unknown_fields}
     assert loose == OF_THE_HANDSHAKE
     for kind in get_args(Command):
@@ -114,7 +117,7 @@ def test_a_message_without_a_level_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_constant_that_apply_goes_by_cannot_change_unnoticed(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, value: int
 ) -> None:
-    """Where it is used; and where it is listed, the description shows it."""
+    """A change is found where the constant is used; where it is listed, the description shows it."""
     monkeypatch.setattr(module, name, value)
     assert "of the golden log of level 1 was" in golden_log.first_difference(1)
     monkeypatch.setattr("store.limits." + name, value)
