@@ -1,7 +1,7 @@
-"""`make bench`: what three nodes and the load generator do together on this machine, beside the machine's floor.
+"""Run `make bench`: measures three nodes and the load generator together on this machine, beside the machine's floor.
 
-The last line is `RESULT {json}`. A missed goal is reported, not an error: the exit status is 0 when everything could be
-measured.
+The last line is `RESULT {json}`. A missed goal is reported and is no error: the exit status is 0 when everything could
+be measured.
 """
 
 import argparse
@@ -199,7 +199,7 @@ async def transactions_and_consumption(cluster: BenchCluster, seconds: float, fi
 
 
 async def restart(cluster: BenchCluster, gib: float, figures: Figures, console: Console) -> None:
-    """Restart each node in turn, killed with SIGKILL, once the log is long enough."""
+    """Fill the log to `gib`, then kill each node in turn with SIGKILL and restart it."""
     console.print(f"filling the log to {gib:g} GiB")
     await load.fill(cluster.urls, TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
     taken_s = [await asyncio.to_thread(cluster.restart_s, node) for node in cluster.nodes]
@@ -230,39 +230,37 @@ def chosen(settings: argparse.Namespace) -> Section:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench BENCH_ARGS=…", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load (default 5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load in seconds (default 5)")
     parser.add_argument(
         "--restart-gib",
         type=float,
         default=2.0,
-        help="length of the log for the restart figure (default 2, 0 skips it)",
+        help="length of the log in GiB for the restart figure (default 2, 0 skips it)",
     )
-    parser.add_argument(
-        "--directory", type=Path, help="where the nodes keep their data (default: the temporary folder)"
-    )
+    parser.add_argument("--directory", type=Path, help="directory of the nodes' data (default: the temporary folder)")
     parser.add_argument(
         "--timers", type=int, metavar="N", help="measure delayed messages with N of them pending, and nothing else"
     )
-    parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at one moment (default 100,000)")
+    parser.add_argument("--flood", type=int, default=100_000, help="with --timers: due at once (default 100,000)")
     parser.add_argument("--groups", action="store_true", help="measure consumer groups, and nothing else")
     parser.add_argument("--pops", action="store_true", help="measure pop consumers, and nothing else")
-    parser.add_argument("--hostile", action="store_true", help="measure what attacks leave to others, and nothing else")
+    parser.add_argument("--hostile", action="store_true", help="measure others' rates under attack, and nothing else")
     parser.add_argument(
-        "--attack", action="append", choices=ATTACKS, help="with --hostile: only this attack, or these (all)"
+        "--attack", action="append", choices=ATTACKS, help="with --hostile: an attack, repeatable (default: all)"
     )
     parser.add_argument(
-        "--cold-reader", action="store_true", help="measure what a reader of old messages does to producers, only"
+        "--cold-reader", action="store_true", help="measure producers beside a reader of old messages, and nothing else"
     )
-    parser.add_argument("--cold-gib", type=float, default=1.0, help="with --cold-reader: old messages (default 1)")
+    parser.add_argument("--cold-gib", type=float, default=1.0, help="with --cold-reader: GiB of messages (default 1)")
     parser.add_argument(
         "--numbers", action="store_true", help="measure many topics, groups, members and pulls, and nothing else"
     )
     parser.add_argument("--topics", type=int, default=10_000, help="with --numbers: topics of 8 queues (10,000)")
     parser.add_argument("--consumer-groups", type=int, default=5_000, help="with --numbers: groups (5,000)")
     parser.add_argument("--members", type=int, default=500, help="with --numbers: members of one group (500)")
-    parser.add_argument("--pulls", type=int, default=2_000, help="with --numbers: pulls that wait (2,000)")
+    parser.add_argument("--pulls", type=int, default=2_000, help="with --numbers: waiting pulls (2,000)")
     parser.add_argument(
-        "--storm", type=int, metavar="N", help="measure what N undecided transactions do to producers, and nothing else"
+        "--storm", type=int, metavar="N", help="measure producers beside N undecided transactions, and nothing else"
     )
     parser.add_argument(
         "--overload", action="store_true", help="offer twice the capacity, near and far, and measure nothing else"

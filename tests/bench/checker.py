@@ -1,4 +1,4 @@
-"""A producer that answers every check with "unknown", in a process of its own: `python -m tests.bench.checker URLS`."""
+"""Runs a producer that answers every check with "unknown" in its own process: `python -m tests.bench.checker URLS`."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ async def unknown(transaction: keelmq.Transaction) -> keelmq.Decision:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("urls", help="separated by commas")
+    parser.add_argument("urls", help="URLs of all nodes, separated by commas")
     settings = parser.parse_args()
     async with keelmq.TransactionProducer(settings.urls, GROUP, check=unknown):
         await asyncio.Event().wait()

@@ -36,7 +36,7 @@ class BenchCluster:
 
     @contextlib.asynccontextmanager
     async def watch_memory(self) -> AsyncIterator[list[float]]:
-        """Within the block, the list grows by samples of `resident_mib`."""
+        """Yield a list that grows by samples of `resident_mib` within the block."""
         samples: list[float] = [self.resident_mib()]
 
         async def sample() -> None:
@@ -51,11 +51,11 @@ class BenchCluster:
             sampler.cancel()
 
     def log_bytes(self) -> int:
-        """Length of the shortest node's log, to the beginning of its newest segment (named by its position)."""
+        """Return the length of the shortest node's log, to the beginning of its newest segment (its name)."""
         return min(max(int(segment.stem) for segment in (node.data_dir / "log").glob("*.log")) for node in self.nodes)
 
     def restart_s(self, node: LocalNode) -> float:
-        """Seconds from starting a node that was killed with SIGKILL until it is ready."""
+        """Kill the node with SIGKILL and start it; return the seconds from the start until it is ready."""
         node.kill()
         started = time.perf_counter()
         node.start()

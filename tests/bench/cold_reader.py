@@ -1,6 +1,7 @@
-"""What one consumer that reads old messages from the disk does to producers: their rate with and without it, in turn.
+"""Measures the effect of one consumer of old messages, read from disk, on producers: their rate with and without it, in
+turn.
 
-The consumer asks the leader, or a follower: then the leader is to be spared altogether; or it reads as the SDK does by
+The consumer asks the leader; or a follower, which should spare the leader altogether; or it reads as the SDK does by
 default.
 """
 
@@ -26,10 +27,11 @@ LIVE_TOPIC: Final = "bench-live"
 QUEUES: Final = 4
 ROUNDS: Final = 4
 NICENESS: Final = 19
-"""Of the reader, which would have a machine of its own. How fast it reads says whether that held it back."""
+"""Niceness of the reader, which would have a machine of its own. Its rate of reading shows whether that held it back.
+"""
 PROBE_PAUSE_S: Final = 0.02
 RATIO_GOAL_PERCENT: Final = 90
-"""What is left of the producers' rate beside the reader."""
+"""Wanted share of the producers' rate that is left beside the reader."""
 GIB: Final = 1 << 30
 
 
@@ -82,7 +84,7 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
 
 
 async def _roles(http: aiohttp.ClientSession, urls: list[str]) -> tuple[str, str]:
-    """The leader's URL, and that of a follower."""
+    """Return the leader's URL, and that of a follower."""
     async with http.get(f"{urls[0]}/v1/cluster") as answer:
         leader_url = (await answer.json())["leader_url"]
     return leader_url, next(url for url in urls if url != leader_url)
@@ -90,7 +92,7 @@ async def _roles(http: aiohttp.ClientSession, urls: list[str]) -> tuple[str, str
 
 @contextlib.asynccontextmanager
 async def _reader(cluster: BenchCluster, url: str, options: Sequence[str], found: list[Read]) -> AsyncIterator[None]:
-    """Within the block a process reads the old topic; afterwards `found` has what it read."""
+    """Run a process that reads the old topic within the block; then append its bytes and seconds to `found`."""
     logs = [str(node.data_dir / "log") for node in cluster.nodes]
     process = await asyncio.create_subprocess_exec(
         *("nice", "-n", str(NICENESS), sys.executable),
@@ -111,7 +113,7 @@ async def _reader(cluster: BenchCluster, url: str, options: Sequence[str], found
 
 @contextlib.asynccontextmanager
 async def _probe(http: aiohttp.ClientSession, url: str, taken_ms: list[float]) -> AsyncIterator[None]:
-    """Within the block, `taken_ms` grows by what /healthz takes."""
+    """Append the ms of each /healthz request to `taken_ms` within the block."""
 
     async def probe() -> None:
         while True:

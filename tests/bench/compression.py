@@ -1,4 +1,6 @@
-"""What compressing whole batches costs and saves: the same orders as JSON, sent and consumed as zstd and plain."""
+"""Measures the costs and savings of compressing whole batches: the same JSON orders, sent and consumed as zstd and
+plain.
+"""
 
 import json
 import random
@@ -17,7 +19,7 @@ SEED: Final = 1
 
 
 def orders(count: int) -> list[bytes]:
-    """Orders of about 1 KiB each: names repeat from one to the next, ids, amounts and times do not."""
+    """Return orders of about 1 KiB each: names repeat from one to the next, ids, amounts and times do not."""
     rng = random.Random(SEED)
     made = []
     for number in range(count):
@@ -45,7 +47,9 @@ def orders(count: int) -> list[bytes]:
 
 
 async def compare(urls: Sequence[str], topic: str, seconds: float, figures: Figures) -> None:
-    """Rounds with and without alternate, so that what else the machine does hits both; the median of each counts."""
+    """Measure both forms in alternate rounds, so that other load on the machine affects both; the median of each
+    counts.
+    """
     batch = orders(BATCH)
     sent: dict[bool, list[float]] = {True: [], False: []}
     consumed: dict[bool, list[float]] = {True: [], False: []}

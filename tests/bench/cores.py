@@ -1,4 +1,4 @@
-"""Which cores a benchmark's processes have, where clients must not take processor time from the nodes."""
+"""Assigns cores to a benchmark's processes, where clients must not take processor time from the nodes."""
 
 import contextlib
 import os
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 
 def set_core_aside() -> int | None:
-    """Keeps this process, and what it starts from now on, off one core, and returns that; None where there is only
-    one.
+    """Keep this process, and the processes it starts from now on, off one core. Returns that core; None where there is
+    only one.
     """
     *others, last = sorted(os.sched_getaffinity(0))
     if not others:
@@ -18,7 +18,7 @@ def set_core_aside() -> int | None:
 
 @contextlib.contextmanager
 def on(core: int | None) -> Iterator[None]:
-    """Meanwhile this process has that core, and no other; what it has started keeps its own."""
+    """Run this process on that core alone within the block; processes that it has started keep their cores."""
     if core is None:
         yield
         return

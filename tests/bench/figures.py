@@ -10,7 +10,7 @@ UNITS_WITHOUT_DECIMALS: Final = ("msg/s", "tx/s")
 
 
 class Figure(NamedTuple):
-    """One measured value. `goal` is what it should reach: at most it (`<=`) or at least it (`>=`)."""
+    """One measured value. `goal` is its bound: the value should be at most (`<=`) or at least (`>=`) the goal."""
 
     key: str  # in the JSON
     what: str  # in the table
@@ -21,7 +21,7 @@ class Figure(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Value over goal, when there is one to divide by."""
+        """Value over goal; None without a goal."""
         return self.value / self.goal if self.goal else None
 
     @property

@@ -1,8 +1,8 @@
-"""What this machine can do at best: one fdatasync of 1 KiB and one loopback round trip of 1 KiB.
+"""Measures the best that this machine can do: one fdatasync of 1 KiB and one loopback round trip of 1 KiB.
 
-The nodes of this benchmark share one disk and sync at the same moment, which their syncs pay for; on machines of
-their own they would not. So the sync is measured alone, which the goal is set against, and also three at once, to
-tell the two apart.
+The nodes of this benchmark share one disk and sync at the same moment, which slows their syncs; on machines of their
+own they would not. So the sync is measured alone, which the goal is set against, and also three at once, to tell the
+two effects apart.
 """
 
 import os
@@ -27,17 +27,17 @@ class Quantiles(NamedTuple):
 class Floor(NamedTuple):
     fdatasync: Quantiles
     fdatasync_three: Quantiles
-    """One of three that are made at the same moment, each to a file of its own."""
+    """A sync while two others are made at the same moment, each to a file of its own."""
     round_trip: Quantiles
 
     @property
     def replicated_write_ms(self) -> float:
-        """Leader fdatasync, one round trip, follower fdatasync: what a write on two disks in turn costs at least."""
+        """Minimum ms of a write on two disks in turn: leader fdatasync, one round trip, follower fdatasync."""
         return 2 * self.fdatasync.p50_ms + self.round_trip.p50_ms
 
     @property
     def replicated_write_shared_ms(self) -> float:
-        """The same where leader and followers sync at once on one disk, as they do here."""
+        """Minimum ms of the same write where leader and followers sync at once on one disk, as they do here."""
         return 2 * self.fdatasync_three.p50_ms + self.round_trip.p50_ms
 
 
@@ -46,7 +46,9 @@ def measure(directory: Path) -> Floor:
 
 
 def _syncs(directory: Path, writers: int) -> list[float]:
-    """Seconds of each append of 1 KiB with its sync, of one of `writers` threads that begin each one together."""
+    """Return the seconds of each append of 1 KiB with its sync, for one of `writers` threads that begin each append
+    together.
+    """
     together = threading.Barrier(writers)
     taken_s: list[float] = []
     threads = [
@@ -62,7 +64,7 @@ def _syncs(directory: Path, writers: int) -> list[float]:
 
 
 def _append_and_sync(path: Path, together: threading.Barrier, taken_s: list[float]) -> None:
-    """To a file preallocated as the commit log's segments are."""
+    """Append records with a sync each, to a file preallocated like the commit log's segments."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     record = os.urandom(RECORD_BYTES)
     try:
@@ -80,7 +82,7 @@ def _append_and_sync(path: Path, together: threading.Barrier, taken_s: list[floa
 
 
 def round_trip() -> Quantiles:
-    """1 KiB to another thread over TCP and back."""
+    """Measure 1 KiB to another thread over TCP and back."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
         server, _ = listener.accept()
         echo = threading.Thread(target=_echo, args=(server,))
@@ -99,7 +101,7 @@ def round_trip() -> Quantiles:
 
 
 class StolenTime(NamedTuple):
-    """What a virtual machine's cores did not get of their host, and all of their time, in ticks since its start."""
+    """Ticks since the start of the machine: those its cores did not get from their host, and all of them."""
 
     stolen: int
     total: int
@@ -107,7 +109,7 @@ class StolenTime(NamedTuple):
 
 def stolen_time() -> StolenTime:
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    user_to_steal = ticks[:8]  # what guests took is part of user and nice
+    user_to_steal = ticks[:8]  # the guests' time is part of user and nice
     return StolenTime(user_to_steal[7], sum(user_to_steal))
 
 

@@ -1,4 +1,6 @@
-"""Consumer groups: messages per second from the SDK's producer to a committed offset, and what a dead member costs."""
+"""Measures consumer groups: messages per second from the SDK's producer to a committed offset, and the cost of a dead
+member.
+"""
 
 import asyncio
 import contextlib
@@ -18,7 +20,7 @@ from tests.bench.figures import Figure, Figures
 ROOT: Final = Path(__file__).parents[2]
 MEMBER_COUNTS: Final = (1, 4, 16)
 PROCESSES_MAX: Final = 2
-"""Members share so many processes: the nodes and the producer need the other cores."""
+"""Maximum number of processes that members share: the nodes and the producer need the other cores."""
 
 QUEUES: Final = 16
 BATCH: Final = 256
@@ -50,7 +52,7 @@ async def measure(cluster: BenchCluster, seconds: float, figures: Figures) -> No
 
 
 async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, members: int, seconds: float) -> float:
-    """From the first send until the group has committed the last message."""
+    """Return the rate from the first send until the group has committed the last message."""
     topic = f"bench-group-{secrets.token_hex(4)}"
     admin = keelmq.Admin(connection)
     await admin.put_topic(topic, queues=QUEUES)
@@ -80,7 +82,7 @@ async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, memb
 
 
 async def _rebalance(cluster: BenchCluster, connection: keelmq.Connection, figures: Figures) -> None:
-    """One of eight members is killed; a trickle of messages to all 64 queues shows when each is handled again."""
+    """Kill one of eight members; a trickle of messages to all 64 queues shows when each queue is handled again."""
     topic = f"bench-rebalance-{secrets.token_hex(4)}"
     admin = keelmq.Admin(connection)
     await admin.put_topic(topic, queues=REBALANCE_QUEUES)
@@ -124,7 +126,7 @@ async def _rebalance(cluster: BenchCluster, connection: keelmq.Connection, figur
 
 @contextlib.asynccontextmanager
 async def _member(cluster: BenchCluster, topic: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process with members of the group that is named like the topic."""
+    """Run a process with members of the group, which has the topic's name."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.bench.member", ",".join(cluster.urls), "--group", topic, "--topic", topic),
@@ -142,7 +144,7 @@ async def _member(cluster: BenchCluster, topic: str, *arguments: str) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def _reading(process: asyncio.subprocess.Process, handled: dict[int, list[int]]) -> AsyncIterator[None]:
-    """Meanwhile, `handled` grows by the times at which the process handled something of a queue."""
+    """Append to `handled` the times at which the process handled a message of each queue, within the block."""
 
     async def read() -> None:
         assert process.stdout is not None
@@ -160,7 +162,7 @@ async def _reading(process: asyncio.subprocess.Process, handled: dict[int, list[
 
 @contextlib.asynccontextmanager
 async def _trickle(cluster: BenchCluster, topic: str) -> AsyncIterator[None]:
-    """Meanwhile, each queue gets a message every 0.1 s."""
+    """Send a message to each queue every 0.1 s within the block."""
 
     async def send_forever() -> None:
         async with keelmq.Producer(cluster.urls, send_timeout_ms=load.SEND_TIMEOUT_MS) as producer:
@@ -177,7 +179,7 @@ async def _trickle(cluster: BenchCluster, topic: str) -> AsyncIterator[None]:
 
 
 async def _until_assigned(admin: keelmq.Admin, group: str, members: int) -> None:
-    """Until the group has so many members and each has its first commit behind it or nothing to commit."""
+    """Wait until the group has this number of members in its assignment."""
     async with asyncio.timeout(TIMEOUT_S):
         while len(await _assignment(admin, group)) != members:
             await asyncio.sleep(POLL_S)

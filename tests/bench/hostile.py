@@ -1,8 +1,8 @@
-"""What one hostile client leaves to another one, attack by attack (tests/hostile_clients.py has them).
+"""Measures the rate that one hostile client leaves to another client, attack by attack (tests/hostile_clients.py).
 
 The attacker costs processor time, which the nodes would not miss if it had a machine of its own. So it gets a core of
-its own: the nodes and the other client share what is left, with and without it. The bandwidth of the memory is shared
-all the same: a process on the other core that only copies 15 MiB over and over leaves 56 % of the rate.
+its own: the nodes and the other client share the remaining cores, with and without the attack. The memory's bandwidth
+is shared all the same: a process on the other core that only copies 15 MiB over and over leaves 56 % of the rate.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ QUEUES: Final = 4
 FILL_MESSAGES: Final = 16
 FILL_BYTES: Final = 1 << 20
 ROUNDS: Final = 5
-"""With and without the attack in turn, half of the given time each; medians count, since rounds vary by 30 %."""
+"""Rounds with and without the attack in turn, half of the given time each; medians count, since rounds vary by 30 %."""
 ATTACK_BEGINS_S: Final = 2.0
-"""The attacker's process starts, and its connections are made."""
+"""Seconds in which the attacker's process starts and makes its connections."""
 KEPT_GOAL_PERCENT: Final = 80
 MEMORY_GOAL_MIB: Final = 400
 
@@ -33,8 +33,8 @@ MEMORY_GOAL_MIB: Final = 400
 async def measure(
     cluster: BenchCluster, attacks: Iterable[str], seconds: float, core: int | None, figures: Figures
 ) -> None:
-    """The rate that 64 concurrent sends of 1 KiB keep under each attack, which comes from `core`, in per cent of the
-    rate without it.
+    """Measure the rate of 64 concurrent sends of 1 KiB under each attack, which comes from `core`, in percent of the
+    rate without the attack.
     """
     await _prepare(cluster)
     port, term = await _leader(cluster)
@@ -67,12 +67,12 @@ async def _prepare(cluster: BenchCluster) -> None:
     finally:
         connection.close()
     async with keelmq.Producer(cluster.urls, compress=False) as producer:
-        for _ in range(FILL_MESSAGES):  # an answer that is worth not reading
+        for _ in range(FILL_MESSAGES):  # large answers for clients that do not read them
             await producer.send(TOPIC, os.urandom(FILL_BYTES), queue=0)
 
 
 async def _leader(cluster: BenchCluster) -> tuple[int, int]:
-    """HTTP port and term."""
+    """Return the leader's HTTP port and its term."""
     connection = keelmq.Connection(cluster.urls)
     try:
         status = await keelmq.Admin(connection).cluster()

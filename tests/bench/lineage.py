@@ -1,9 +1,9 @@
-"""`python -m tests.bench.lineage`: how fast Spark takes the events of a log, on so many cores, into Parquet files.
+"""Run `python -m tests.bench.lineage`: measures how fast Spark takes the events of a log into Parquet files.
 
 A cluster of three nodes is filled with messages, half of them plain, half with keys and the properties that the SDK
 sets. Then Spark reads the log, with the process and all its children bound to `--cores`; the brokers have the rest of
-the machine. Processor time is measured too: it says what a machine can do on which nothing else runs. The last line is
-`RESULT {json}`; a missed goal is reported, not an error.
+the machine. Processor time is measured too: it shows the rate of a machine on which nothing else runs. The last line
+is `RESULT {json}`; a missed goal is reported and is no error.
 """
 
 import argparse
@@ -37,7 +37,7 @@ BATCH_MESSAGES: Final = 100
 BODY_BYTES: Final = 100
 SENDERS: Final = 16
 WARM_UP_PARTS: Final = 5
-"""The warm-up reads one part in so many."""
+"""The warm-up reads one of this number of parts of the log."""
 RATE_GOAL: Final = 150_000.0
 LAG_GOAL_S: Final = 3.0
 LAG_RATE: Final = 5_000
@@ -77,7 +77,7 @@ async def fill(urls: Sequence[str], messages: int) -> None:
 
 
 async def trickle(urls: Sequence[str], seconds: float) -> None:
-    """LAG_RATE messages a second."""
+    """Send LAG_RATE messages a second."""
     loop = asyncio.get_running_loop()
     bodies = [os.urandom(BODY_BYTES)] * LAG_BATCH
     async with keelmq.Producer(urls) as producer, asyncio.TaskGroup() as tasks:
@@ -111,7 +111,7 @@ def start_spark(cores: int) -> SparkSession:
 
 
 class Query:
-    """A query from the log into Parquet files."""
+    """Starts queries from the log into Parquet files."""
 
     def __init__(self, spark: SparkSession, urls: Sequence[str], directory: Path, **options: str) -> None:
         self._spark = spark
@@ -128,7 +128,7 @@ class Query:
         return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
 
     def run(self, name: str, source: str = "keelmq", sink: str = "parquet") -> tuple[int, float]:
-        """Rows, and seconds from the start of the query until everything is written."""
+        """Run a query; return its rows, and the seconds from its start until everything is written."""
         begun_s = time.perf_counter()
         query = self.start(name, source, sink)
         if not query.awaitTermination(TIMEOUT_S):
@@ -170,7 +170,7 @@ def _end_index(urls: Sequence[str]) -> int:
 
 
 def lag(spark: SparkSession, urls: Sequence[str], directory: Path, seconds: float) -> tuple[float, float]:
-    """Seconds from when a message was stored until the file that has it was written: p50 and p99."""
+    """Return p50 and p99 of the seconds from storing a message to writing the file that has it."""
     query = Query(spark, urls, directory, startingOffsets="latest").start("lag", every="500 milliseconds")
     try:
         _wait_for_batch(query)
@@ -196,7 +196,7 @@ def _jvm_pid(spark: SparkSession) -> int:
 
 
 def _cpu_s(root: int) -> float:
-    """Processor time of the process and all its descendants so far, of those that ended too."""
+    """Return the processor time of the process and all its descendants so far, including those that have ended."""
     found: dict[int, tuple[int, int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -214,16 +214,16 @@ def _cpu_s(root: int) -> float:
 
 
 def _peak_mib(pid: int) -> float:
-    """Resident memory of the process at its highest."""
+    """Return the peak of the process's resident memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.lineage", description=__doc__)
-    parser.add_argument("--messages", type=int, default=2_000_000, help="in the log (default 2,000,000)")
-    parser.add_argument("--cores", type=int, default=2, help="that Spark and its workers may use (default 2)")
-    parser.add_argument("--lag-seconds", type=float, default=15.0, help="0 leaves the lag out (default 15)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="messages in the log (default 2,000,000)")
+    parser.add_argument("--cores", type=int, default=2, help="cores that Spark and its workers may use (default 2)")
+    parser.add_argument("--lag-seconds", type=float, default=15.0, help="seconds, 0 skips the lag (default 15)")
     settings = parser.parse_args()
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
     figures = Figures(console)

@@ -1,4 +1,4 @@
-"""The loads: what an application does through the SDK, for a fixed time each. Rates count acknowledged messages."""
+"""The loads of the benchmark: an application's calls of the SDK for a fixed time. Rates count acknowledged messages."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ DRAIN_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 30_000
 
 Step = Callable[[], Awaitable[int]]
-"""One unit of work; how many messages (or transactions) it got acknowledged."""
+"""One unit of work; returns how many messages (or transactions) it got acknowledged."""
 
 
 async def per_second(step: Step, workers: int, warm_up_s: float, seconds: float) -> float:
-    """Run `step` over and over in `workers` tasks; what they completed per second after the warm-up."""
+    """Run `step` repeatedly in `workers` tasks; return the number completed per second after the warm-up."""
     loop = asyncio.get_running_loop()
     begin_s = loop.time() + warm_up_s
     end_s = begin_s + seconds
@@ -43,7 +43,7 @@ async def per_second(step: Step, workers: int, warm_up_s: float, seconds: float)
 
 
 async def sequential_sends(urls: Sequence[str], topic: str, size: int) -> Quantiles:
-    """One send after the other, each awaited: what a single caller waits."""
+    """Send one message after the other, each awaited, and return the quantiles of a single caller's wait."""
     body = os.urandom(size)
     taken_s = []
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
@@ -55,7 +55,7 @@ async def sequential_sends(urls: Sequence[str], topic: str, size: int) -> Quanti
 
 
 async def concurrent_sends(urls: Sequence[str], topic: str, size: int, seconds: float) -> float:
-    """64 callers that each await their send; the SDK batches them by itself."""
+    """Run 64 callers that each await their send; the SDK batches the sends by itself."""
     body = os.urandom(size)
     async with keelmq.Producer(urls, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
@@ -67,7 +67,7 @@ async def concurrent_sends(urls: Sequence[str], topic: str, size: int, seconds: 
 
 
 def noise(count: int, size: int) -> list[bytes]:
-    """Messages that nothing can compress."""
+    """Return messages that nothing can compress."""
     return [os.urandom(size) for _ in range(count)]
 
 
@@ -83,11 +83,11 @@ async def batch_sends(
 
 
 async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int, seconds: float) -> float:
-    """Half message, an empty local transaction, commit."""
+    """Run transactions: half message, an empty local transaction, commit."""
     message = keelmq.Message(topic=topic, body=os.urandom(size))
 
     async def nothing(transaction: keelmq.Transaction) -> None:
-        """The local transaction: what a database would take is not measured."""
+        """The local transaction; it is empty, since the time of a database is not measured."""
 
     async def check(transaction: keelmq.Transaction) -> keelmq.Decision:
         return keelmq.Decision.COMMIT
@@ -104,10 +104,10 @@ async def transactions(urls: Sequence[str], topic: str, size: int, at_once: int,
 async def produce_and_consume(
     urls: Sequence[str], topic: str, batch: Sequence[bytes], seconds: float, *, compress: bool = True
 ) -> float:
-    """Batches go in while a consumer group takes them out; what its handler got per second, up to the last.
+    """Send batches while a consumer group takes them; return the messages its handler got per second, up to the last.
 
-    The clock runs from the first send until everything that was sent has been handled. Earlier messages of the topic
-    are passed over.
+    The clock runs from the first send until every sent message has been handled. Earlier messages of the topic are
+    skipped.
     """
     loop = asyncio.get_running_loop()
     sent = handled = 0

@@ -1,4 +1,4 @@
-"""Members of a consumer group in a process of their own, for the benchmark: `python -m tests.bench.member URLS …`.
+"""Runs members of a consumer group in a process of their own: `python -m tests.bench.member URLS …`.
 
 With `--trace`, each handler call prints a line: the queue and the Unix time in ms.
 """
@@ -16,7 +16,7 @@ from tests.bench.load import CONSUMER_BATCH
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("urls", help="separated by commas")
+    parser.add_argument("urls", help="URLs of all nodes, separated by commas")
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--members", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Numbers: what many topics, queues, groups, members and waiting pulls cost the leader, and whom it keeps waiting.
+"""Measures the cost of many topics, queues, groups, members and waiting pulls for the leader, and the waits it causes.
 
 Processor seconds are those of the leader's process; the longest wait is that of a probe of its /healthz meanwhile.
 """
@@ -36,7 +36,7 @@ JOIN_GOAL_S: Final = 3.0
 STEP_GOAL_MS: Final = 20
 RATE_GOAL_PERCENT: Final = 90
 CHECK_MS: Final = 2_000
-"""Of the retention walk: often enough that each case sees some."""
+"""Interval of the retention walk in ms: short enough that each case sees some walks."""
 
 Call = Callable[[str, str, Any], Awaitable[dict[str, Any]]]
 
@@ -83,7 +83,9 @@ class _Bench:
             return answer
 
     async def members(self, count: int) -> None:
-        """They join a few at a time and wait for rebalances; then another group has events, without and with them."""
+        """Measure joins of a few members at a time, which wait for rebalances; and another group's events without and
+        with them.
+        """
         await self.call("PUT", f"/v1/topics/{GROUP_TOPIC}", {"queues": QUEUES})
         async with self._measured("events_alone", f"{EVENTS} events of a group, nobody waits"):
             await self._events()
@@ -107,7 +109,7 @@ class _Bench:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _member(self, number: int, count: int, joined: asyncio.Event, told: asyncio.Event) -> None:
-        """`told` is set once it knows of the generation that all `count` joins come to."""
+        """Run a member; `told` is set once it knows the generation in which all `count` members have joined."""
         path = "/v1/groups/bench-many/members"
         member = await self.call("POST", path, _joining(f"m{number}"))
         joined.set()
@@ -133,7 +135,7 @@ class _Bench:
             await asyncio.gather(*waiting)
 
     async def sends(self, cluster: BenchCluster, seconds: float) -> tuple[float, float]:
-        """Messages per second, and microseconds of the leader's processor for each, warm-up included."""
+        """Return messages per second, and microseconds of the leader's processor for each, warm-up included."""
         produced, cpu_s = await self._gauge("keelmq_produced_messages_total"), _cpu_s(self._leader)
         rate = await load.concurrent_sends(cluster.urls, RATE_TOPIC, 1024, seconds)
         cpu_s, produced = _cpu_s(self._leader) - cpu_s, await self._gauge("keelmq_produced_messages_total") - produced
@@ -165,7 +167,7 @@ class _Bench:
             await self.call("GET", "/metrics")
 
     async def election(self, cluster: BenchCluster, killed: LocalNode) -> None:
-        """The leader is killed; the next one looks at everything for the first time."""
+        """Kill the leader, and measure the next one, which walks over everything for the first time."""
         killed.kill()
         others = [node for node in cluster.nodes if node is not killed]
         self._leader = await _leader(cluster, self._http, others)
@@ -209,7 +211,7 @@ def _joining(member_id: str, topic: str = GROUP_TOPIC) -> dict[str, Any]:
 
 
 async def _all(work: Callable[[int], Awaitable[None]], count: int, at_once: int = AT_ONCE) -> None:
-    """`work` for each number below `count`, some at a time."""
+    """Run `work` for each number below `count`, `at_once` at a time."""
     numbers = iter(range(count))
 
     async def some() -> None:
@@ -232,6 +234,6 @@ async def _leader(
 
 
 def _cpu_s(node: LocalNode) -> float:
-    """Processor time of the node's process until now."""
+    """Return the processor time in seconds of the node's process until now."""
     fields = Path(f"/proc/{node.pid()}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""Overload: what is acknowledged when twice of what can be carried is offered, over loopback and over a far link.
+"""Measures overload: the acknowledged share when twice the capacity is offered, over loopback and over a far link.
 
-The capacity is measured with as many callers as keep everything busy, each awaiting its batch, in turn with the load.
-Then batches are offered at twice that rate, whether they are answered or not, each with the budget of the producer. The
-process that offers has a core of its own, the nodes have the others: what it costs to offer, and to be refused, is not
-taken from the nodes, as it would not be anywhere but on one machine.
+The capacity is measured with enough callers to keep everything busy, each awaiting its batch, in turn with the load.
+Then batches are offered at twice that rate, whether they are answered or not, each with the budget of the producer.
+The offering process has a core of its own, the nodes have the others: the cost of offering, and of being refused, is
+not taken from the nodes, as it would not be on separate machines.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from tests.bench.figures import Figure, Figures
 from tests.far_link import FarLink
 
 ONE_WAY_MS: Final = 20.0
-"""Of the far link: a round trip takes 40 ms."""
+"""Delay of the far link in one direction: a round trip takes 40 ms."""
 BATCH: Final = 20
 BODY_BYTES: Final = 1_000
 SEND_BODY_BYTES: Final = 16_000
-"""Of single messages: with small ones it would be the process that offers twice the capacity that is overloaded."""
+"""Size of single messages: with small ones the process that offers twice the capacity would be the overloaded one."""
 CALLERS: Final = 256
 SEND_TIMEOUT_MS: Final = 2_000
 ROUNDS: Final = 3
-"""In turn with the capacity; their medians are compared."""
+"""Number of rounds, in turn with the capacity; their medians are compared."""
 STEP_S: Final = 0.01
 WARM_UP_S: Final = 1.5
-"""Until what waits in a producer has come to what its budget allows."""
+"""Seconds until the queue in a producer has reached the length that its budget allows."""
 GOODPUT_GOAL_PERCENT: Final = 90.0
 PACED_BATCHES_PER_S: Final = 60
 PACED_S: Final = 8.0
@@ -42,7 +42,7 @@ TOPICS: Final = ("overload-capacity", "overload-paced", "overload-batches", "ove
 
 
 class Offered(NamedTuple):
-    """What became of the messages that were offered. `goodput`: acknowledged per second after the warm-up."""
+    """Outcomes of the offered messages. `goodput` is the number acknowledged per second after the warm-up."""
 
     goodput: float
     offered: int
@@ -110,7 +110,7 @@ async def _measure(urls: Sequence[str], name: str, seconds: float, figures: Figu
 
 
 def _median(rounds: Sequence[Offered]) -> Offered:
-    """The sums of all rounds, with the median of their rates."""
+    """Return the sums of all rounds, with the median of their rates."""
     errors: Counter[str] = Counter()
     for one in rounds:
         errors.update(one.errors)
@@ -210,6 +210,6 @@ async def _offer(
 
 
 async def _stored(admin: keelmq.Admin, topic: str) -> int:
-    """Messages that the topic ever got."""
+    """Return the number of messages that the topic ever got."""
     info = await admin.topic(topic)
     return sum(queue["max_offset"] for queue in info["queue_offsets"])

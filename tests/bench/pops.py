@@ -1,6 +1,7 @@
-"""Pop consumers: messages per second popped and acknowledged, in batches of 32, by so many workers at once.
+"""Measures pop consumers: messages per second popped and acknowledged, in batches of 32, by 1, 4 and 16 workers at
+once.
 
-Also by a group that takes every second message, by its tag.
+The same is measured for a group that takes every second message, by its tag.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ BATCH: Final = 512
 BODY_BYTES: Final = 1024
 INVISIBLE_MS: Final = 60_000
 MESSAGES_PER_SECOND_MAX: Final = 40_000
-"""So many are stored for each second: the workers must not run out of them."""
+"""Number of messages stored for each second: the workers must not run out of them."""
 
 
 async def measure(cluster: BenchCluster, seconds: float, figures: Figures) -> None:

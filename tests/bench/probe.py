@@ -1,7 +1,7 @@
-"""Asks a node for /healthz over and over, in a process of its own: `python -m tests.bench.probe URL`.
+"""Asks a node for /healthz repeatedly, in a process of its own: `python -m tests.bench.probe URL`.
 
-It ends with its standard input, and prints the longest answer in milliseconds, which is as long as the longest step of
-the node's event loop, or a little longer.
+The probe ends with its standard input, and prints the time of the longest answer in milliseconds, which is at least
+the longest step of the node's event loop, and little more.
 """
 
 import http.client

@@ -1,10 +1,10 @@
-"""A consumer that reads a topic from its start, again and again: `python -m tests.bench.reader URL TOPIC QUEUES LOGS…`.
+"""Consumes a topic from its start, again and again: `python -m tests.bench.reader URL TOPIC QUEUES LOGS…`.
 
-In a process of its own, and as cheap as can be: it looks into nothing it reads. With `--sdk` it reads as the SDK's
-consumers do, messages and all: at `followers` or at the `leader`; URL names all nodes, with commas between. Before each
-round over the topic what the operating system remembers of the segments in the directories LOGS is dropped, so that
-they come from the disk. It prints a line when it begins to read, and on SIGTERM how many bytes it got in how many
-seconds.
+The reader runs in a process of its own and is as cheap as possible: it does not decode the messages. With `--sdk` it
+reads as the SDK's consumers do, messages and all, at `followers` or at the `leader`; URL then names all nodes,
+separated by commas. Before each round over the topic it drops the operating system's cache of the segments in the
+directories LOGS, so that they come from the disk. It prints a line when it begins to read, and on SIGTERM the number
+of bytes and of seconds.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from keelmq.consuming.selection import EVERYTHING
 from keelmq.transport.connection import Connection
 
 PULL_BYTES: Final = 4 * 1024 * 1024
-"""What a consumer of the SDK asks for at a time."""
+"""Bytes that a consumer of the SDK asks for at a time."""
 PULL_MESSAGES: Final = 10_000
 
 
 class Place(msgspec.Struct):
-    """What of a page is looked at."""
+    """The decoded fields of a page."""
 
     next_offset: int
     max_offset: int
@@ -41,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(Place).decode
 
 
 def forget_pages(logs: list[Path]) -> None:
-    """Drop what the operating system holds of the segments in memory."""
+    """Drop the segments from the operating system's cache."""
     for path in (segment for log in logs for segment in log.glob("*.log")):
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -54,7 +54,7 @@ def forget_pages(logs: list[Path]) -> None:
 
 
 def pages(url: str, topic: str, queue: int) -> Iterator[int]:
-    """The bytes of each page of the queue, to its end."""
+    """Yield the bytes of each page of the queue, to its end."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     offset = 0
     while True:
@@ -77,7 +77,7 @@ def pages(url: str, topic: str, queue: int) -> Iterator[int]:
 
 
 async def sdk_pages(urls: str, topic: str, queue: int, *, follower_reads: bool) -> AsyncIterator[int]:
-    """The bytes of the messages of each page of the queue, to its end; each page from where the SDK reads it."""
+    """Yield the bytes of the messages of each page of the queue, to its end; the SDK chooses the node of each page."""
     connection = Connection(urls)
     pages, offset = QueuePages(connection, (topic, queue), follower_reads=follower_reads), 0
     try:
@@ -94,7 +94,7 @@ async def sdk_pages(urls: str, topic: str, queue: int, *, follower_reads: bool) 
 
 
 def sizes(loop: asyncio.AbstractEventLoop, settings: argparse.Namespace) -> Iterator[int]:
-    """The bytes of one page after the other, for ever."""
+    """Yield the bytes of one page after the other, for ever."""
     while True:
         for queue in range(settings.queues):
             place = (settings.url, settings.topic, queue)

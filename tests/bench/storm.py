@@ -1,7 +1,8 @@
-"""A check-back storm: what many half transactions that nobody decides do to normal producers.
+"""Measures a check-back storm: the effect of many undecided half transactions on normal producers.
 
-Two clusters, one without and one with them, are measured in turn, so that both see the same machine. Producers answer
-checks all the time while the second one is measured, always with "unknown", and stand still while the first one is.
+Two clusters, one without and one with such transactions, are measured in turn, so that both see the same machine.
+Producers answer checks all the time while the second one is measured, always with "unknown", and stand still while the
+first one is.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ BODY_BYTES: Final = 200
 ROUNDS: Final = 5
 CALL_TIMEOUT_MS: Final = 60_000
 RATIO_GOAL_PERCENT: Final = 90
-"""What is left of the rate without them."""
+"""Wanted share of the rate that is left with them."""
 
 
 async def measure(directory: Path, count: int, seconds: float, figures: Figures) -> None:
@@ -73,7 +74,7 @@ async def _compare(calm: BenchCluster, stormy: BenchCluster, count: int, seconds
     figures.add(
         Figure("storm_calm", "64 concurrent sends of 1 KiB, without", statistics.median(rates["calm"]), "msg/s"),
         Figure("storm_stormy", f"… with {count:,} undecided", statistics.median(rates["stormy"]), "msg/s"),
-        Figure("storm_checks", "… and so many checks meanwhile", checks / ROUNDS, "/s"),
+        Figure("storm_checks", "… checks delivered meanwhile", checks / ROUNDS, "/s"),
         Figure("storm_ratio", "… with over without, median of pairs", 100 * ratio, "%", RATIO_GOAL_PERCENT, ">="),
     )
 
@@ -92,7 +93,7 @@ async def _create_topics(cluster: BenchCluster) -> None:
 
 
 async def _prepare(cluster: BenchCluster, count: int) -> float:
-    """Half transactions that are due for a check at once, and that nobody will decide; seconds taken."""
+    """Prepare half transactions that are due for a check at once and that nobody decides; return the seconds taken."""
     connection = keelmq.Connection(cluster.urls, call_timeout_ms=CALL_TIMEOUT_MS)
     block = encode_messages([os.urandom(BODY_BYTES)])
     numbers = iter(range(count))
@@ -141,7 +142,7 @@ def _signal(processes: list[asyncio.subprocess.Process], number: signal.Signals)
 
 
 def _delivered(cluster: BenchCluster) -> float:
-    """Checks that the leader has handed out and counted."""
+    """Return the number of checks that the leader has handed out and counted."""
     total = 0.0
     for url in cluster.urls:
         with urlopen(f"{url}/metrics") as answer:

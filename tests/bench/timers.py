@@ -1,4 +1,4 @@
-"""Timers: what pending ones cost, how exact they are, and what many that are due at once do to producers.
+"""Measures timers: the cost of pending ones, their exactness, and the effect of many due at once on producers.
 
 Every message is a timer of its own: the dearest case, since a batch with one time is a single timer.
 """
@@ -26,18 +26,18 @@ BODY_BYTES: Final = 100
 REQUEST_TIMERS: Final = 250
 FILLERS: Final = 4
 SPREAD_MS: Final = 3_600_000
-"""Timers that only wait are due within an hour, beginning a day from now."""
+"""Interval in ms over which waiting timers are spread; it begins a day from now."""
 
 DAY_MS: Final = 86_400_000
 EXACT_MESSAGES: Final = 300
 EXACT_SPREAD_MS: Final = 6_000
 ALL_DUE_MS: Final = 30_000
-"""How far ahead the flood is due: it is scheduled before."""
+"""Milliseconds until the flood is due: it is scheduled before."""
 
 ASK_INTERVAL_S: Final = 0.25
 CALL_TIMEOUT_MS: Final = 60_000
 Due = Callable[[int], int]
-"""Due time by number of the timer."""
+"""Returns the due time in ms since 1970 by number of the timer."""
 
 
 def now_ms() -> int:
@@ -45,7 +45,7 @@ def now_ms() -> int:
 
 
 async def measure(cluster: BenchCluster, count: int, flood: int, seconds: float, figures: Figures) -> None:
-    """`count` timers that wait; then `flood` more that are all due at one moment."""
+    """Measure `count` waiting timers; then `flood` more that are all due at one moment."""
     connection = keelmq.Connection(cluster.urls, call_timeout_ms=CALL_TIMEOUT_MS)
     admin = keelmq.Admin(connection)
     await admin.put_topic(DELAY_TOPIC, queues=1, type="delay")
@@ -79,7 +79,7 @@ async def _produce_rates(cluster: BenchCluster, seconds: float, figures: Figures
 
 
 async def _schedule(connection: keelmq.Connection, count: int, due_ms: Due) -> float:
-    """Schedule `count` messages, each a batch of its own; seconds taken."""
+    """Schedule `count` messages, each a batch of its own; return the seconds taken."""
     ids = BatchIds()
     block = encode_messages([os.urandom(BODY_BYTES)])
     numbers = iter(range(0, count, REQUEST_TIMERS))
@@ -106,7 +106,7 @@ async def _schedule(connection: keelmq.Connection, count: int, due_ms: Due) -> f
 
 
 async def _exactness(connection: keelmq.Connection, figures: Figures, key: str, what: str) -> None:
-    """How long after its time a message is in the hands of a consumer that waits for it; clocks are one clock here."""
+    """Measure how long after its time a message reaches a waiting consumer; clocks are one clock here."""
     place = (DELAY_TOPIC, 0)
     offset = await first_offset(connection, place, "latest")
     begin_ms = now_ms() + 1_000
@@ -127,7 +127,7 @@ async def _exactness(connection: keelmq.Connection, figures: Figures, key: str, 
 
 
 async def _flood(cluster: BenchCluster, connection: keelmq.Connection, flood: int, figures: Figures) -> None:
-    """Many timers due at one moment, while a producer goes on."""
+    """Measure many timers due at one moment, while a producer goes on."""
     place = (DELAY_TOPIC, 0)
     target = await first_offset(connection, place, "latest") + flood
     due_ms = now_ms() + ALL_DUE_MS + flood // 5  # scheduling takes about that long
@@ -158,7 +158,7 @@ async def _reached(timestamp_ms: int) -> bool:
 
 
 async def _sends_until(cluster: BenchCluster, done: Callable[[], Awaitable[bool]]) -> Quantiles:
-    """Single sends, one after the other, until `done`."""
+    """Send single messages, one after the other, until `done`; return the quantiles of their times."""
     body = os.urandom(1024)
     taken_s: list[float] = []
     async with keelmq.Producer(cluster.urls, send_timeout_ms=load.SEND_TIMEOUT_MS) as producer:
@@ -175,7 +175,7 @@ async def _sends_until(cluster: BenchCluster, done: Callable[[], Awaitable[bool]
 
 
 def _metric(cluster: BenchCluster, name: str) -> float:
-    """The largest of the nodes' values."""
+    """Return the largest of the nodes' values."""
     values: list[float] = []
     urls: Sequence[str] = cluster.urls
     for url in urls:

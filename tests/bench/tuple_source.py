@@ -1,4 +1,4 @@
-"""The data source as it would be written without Arrow: a tuple for every row. What the real one is compared with."""
+"""The data source as it would be written without Arrow, with a tuple for every row; a baseline for the real one."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ class TupleDataSource(DataSource):
 
 
 class TupleReader(KeelMQStreamReader):
-    """Plans like the real one; only what the tasks do is another."""
+    """Plans like the real reader; only the tasks' work differs."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, LogRange)

@@ -1,4 +1,4 @@
-"""`make cluster` and `make cluster-stop`, and the README's example against what they start."""
+"""Tests `make cluster` and `make cluster-stop`, and the README's example against the started nodes."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_of_free_ports(count: int) -> int:
-    """The first of `count` consecutive free ports."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = free_ports(1)[0]
         if first + count < 65000 and all(map(port_is_free, range(first, first + count))):
@@ -27,7 +27,7 @@ def run_of_free_ports(count: int) -> int:
 
 
 class Made:
-    """The make targets, with ports and data of their own."""
+    """Runs the make targets with ports and data of their own."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""The demo itself, short: real nodes, real services, real kills."""
+"""Runs the demo itself, shortly: real nodes, real services, real kills."""
 
 import json
 import os
