@@ -1,1 +1,1 @@
-"""Everything that parses bytes from outside, fed with bytes that nobody should send. docs/fuzzing.md"""
+"""Fuzz tests of everything that parses bytes from outside, with bytes that nobody should send (docs/fuzzing.md)."""

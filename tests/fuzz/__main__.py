@@ -1,7 +1,7 @@
-"""`make fuzz MINUTES=m`: the fuzz tests over and over with fresh seeds and many more examples, until the time is up.
+"""Run `make fuzz MINUTES=m`: the fuzz tests repeatedly with fresh seeds and many more examples, until the time is up.
 
-The last line is `RESULT {json}`. Exit status 1 as soon as a test fails; Hypothesis has printed the smallest input that
-fails and keeps it in .hypothesis, so that the next run of the test begins with it.
+The last line is `RESULT {json}`. The exit status is 1 as soon as a test fails; Hypothesis has printed the smallest
+input that fails and keeps it in .hypothesis, so that the next run of the test begins with it.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _round(seed: int, settings: argparse.Namespace) -> tuple[int, int]:
-    """Exit status of pytest and how many tests passed; its output is shown when one did not."""
+    """Return the exit status of pytest and how many tests passed; the output is shown when one did not."""
     command = [sys.executable, "-m", "pytest", "tests/fuzz", "-x", "--show-capture=no", f"--hypothesis-seed={seed}"]
     environment = {**os.environ, "FUZZ_SCALE": str(settings.scale)}
     ended = subprocess.run([*command, *settings.tests], cwd=ROOT, env=environment, capture_output=True, check=False)
@@ -62,9 +62,9 @@ def _round(seed: int, settings: argparse.Namespace) -> tuple[int, int]:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10, help="begin no round after this long (default: 10)")
-    parser.add_argument("--seed", type=int, help="one round with the seed of an earlier run")
-    parser.add_argument("--scale", type=float, default=SCALE, help="examples, as a multiple of the test run's")
+    parser.add_argument("--minutes", type=float, default=10, help="minutes after which no round begins (default: 10)")
+    parser.add_argument("--seed", type=int, help="seed of an earlier run, for one round")
+    parser.add_argument("--scale", type=float, default=SCALE, help="multiple of the test run's examples")
     parser.add_argument("tests", nargs="*", help="further arguments for pytest, such as -k frames")
     return parser.parse_args(arguments)
 

@@ -1,4 +1,4 @@
-"""How much each fuzz test does, and what ends it: an example that takes too long, or memory that its input cannot need.
+"""The budget of each fuzz test: its examples, and the limits of an example's time and of memory.
 
 FUZZ_SCALE multiplies the examples: 1 in the normal test run, more in `make fuzz`.
 """
@@ -15,22 +15,22 @@ from hypothesis import HealthCheck, settings
 
 SCALE: Final = float(os.environ.get("FUZZ_SCALE", "1"))
 HANG_S: Final = 20.0
-"""No example needs a hundredth of it, also on a busy machine."""
+"""Seconds after which an example hangs: none needs a hundredth of it, also on a busy machine."""
 MEMORY_BYTES_MAX: Final = 160 << 20
-"""What a module's tests may add to the process, Hypothesis' own needs included. No input is larger than some KiB."""
+"""Memory that a module's tests may add to the process, Hypothesis included. No input is larger than some KiB."""
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def fuzz(examples: int) -> Callable[[Test], Test]:
-    """Decorates a `@given` test: `examples` of them (times the scale), each of which has to end in time."""
+    """Return a decorator of a `@given` test: it runs `examples` (times the scale), each of which has to end in time."""
 
     def decorate(test: Test) -> Test:
         handle: Any = test.hypothesis  # type: ignore[attr-defined]
         handle.inner_test = _in_time(handle.inner_test)
         limit = settings(
             max_examples=max(1, int(examples * SCALE)),
-            # Bytes that fail to be a log are slow to make and much is thrown away: that is the point.
+            # Bytes that fail to be a log are slow to make and much is thrown away: this is intended.
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         )
         return limit(test)
@@ -39,7 +39,7 @@ def fuzz(examples: int) -> Callable[[Test], Test]:
 
 
 class Hang(BaseException):
-    """Not an Exception: nothing under test may catch it."""
+    """An example did not end in time. Not an Exception, so that no code under test catches it."""
 
 
 def _in_time(inner: Callable[..., None]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def in_time(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def in_memory(limit_bytes: int) -> Iterator[None]:
-    """AssertionError when the process needed more than `limit_bytes` beyond what it had, at any moment of the block."""
+    """Raises AssertionError when the process needed `limit_bytes` more than it had, at any moment of the block."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _status_bytes("VmRSS")
     yield

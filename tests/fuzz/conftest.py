@@ -1,4 +1,4 @@
-"""Memory is watched per module."""
+"""Watches the memory of each module."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.fuzz.budget import MEMORY_BYTES_MAX, in_memory
 @settings(max_examples=3, database=None)
 @given(st.text(), st.from_regex("[a-z]"))
 def make_tables(text: str, match: str) -> None:
-    """Hypothesis' own tables of all characters: made once on a fresh clone, for some 200 MiB."""
+    """Make Hypothesis' own tables of all characters: on a fresh clone they take some 200 MiB once."""
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,4 +1,4 @@
-"""Bytes that are nearly right: what flips, goes missing, comes twice or gets in between."""
+"""Strategies of bytes that are nearly right, with bits flipped, and parts removed, repeated or inserted."""
 
 from collections.abc import Callable
 from typing import Final
@@ -32,7 +32,7 @@ def integers_at_edges() -> st.SearchStrategy[int]:
 
 @st.composite
 def damaged(draw: st.DrawFn, original: bytes) -> bytes:
-    """`original` with one to six edits."""
+    """Return `original` with one to six edits."""
     data = bytearray(original)
     for _ in range(draw(st.integers(1, EDITS_MAX))):
         draw(st.sampled_from(_EDITS))(draw, data)
@@ -82,7 +82,7 @@ def _zero(draw: st.DrawFn, data: bytearray) -> None:
 
 
 def _nest(draw: st.DrawFn, data: bytearray) -> None:
-    """Arrays in arrays, in msgpack or JSON, deeper than Python's stack."""
+    """Insert nested arrays, in msgpack or JSON, deeper than Python's stack."""
     at = _place(draw, data)
     data[at:at] = draw(st.sampled_from((b"\x91", b"["))) * draw(st.integers(1, NESTED_MAX))
 
@@ -92,7 +92,7 @@ _EDITS: Final[tuple[_Edit, ...]] = (_flip, _overwrite_number, _cut_end, _cut_out
 
 
 def plain_values() -> st.SearchStrategy[object]:
-    """Whatever msgpack and JSON can carry."""
+    """Return a strategy of values that msgpack and JSON can carry."""
     leaves = (
         st.none()
         | st.booleans()
@@ -107,7 +107,7 @@ def plain_values() -> st.SearchStrategy[object]:
 
 
 def msgpack_like(original: bytes) -> st.SearchStrategy[bytes]:
-    """Damaged `original`, some other msgpack value, deep nesting, or noise."""
+    """Return a strategy of damaged `original`, other msgpack values, deep nesting, and noise."""
     return st.one_of(
         damaged(original),
         plain_values().map(msgspec.msgpack.encode),

@@ -1,4 +1,4 @@
-"""Requests from a node's own description: mostly what it asks for, often a little wrong, sometimes nothing like it."""
+"""Requests drawn from a node's own description: mostly valid, often a little wrong, sometimes nothing like it."""
 
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -13,7 +13,7 @@ Schema = dict[str, Any]
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
-# Few, so that requests meet what earlier ones made. By the name of the parameter or member.
+# Few names, so that requests meet the objects of earlier ones; by the name of the parameter or member.
 NAMES: Final = {
     "topic": ("orders", "payments"),
     "topics": ("orders", "payments"),
@@ -45,9 +45,9 @@ ODD_NAMES: Final = (
 )
 BLOCK: Final = msgspec.msgpack.encode([[b"body"], [b"other", "tag"]])
 WAIT_MS_MAX: Final = 3
-"""Longer waits are the long poll doing its work."""
+"""Maximum wait in a request: longer waits would only test the long poll."""
 LONGEST_WAIT_MS: Final = 30_000
-"""What the broker takes at most."""
+"""Longest wait that the broker accepts."""
 _NOT_IN_A_SEGMENT: Final = frozenset("/{}")
 
 
@@ -58,11 +58,11 @@ class Call(NamedTuple):
     body: bytes | None
     headers: dict[str, str]
     odd_path: bool
-    """A parameter of the path is none that stays in its place: another route, or none, may be meant."""
+    """True when a path parameter does not stay in its segment: another route, or none, may be meant."""
 
 
 class Values:
-    """Strategies for what schemas describe. `odd`: with texts that are no names of anything."""
+    """Strategies for the values that schemas describe. With `odd`, they contain texts that are no valid names."""
 
     def __init__(self, root: Schema, *, odd: bool) -> None:
         self._root = root
@@ -73,7 +73,7 @@ class Values:
         return known | st.sampled_from(ODD_NAMES) | st.text(max_size=8) if self._odd else known
 
     def of(self, schema: Schema, name: str = "") -> st.SearchStrategy[Any]:
-        """`name`: of the parameter or member that is described."""
+        """Return the values of a schema; `name` is that of the described parameter or member."""
         if "$ref" in schema:
             return self.of(self._root["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
         if "anyOf" in schema:
@@ -125,7 +125,7 @@ def _integers(schema: Schema) -> st.SearchStrategy[int]:
 
 @st.composite
 def spoiled(draw: st.DrawFn, described: st.SearchStrategy[Any]) -> Any:
-    """What the schema describes, or nearly."""
+    """Draw a value that the schema describes, or nearly."""
     value = draw(described)
     wrong = draw(st.integers(0, 5))
     if isinstance(value, dict) and value and wrong < 2:
@@ -140,7 +140,7 @@ def spoiled(draw: st.DrawFn, described: st.SearchStrategy[Any]) -> Any:
 
 @st.composite
 def calls(draw: st.DrawFn, root: Schema) -> Call:
-    """Two of three are as described."""
+    """Draw a call; two of three are as described."""
     template = draw(st.sampled_from(sorted(root["paths"])))
     method = draw(st.sampled_from(sorted(root["paths"][template])))
     operation = root["paths"][template][method]
@@ -197,7 +197,7 @@ def _shown(value: Any) -> str:
 
 
 def _impatient(body: Any) -> Any:
-    """Long polls of a body are answered as soon as those of a query; what is too long is refused as it is."""
+    """Shorten the wait of a long poll in a body; a wait beyond the limit is left, since it is refused."""
     if isinstance(body, dict) and type(wait_ms := body.get("wait_ms")) is int and wait_ms <= LONGEST_WAIT_MS:
         return {**body, "wait_ms": min(wait_ms, WAIT_MS_MAX)}
     return body

@@ -1,4 +1,6 @@
-"""What clients send, at the broker's decoders: taken within every limit, or a problem with a documented code."""
+"""Fuzzes the broker's decoders of client requests: input is accepted within every limit, or refused with a documented
+code.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,7 +69,7 @@ SAMPLES: list[Any] = [
 
 
 def code_of(error: Problem) -> str:
-    """Of a documented problem that a request can be at fault for."""
+    """Return the code of a documented problem that a request can cause."""
     assert error.code in KINDS
     assert error.kind.status < 500
     assert error.detail
@@ -79,7 +81,7 @@ def texts(**options: Any) -> st.SearchStrategy[str]:
 
 
 def messages() -> st.SearchStrategy[list[Any]]:
-    """Block entries around the limits."""
+    """Return a strategy of block entries around the limits."""
     bodies = st.binary(max_size=30)
     fields = st.tuples(
         bodies,
@@ -153,7 +155,7 @@ def test_a_json_body_is_what_the_struct_describes_or_refused(kind: type[Any], bo
     except Problem as error:
         assert code_of(error) == "invalid_request"  # noqa: PT017 - both ends of the call are judged
         return
-    # What was taken can be said again, and means the same.
+    # Accepted input can be encoded again, and means the same.
     assert msgspec.json.decode(msgspec.json.encode(decoded), type=kind) == decoded
     if isinstance(decoded, JsonProduce):
         build(decoded)

@@ -1,4 +1,6 @@
-"""What a server may answer to the SDK: the answer, or a KeelMQError that an application can act on."""
+"""Fuzzes the SDK with answers of a server: the call ends with the answer, or a KeelMQError that an application can act
+on.
+"""
 
 import asyncio
 import contextlib
@@ -209,7 +211,7 @@ def raw_answers() -> st.SearchStrategy[bytes]:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers each request with the next of `answers`, whatever it was asked, and hangs up."""
+    """Answers each request with the next of `answers`, whatever the request was, and hangs up."""
 
     daemon_threads = True
 
@@ -257,7 +259,7 @@ async def send(url: str) -> None:
 async def fetch(url: str) -> None:
     connection = Connection(url, call_timeout_ms=CALL_TIMEOUT_MS)
     try:
-        # A consumer goes on asking for seconds; what happens by then is what happens.
+        # A consumer keeps asking for seconds; the test needs only the first milliseconds.
         async with asyncio.timeout(CALL_TIMEOUT_MS / 1000):
             for selection in (EVERYTHING, Selection(tags="A")):
                 await pull(

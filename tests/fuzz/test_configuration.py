@@ -1,4 +1,4 @@
-"""Configuration from file, environment and flags: a valid node, or a ConfigError that names what is wrong."""
+"""Fuzzes the configuration from file, environment and flags: a valid node, or a ConfigError that names the mistake."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def loaded(file: Path | None, environment: dict[str, str], flags: dict[str, Any]
         assert message
         assert "\n" not in message.strip()
         return None
-    # Whatever was taken is complete: nothing fails later that could have been said now.
+    # An accepted configuration is complete: no error may appear later that could have been reported now.
     assert validate(config) == config
     assert config.nodes()[config.node_id]
     assert config.http_address().port > 0

@@ -1,4 +1,4 @@
-"""The payload of a log entry: read as it was written, or a ValueError."""
+"""Fuzzes the payload of a log entry: it is read as it was written, or refused with a ValueError."""
 
 import struct
 

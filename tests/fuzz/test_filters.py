@@ -1,4 +1,4 @@
-"""Filters from strangers on messages from strangers: an answer or InvalidFilter, soon, and within its limits."""
+"""Fuzzes filters and messages of strangers: an answer or InvalidFilter, quickly, and within the limits."""
 
 from urllib.parse import quote
 

@@ -1,5 +1,5 @@
-"""A real node under requests made from its own /openapi.json: every answer is described, none is a bug, and what was
-refused changed nothing.
+"""Fuzzes a real node with requests made from its own /openapi.json: every answer is described, none is a bug, and a
+refused request changes nothing.
 """
 
 import json
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.process
 PROBLEM_JSON: Final = "application/problem+json"
 TOPICS_MAX: Final = 40
 VOLATILE: Final = ("generation", "members", "check_times", "next_check_at_ms")
-"""Members expire and checks fall due by themselves."""
+"""Fields that change by themselves, because members expire and checks fall due."""
 TIMED: Final = ("queue_offsets", "positions", "max_offset", "lag", "held")
-"""So do messages that wait for their time, or that a pop consumer did not acknowledge in its time."""
+"""Fields that change while messages wait for their time, or for a pop consumer's acknowledgement."""
 MEMORY_GROWTH_BYTES_MAX: Final = 200 << 20
 REQUEST: Final = (
     b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -36,7 +36,7 @@ REQUEST: Final = (
 
 
 class Target:
-    """A running node, its description, and what it held when it was last asked."""
+    """A running node with its description, and the state it had when it was last asked."""
 
     def __init__(self, node: NodeProcess) -> None:
         self.node = node
@@ -45,7 +45,7 @@ class Target:
         self.look()
 
     def look(self) -> None:
-        """Remember what the node holds, and whether some of it changes by itself."""
+        """Remember the node's state, and whether parts of it change by themselves."""
         self.ignored: tuple[str, ...] = VOLATILE
         groups = self.node.request("GET", "/v1/groups").json()["groups"]
         held = any(offset["held"] for group in groups for offset in group["offsets"])
@@ -54,7 +54,7 @@ class Target:
         self.state = self.observe()
 
     def observe(self) -> Any:
-        """Everything that requests can change, and nothing else does."""
+        """Return everything that requests can change, and nothing else does."""
         seen = [
             self.node.request("GET", path).json()
             for path in ("/v1/topics?system=true", "/v1/groups", "/v1/transactions?limit=1000")
@@ -62,13 +62,13 @@ class Target:
         return _without(seen, self.ignored)
 
     def make_topics(self) -> None:
-        """Those that most requests are about; an earlier one may have deleted them."""
+        """Make the topics that most requests use; an earlier request may have deleted them."""
         for topic in NAMES["topic"]:
             if self.node.request("GET", f"/v1/topics/{topic}").status == 404:
                 assert self.node.request("PUT", f"/v1/topics/{topic}", payload={"queues": 2}).status == 201
 
     def tidy(self) -> None:
-        """Keeps what has to be compared small, and what has to be there."""
+        """Remove topics that are too many to compare, and make the topics that have to be there."""
         topics = self.node.request("GET", "/v1/topics").json()["topics"]
         if len(topics) > TOPICS_MAX:
             for topic in topics:
@@ -88,7 +88,7 @@ def _without(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def _is_of_group(value: Any) -> bool:
-    """Whether it is about a topic that comes with the first message a group is given again, whenever that is."""
+    """Return whether the value describes a topic that is made when a group gives a message back, whenever that is."""
     return isinstance(value, dict) and str(value.get("topic", "")).startswith(("%RETRY%", "%DLQ%"))
 
 
@@ -105,7 +105,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def described(call: Call, reply: Reply, schema: Schema) -> list[str]:
-    """What about the answer is not as the description says."""
+    """Return the differences of the answer from the description."""
     operation = schema["paths"][call.template][call.method.lower()]
     response = operation["responses"].get(str(reply.status))
     code = reply.json()["code"] if reply.headers.get("content-type", "").startswith(PROBLEM_JSON) else None

@@ -1,4 +1,4 @@
-"""The Raft port of a real node: strangers and broken peers are cut off, the node goes on."""
+"""Fuzzes the Raft port of a real node: strangers and broken peers are cut off, and the node goes on."""
 
 import socket
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ HELLOS: Final = (
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """One of three; the others are never there."""
+    """Return one of three nodes; the others are never there."""
     cluster = ClusterProcess(tmp_path_factory.mktemp("peers"), nodes=3)
     try:
         node = cluster.nodes[NODE]
@@ -48,7 +48,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def is_refused(frame: bytes) -> bool:
-    """A frame that is a message belongs to Raft, which has tests of its own."""
+    """Return whether the frame must be refused: a frame that is a message belongs to Raft, which has its own tests."""
     if len(frame) < FRAME.size:
         return True
     body_length, header_length, header_crc = FRAME.unpack_from(frame)
@@ -62,7 +62,7 @@ def is_refused(frame: bytes) -> bool:
 
 
 def talk(node: NodeProcess, stream: bytes) -> bytes:
-    """Everything the node says to `stream` before it closes the connection, as it must when we have ended ours."""
+    """Return the node's answer to `stream` before it closes the connection, as it must when we have ended ours."""
     with socket.create_connection(("127.0.0.1", node.peer_port), timeout=PATIENCE_S) as connection:
         answer = b""
         try:

@@ -1,4 +1,4 @@
-"""The commit log on disks that hold anything: it opens with what was synced, or says what is wrong, by name."""
+"""Fuzzes the commit log on disks with any content: it opens with every synced entry, or refuses with a named error."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ Files = Mapping[str, bytes]
 
 @functools.cache
 def healthy() -> tuple[dict[str, bytes], dict[int, Entry]]:
-    """A log of several segments, closed: its files, and its entries by index."""
+    """Return a closed log of several segments: its files, and its entries by index."""
     disk = sim_disk()
     log = open_log(disk)
     append_to(log, LAST_INDEX)
@@ -64,7 +64,7 @@ def some_files_damaged(draw: st.DrawFn, *, with_mark: bool) -> dict[str, bytes]:
 
 @st.composite
 def forged_segment(draw: st.DrawFn) -> bytes:
-    """Records whose checksums are right and whose fields are anything, with noise between them."""
+    """Draw records with right checksums and arbitrary fields, with noise between them."""
     parts = []
     position = 0
     for number in range(draw(st.integers(0, RECORDS_MAX))):
@@ -107,7 +107,7 @@ def forged_directory(draw: st.DrawFn) -> dict[str, bytes]:
 
 
 def look_at(disk: SimDisk) -> None:
-    """The operator's tools never change anything, and end."""
+    """Check that the operator's tools never change anything, and end."""
     before = {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)}
     for action in (lambda: list(dump_records(disk, DIRECTORY)), lambda: verify_log(disk, DIRECTORY)):
         with contextlib.suppress(LogError, UnsupportedRecord):

@@ -1,4 +1,4 @@
-"""What a peer's connection may carry: whole, valid frames come out, anything else ends the connection."""
+"""Fuzzes a peer's connection: whole, valid frames are delivered, anything else ends the connection."""
 
 import asyncio
 import itertools
@@ -46,7 +46,7 @@ NESTED = b"\x93\x09\x01" + b"\x91" * 5000 + b"\x01"
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """Thousands of refusals are not worth a line each."""
+    """Disable the log, since thousands of refusals are not worth a line each."""
     log = logging.getLogger("raft.frames")
     log.disabled = True
     yield
@@ -78,7 +78,7 @@ def frame_of(message: Message | Append) -> bytes:
 
 
 def forged_frame(header: bytes, payload: bytes) -> bytes:
-    """Any header and payload, with the lengths and the checksum that belong to them."""
+    """Return a frame of any header and payload, with the right lengths and checksum."""
     return FRAME.pack(len(header) + len(payload), len(header), crc32c(header)) + header + payload
 
 
@@ -87,7 +87,7 @@ def frames() -> st.SearchStrategy[bytes]:
 
 
 def headers() -> st.SearchStrategy[bytes]:
-    """Msgpack arrays that look like messages, with anything in their fields."""
+    """Return a strategy of msgpack arrays that look like messages, with any values in their fields."""
     fields = st.lists(integers_at_edges() | plain_values(), max_size=6)
     alike = st.tuples(st.integers(0, 12), fields).map(lambda drawn: msgspec.msgpack.encode([drawn[0], *drawn[1]]))
     return alike | st.sampled_from(SAMPLES).flatmap(lambda sample: msgpack_like(_header_of(sample)))
@@ -121,7 +121,7 @@ class Wire(asyncio.Transport):
 
 
 async def receive(stream: bytes, cuts: Sequence[int]) -> tuple[list[Message | Append], bool]:
-    """What comes out of `stream` arriving in pieces, and whether the connection was ended for it."""
+    """Feed `stream` in pieces; return the delivered messages, and whether the connection was ended."""
     received: list[Message | Append] = []
     protocol = FrameProtocol(lambda _, message: received.append(message))
     wire = Wire()

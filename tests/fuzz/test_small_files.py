@@ -1,4 +1,6 @@
-"""The small files beside the log: hard state, synced mark, sidecar, identity. Right, or refused by name."""
+"""Fuzzes the small files beside the log (hard state, synced mark, sidecar, identity): right, or refused with a named
+error.
+"""
 
 from random import Random
 
