@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a worker, and a cluster per module."""
+"""Fixtures: one Spark session for all tests of a worker, and a cluster per module."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from tests.e2e.cluster_process import ClusterProcess
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Local, two tasks at a time, nothing outside loopback, knows `keelmq`."""
+    """Return a local session with two tasks at a time, on loopback only, which knows `keelmq`."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -39,6 +39,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three nodes, ready."""
+    """Return three nodes that are ready."""
     with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Streaming queries on a busy machine."""
+"""Starts streaming queries on a busy machine."""
 
 import time
 from collections.abc import Callable
@@ -14,10 +14,10 @@ LATE_WORKER: Final = "Python worker failed to connect back"
 
 
 def begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """A query that has made progress, has ended, or has failed.
+    """Return a query that has made progress, has ended, or has failed.
 
-    Spark gives the Python process of a source ten seconds to start, which cannot be changed: after that the query is
-    begun again, from its checkpoint.
+    Spark gives the Python process of a source ten seconds to start, which cannot be changed. When the process is late,
+    the query is started again from its checkpoint.
     """
     until_s = time.monotonic() + PATIENCE_S
     while True:

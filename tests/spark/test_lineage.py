@@ -1,4 +1,4 @@
-"""The lineage job on a real cluster and a real Spark: the tables are what the workload knows it did."""
+"""Runs the lineage job on a real cluster and a real Spark: the tables must hold exactly the workload's actions."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 class InThread:
-    """A workload that runs beside the test; `end` lets it come to its end."""
+    """Runs a workload beside the test; `end` lets it finish."""
 
     def __init__(self, servers: list[str]) -> None:
         self.workload = Workload(servers, orders_per_s=25)

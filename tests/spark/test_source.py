@@ -1,4 +1,6 @@
-"""The data source on a real cluster and a real Spark: every event once, through restarts and a dead leader."""
+"""Tests the data source on a real cluster and a real Spark: it reads every event once, through restarts and a dead
+leader.
+"""
 
 import asyncio
 import json
@@ -36,7 +38,7 @@ def servers(cluster: ClusterProcess) -> str:
 
 
 def send(cluster: ClusterProcess, topic: str, batches: Sequence[Sequence[keelmq.Message | bytes]]) -> list[str]:
-    """The ids of what was sent, each batch to a queue of its own choice."""
+    """Send the batches, each to a queue of its own choice, and return the ids of the messages."""
 
     async def run() -> list[str]:
         connection = keelmq.Connection(urls(cluster), call_timeout_ms=60_000)
@@ -65,14 +67,14 @@ def write(frame: DataFrame, directory: Path, **trigger: Any) -> StreamingQuery:
 
 
 def run_available(frame: DataFrame, directory: Path) -> int:
-    """Everything there is; how many batches had rows."""
+    """Read everything available; return how many batches had rows."""
     query = begun(lambda: write(frame, directory, availableNow=True))
     assert query.awaitTermination(int(PATIENCE_S))
     return sum(progress.numInputRows > 0 for progress in query.recentProgress)
 
 
 def published(spark: SparkSession, directory: Path, topic: str) -> list[str]:
-    """Message ids of what was published to the topic; no event may be there twice."""
+    """Return the message ids of what was published to the topic; no event may be there twice."""
     rows = spark.read.parquet(str(directory / "rows")).select("event_id", "type", "topic", "message_id").collect()
     assert len({row.event_id for row in rows}) == len(rows)
     return [row.message_id for row in rows if row.type == "PUBLISH" and row.topic == topic]
@@ -162,7 +164,7 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
 
 
 def remove_what_is_there(cluster: ClusterProcess) -> int:
-    """Fills a topic that keeps nothing, until all that was there before is gone; returns where the log begins then."""
+    """Fill a topic that keeps nothing, until all earlier entries are removed; return the log's first index then."""
     node = cluster.wait_leader()
     for topic in ("orders", "filler"):
         settings = {"queues": 2, "retention_ms": 1}
@@ -183,7 +185,7 @@ def remove_what_is_there(cluster: ClusterProcess) -> int:
 def test_what_is_removed_is_an_error_unless_it_is_skipped(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """A query that begins where the log does reads what is left; a job was away for longer than the log is kept."""
+    """A query that begins where the log begins reads the rest; the job was away for longer than the log is kept."""
     options = ("--retention-check-ms", "50", "--segment-bytes", str(1 << 16))
     with ClusterProcess(tmp_path_factory.mktemp("short"), nodes=1, options=options) as cluster:
         gone = send(cluster, "orders", [[b"x"] * 5])
