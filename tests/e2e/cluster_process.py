@@ -1,4 +1,4 @@
-"""Real `keelmqd` processes on loopback: start, wait, kill, pause, restart, and leave none behind.
+"""Runs real `keelmqd` processes on loopback: start, wait, kill, pause, restart, and leave none behind.
 
     with ClusterProcess(tmp_path, nodes=3) as cluster:
         leader = cluster.wait_leader()
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 
 
 def wait_for(condition: Callable[[], Value | None], what: str) -> Value:
-    """The first truthy value of `condition`, or TimeoutError naming what was waited for."""
+    """Return the first truthy value of `condition`. Raises TimeoutError, which names `what`, after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         value = condition()
@@ -70,7 +70,7 @@ class NodeProcess:
         self.module = "cluster.main"
         self.arguments: list[str] = []
         self.tree: Path | None = None
-        """Where it is started, and the tree that it is of; None for this one."""
+        """Working directory of the process, whose tree it runs; None for this tree."""
         self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -110,7 +110,7 @@ class NodeProcess:
         self.wait_exit()
 
     def terminate(self) -> int:
-        """Graceful stop; returns the exit code."""
+        """Stop the process gracefully; returns the exit code."""
         self._signal(signal.SIGTERM)
         return self.wait_exit()
 
@@ -125,7 +125,7 @@ class NodeProcess:
         return self.process.wait(PATIENCE_S)
 
     def output(self) -> str:
-        """Everything this node printed, over all its starts."""
+        """Return everything this node printed, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def _signal(self, number: int) -> None:
@@ -142,7 +142,7 @@ class NodeProcess:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = PATIENCE_S,
     ) -> Reply:
-        """One request to this node; redirects are not followed. OSError when the node cannot be reached."""
+        """Send one request to this node; redirects are not followed. Raises OSError when the node cannot be reached."""
         sent = dict(headers or {})
         if payload is not None:
             body = json.dumps(payload).encode()
@@ -159,7 +159,7 @@ class NodeProcess:
             connection.close()
 
     def status(self) -> dict[str, Any] | None:
-        """/v1/cluster of this node, or None while it does not answer."""
+        """Return /v1/cluster of this node, or None while it does not answer."""
         try:
             reply = self.request("GET", "/v1/cluster", timeout_s=2.0)
         except OSError:
@@ -174,7 +174,7 @@ class NodeProcess:
 
 
 class ClusterProcess:
-    """`nodes` brokers that know each other. A context manager: entering starts them and waits until all are ready."""
+    """Owns `nodes` brokers that know each other. The context starts them and waits until all are ready."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class ClusterProcess:
         environment: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
     ) -> None:
-        """`ports`: two per node (HTTP, peers), for those who have reserved some; otherwise free ones."""
+        """Create the cluster; `ports` are two reserved ones per node (HTTP, peers), otherwise free ones are taken."""
         ports = ports or free_ports(2 * nodes)
         self.directory = directory
         self.nodes = {i: NodeProcess(i, directory, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, nodes + 1)}
@@ -230,7 +230,7 @@ class ClusterProcess:
         return [node for node in self.nodes.values() if node.running()]
 
     def wait_ready(self) -> None:
-        """Until every running node is ready; a node that ended meanwhile is an error."""
+        """Wait until every running node is ready. Raises RuntimeError when a node has ended."""
 
         def all_ready() -> bool:
             ended = [node for node in self.nodes.values() if node.process is not None and not node.running()]
@@ -241,7 +241,7 @@ class ClusterProcess:
         self._wait(all_ready, "every node to be ready")
 
     def leader(self, among: Iterable[NodeProcess] | None = None) -> NodeProcess | None:
-        """The leader of the highest term that a running node claims to be, or None."""
+        """Return the running node that claims to lead the highest term, or None."""
         found: list[tuple[int, NodeProcess]] = []
         for node in self.alive() if among is None else among:
             status = node.status()
@@ -250,7 +250,7 @@ class ClusterProcess:
         return max(found, key=lambda claim: claim[0])[1] if found else None
 
     def wait_leader(self, among: Iterable[NodeProcess] | None = None) -> NodeProcess:
-        """A leader that is ready, which for a leader means: it has committed in its own term."""
+        """Return a leader that is ready, which means that it has committed an entry in its own term."""
         nodes = None if among is None else list(among)
 
         def ready_leader() -> NodeProcess | None:
@@ -260,12 +260,12 @@ class ClusterProcess:
         return self._wait(ready_leader, "a leader")
 
     def follower(self) -> NodeProcess:
-        """Some running node that is not the leader."""
+        """Return a running node that is not the leader."""
         leader = self.wait_leader()
         return next(node for node in self.alive() if node is not leader)
 
     def wait_same_state(self) -> str:
-        """Until all running nodes have applied the same entries; returns their state hash."""
+        """Wait until all running nodes have applied the same entries; return their state hash."""
 
         def same() -> str | None:
             seen = [node.status() for node in self.alive()]
@@ -279,7 +279,7 @@ class ClusterProcess:
         return self._wait(same, "the same state on every node")
 
     def tails(self, lines: int = 30) -> str:
-        """The end of every node's output, for failure messages."""
+        """Return the end of every node's output, for failure messages."""
         return "\n".join(
             f"--- node {node.node_id}\n" + "\n".join(node.output().splitlines()[-lines:])
             for node in self.nodes.values()

@@ -16,14 +16,14 @@ from tests.e2e.small_disk import mounted_disk
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three nodes, ready."""
+    """Return three nodes that are ready."""
     with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
         yield running
 
 
 @pytest.fixture
 async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    """The SDK's, to the three nodes."""
+    """Return a connection of the SDK to the three nodes."""
     made = Connection([node.url for node in cluster.nodes.values()])
     yield made
     made.close()
@@ -31,13 +31,13 @@ async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """One node, ready: the cheapest real broker, for what needs no replication."""
+    """Return one node that is ready: the cheapest real broker, for tests that need no replication."""
     with ClusterProcess(tmp_path_factory.mktemp("single"), nodes=1) as running:
         yield running
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little space."""
+    """Return a file system of its own with little space."""
     with mounted_disk(tmp_path) as mounted:
         yield mounted

@@ -1,7 +1,7 @@
-"""Requests that take much, against nodes that measure the steps of their loops: none of them may be long.
+"""Checks that expensive requests cause no long steps of a node's event loop, as the nodes measure them.
 
-Steps are measured in processor time without garbage collections, so a busy machine makes none longer; twice the 20 ms
-that a step may take at most are allowed for what the measuring loop costs.
+Steps are measured in processor time without garbage collections, so a busy machine makes none longer. The bound is
+twice the 20 ms that a step may take, to allow for the cost of measuring.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def metric(node: NodeProcess, name: str) -> float:
 
 @contextlib.contextmanager
 def no_long_steps(cluster: ClusterProcess) -> Iterator[None]:
-    """Fails when some node of the cluster, which was started with OPTIONS, has a long step within the block."""
+    """Fail when a node of the cluster, which was started with OPTIONS, has a long step within the block."""
     before = {node.node_id: metric(node, "keelmq_loop_long_steps_total") for node in cluster.alive()}
     begins = {node.node_id: len(node.output()) for node in cluster.alive()}
     yield

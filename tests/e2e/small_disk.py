@@ -1,4 +1,4 @@
-"""A file system of its own with little space, and how to fill it."""
+"""Provides a file system of its own with little space, and fills it."""
 
 import contextlib
 import subprocess
@@ -14,14 +14,14 @@ DISK_BYTES: Final = 96 * MIB
 
 @contextlib.contextmanager
 def mounted_disk(parent: Path) -> Iterator[Path]:
-    """Mounted below `parent` for the length of the context; skips the test where that is not possible."""
+    """Mount a small disk below `parent` for the length of the context; skips the test where that is impossible."""
     with mounted_at(parent / "small") as mounted:
         yield mounted
 
 
 @contextlib.contextmanager
 def mounted_at(mounted: Path) -> Iterator[Path]:
-    """As `mounted_disk`, at that path, which does not exist yet."""
+    """Mount a small disk at `mounted`, which does not exist yet, for the length of the context."""
     SMALL_DISK.require()
     mounted.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mounted)], check=True)
@@ -32,7 +32,7 @@ def mounted_at(mounted: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Leave nothing of the disk: a new file takes it."""
+    """Fill the disk with a new file, so that nothing is left."""
     with open(path, "wb", buffering=0) as file:
         for size in (MIB, 1 << 16, 1 << 12):
             with contextlib.suppress(OSError):

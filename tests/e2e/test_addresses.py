@@ -1,4 +1,4 @@
-"""Nodes that are somewhere else than before: one of a running cluster, and all of a stopped one."""
+"""Tests nodes that move to other addresses: one of a running cluster, and all of a stopped one."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def peers_of(nodes: list[NodeProcess]) -> list[str]:
 
 
 def moved(node: NodeProcess) -> NodeProcess:
-    """It listens on other ports from its next start on."""
+    """Give the node other ports, on which it listens from its next start on."""
     node.http_port, node.peer_port = free_ports(2)
     return node
 
@@ -45,7 +45,7 @@ def started_at(node: NodeProcess, nodes: list[NodeProcess], *more: str) -> None:
 
 
 def listed(node: NodeProcess) -> dict[int, tuple[str, str]]:
-    """Where the nodes are, as far as that one knows."""
+    """Return the addresses of all nodes, as far as `node` knows."""
     status = node.status() or {"nodes": ()}
     return {each["node_id"]: (each["peer_address"], each["url"]) for each in status["nodes"]}
 
@@ -65,7 +65,7 @@ def ok(node: NodeProcess, method: str, path: str, payload: Any = None) -> Any:
 
 
 def replace_the_third(cluster: ClusterProcess, directory: Path) -> None:
-    """From then on the log says who is where."""
+    """Replace node 3 by node 4; from then on the log has the addresses of the nodes."""
     founders = list(cluster.nodes.values())
     joined = empty_node(cluster, 4, directory)
     joined.start()
@@ -83,7 +83,7 @@ def replace_the_third(cluster: ClusterProcess, directory: Path) -> None:
 
 
 def test_a_stopped_cluster_is_moved_as_a_whole(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """Two founders and a node that has joined; a node that was removed is listed and stays out."""
+    """The cluster has two founders and a node that has joined; a node that was removed is listed and stays out."""
     gone = cluster.nodes[3]
     replace_the_third(cluster, tmp_path)
     leader = cluster.wait_leader(among=[cluster.nodes[1], cluster.nodes[2], cluster.nodes[4]])
@@ -102,7 +102,7 @@ def test_a_stopped_cluster_is_moved_as_a_whole(cluster: ClusterProcess, tmp_path
     cluster.wait_ready()
     wait_for(lambda: all(listed(node) == places(nodes) for node in nodes), "the new addresses to be in the log")
     ok(cluster.wait_leader(), "POST", "/v1/topics/orders/messages", {"messages": [{"body": "after"}]})
-    for node in nodes:  # what is left of the move in their configuration is only the new addresses
+    for node in nodes:  # only the new addresses remain in their configuration
         node.kill()
         started_at(node, nodes)
     cluster.wait_ready()
@@ -113,7 +113,7 @@ def test_a_stopped_cluster_is_moved_as_a_whole(cluster: ClusterProcess, tmp_path
 
 
 def test_an_override_that_was_forgotten_undoes_no_later_change(cluster: ClusterProcess) -> None:
-    """It stays in the configuration of two nodes, with addresses at which nobody is any more."""
+    """The override stays in the configuration of two nodes, with addresses at which no node is any more."""
     nodes = list(cluster.nodes.values())
     leader = cluster.wait_leader()
     set_address(leader, leader.node_id, http_address=f"http://localhost:{leader.http_port}")
@@ -147,8 +147,8 @@ def where(node: NodeProcess) -> dict[str, Any]:
 
 
 def test_a_node_moves_while_the_cluster_is_written_to(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """First stopped and told, then restarted and told: no send fails, and no message is lost. Clients find the node at
-    its new address when it leads.
+    """A node is first stopped and its address changed, then restarted and its address changed. No send fails, and no
+    message is lost. Clients find the node at its new address when it leads.
     """
     asyncio.run(_moves_under_load(cluster))
 
@@ -255,8 +255,8 @@ def test_a_wrong_address_is_refused_and_by_force_it_is_mended(cluster: ClusterPr
     for node in cluster.nodes.values():
         node.kill()
     cluster.start()
-    # Each dials whom it can, and is dialled where it says that it is: that is a majority, but the two that nobody finds
-    # do not find each other, and one of them may lead.
+    # Each dials the nodes it can, and is dialled where it says that it is: that is a majority, but the two that nobody
+    # finds do not find each other, and one of them may lead.
     for node in (other, third):
         wait_for(node.status, f"node {node.node_id} to be found at its address")
         found = cluster.wait_leader()
@@ -268,7 +268,7 @@ def test_a_wrong_address_is_refused_and_by_force_it_is_mended(cluster: ClusterPr
 
 
 def test_a_move_survives_the_leader_that_was_asked_for_it(cluster: ClusterProcess) -> None:
-    """kill -9 right after it was asked: the move is made or it is not, and then it can be asked for again."""
+    """The leader is killed right after the request: the move is made or not, and then it can be requested again."""
     leader = cluster.wait_leader()
     other = next(node for node in cluster.nodes.values() if node is not leader)
     other.kill()

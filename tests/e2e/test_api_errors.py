@@ -1,4 +1,4 @@
-"""Every documented error on a real node: the code, the status, and that nothing was changed."""
+"""Tests every documented error on a real node: the code, the status, and that nothing was changed."""
 
 import json
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Case(NamedTuple):
     method: str
     path: str
     payload: Any = None
-    """JSON, or raw bytes."""
+    """Value that is sent as JSON, or raw bytes."""
     media: str = "application/json"
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     extra: dict[str, Any] = {}  # noqa: RUF012
@@ -176,7 +176,10 @@ CASES = [
     Case("not_found", 404, "GET", "/v2/topics"),
     Case("node_not_found", 404, "DELETE", "/v1/cluster/members/9"),
     Case("invalid_request", 400, "DELETE", "/v1/cluster/members/nine"),
-    Case("invalid_request", 400, "POST", "/v1/cluster/members", {"node_id": 9, "peer_address": "here", "http_address": "http://h:1"}),
+    Case(
+        "invalid_request", 400, "POST", "/v1/cluster/members",
+        {"node_id": 9, "peer_address": "here", "http_address": "http://h:1"},
+    ),
     Case("method_not_allowed", 405, "PATCH", ORDERS),
     Case("cross_origin", 403, "POST", MESSAGES, ONE, headers={"Origin": "https://attacker.example"}),
     Case("unsupported_media_type", 415, "POST", MESSAGES, ONE, media="text/plain"),
@@ -280,7 +283,7 @@ def ok(reply: Reply) -> Any:
 
 @pytest.fixture(scope="module")
 def node(single: ClusterProcess) -> NodeProcess:
-    """One node with a topic of three messages, transactions in every state, and a group with a member."""
+    """Return one node with a topic of three messages, transactions in every state, and a group with a member."""
     node = single.wait_leader()
     ok(node.request("PUT", ORDERS, payload={"queues": 1}))
     ok(node.request("PUT", "/v1/topics/plain", payload={"queues": 2, "type": "normal"}))
@@ -299,7 +302,7 @@ def node(single: ClusterProcess) -> NodeProcess:
 
 
 def visible(node: NodeProcess) -> Any:
-    """Everything that clients can see of the state."""
+    """Return everything that clients can see of the state."""
     paths = (
         "/v1/topics?system=true",
         "/v1/transactions",

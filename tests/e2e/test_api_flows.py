@@ -1,4 +1,4 @@
-"""What the API is for, by plain HTTP on three real nodes: produce, pull, transactions, groups, the log."""
+"""Tests the API's purposes by plain HTTP on three real nodes: produce, pull, transactions, groups, the log."""
 
 import struct
 import threading
@@ -26,7 +26,7 @@ NEVER_CHECKED_MS = 600_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three nodes that check early, so that a test need not wait long."""
+    """Return three nodes that check early, so that a test need not wait long."""
     with ClusterProcess(tmp_path_factory.mktemp("flows"), nodes=3, options=OPTIONS) as running:
         yield running
 

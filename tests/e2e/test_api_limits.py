@@ -1,4 +1,4 @@
-"""Clients that are slow, large or broken: each is answered or cut off, and nobody else notices."""
+"""Tests clients that are slow, large or broken: each is answered or cut off, and no other client notices."""
 
 import json
 import socket
@@ -46,7 +46,7 @@ def head(method: str = "POST", path: str = PATH, **headers: str) -> bytes:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """Everything until the node closes the connection."""
+    """Return everything received until the node closes the connection."""
     received = b""
     try:
         while part := connection.recv(65536):
@@ -177,7 +177,7 @@ def test_idle_connections_cost_nobody_anything(node: NodeProcess) -> None:
 
 
 def test_a_write_that_is_abandoned_is_still_whole(node: NodeProcess) -> None:
-    """A client that hangs up right after its request: the message is there once, or not at all."""
+    """A client hangs up right after its request: the message is there once, or not at all."""
     path = "/v1/topics/limits/queues/0/offsets?at=latest"
     before = node.request("GET", path).json()["offset"]
     body = b'{"messages":[{"body":"abandoned","queue":0}]}'

@@ -1,4 +1,4 @@
-"""Whole batches, each in one database transaction: one effect per message through everything that delivers it again."""
+"""Tests whole batches in one database transaction each: one effect per message, however often it is delivered."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""As many as there may be: one more is refused by name, what is there goes on, and room that was made can be used."""
+"""Tests the limits of numbers: one more is refused by name, existing objects go on, and freed room can be used."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A short piece of chaos with a fresh seed in every run of the tests; the long ones are `make chaos MINUTES=60`."""
+"""Runs a short chaos with a fresh seed in every run of the tests; the long ones are `make chaos MINUTES=60`."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def result_of(output: str) -> dict[str, Any]:
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Processes whose command line names the directory."""
+    """Return the processes whose command line names the directory."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -77,7 +77,7 @@ def test_mixed_chaos_breaks_no_promise(tmp_path: Path) -> None:
 
 
 def test_a_broken_cluster_is_found_guilty(tmp_path: Path) -> None:
-    """Its leader answers when nobody else has the message. It ends when that is found, in seconds as a rule."""
+    """The leader answers when no other node has the message. The run ends when that is found, mostly in seconds."""
     NAMESPACES.require()
     process = start(tmp_path, "--broken", "acks-alone", "--minutes", str(BROKEN_MINUTES), "--nemesis", "isolate-leader")
     try:
@@ -87,14 +87,14 @@ def test_a_broken_cluster_is_found_guilty(tmp_path: Path) -> None:
     result = result_of(output)
     assert process.returncode == 0, output[-8_000:]
     assert result["guilty"], output[-8_000:]
-    # Which one comes first is chance: a consumer that already read past the end of the new leader's queue is one more.
+    # The first violation is chance: it may also be a consumer that already read past the end of the new leader's queue.
     signs = {"lost", "conflicting_read", "moved", "duplicated", "unexpected_exit", "log_differs", "contract"}
     assert set(result["caught_by"]) & signs, output[-8_000:]
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run that has its nodes up and its faults on."""
+    """Return a run whose nodes are up and whose faults are on."""
     process = start(tmp_path, "--minutes", "5", "--nemesis", "pause-one,kill-one", "--rate", "200")
     try:
         assert process.stdout is not None
@@ -115,7 +115,7 @@ def test_nothing_is_left_behind(running: subprocess.Popen[str], tmp_path: Path, 
     wait_for(lambda: not processes_of(tmp_path), "all processes to be gone")
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
     if number == signal.SIGKILL:
-        # What a killed run leaves are files; the next run removes them.
+        # A killed run leaves only files; the next run removes them.
         return
     assert not list(tmp_path.iterdir()), "an interrupted run has no evidence to keep"
     assert running.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -129,7 +129,7 @@ def test_a_wrong_nemesis_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_without_rights_it_runs_what_it_can(tmp_path: Path) -> None:
-    """On loopback, as when there are no namespaces: what is skipped is said with the reason."""
+    """The run stays on loopback, as without namespaces, and names the skipped faults with the reason."""
     environment = {**os.environ, "CHAOS_ISOLATED": "no: forced by a test"}
     command = [sys.executable, "-m", "tests.chaos", "--directory", str(tmp_path), "--minutes", "0.1", "--seed", "3"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_PATIENCE_S)

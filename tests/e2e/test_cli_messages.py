@@ -1,4 +1,4 @@
-"""The `keelmq` command for those who look for messages and run groups, against real brokers."""
+"""Tests the `keelmq` commands that look for messages and manage groups, against real brokers."""
 
 import asyncio
 import itertools
@@ -165,7 +165,7 @@ def test_a_topic_shows_when_its_messages_were_stored(shell: Shell, topic: str) -
 
 
 def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]:
-    """What bash would be offered for the last word, by the script that --install-completion writes."""
+    """Return bash's completions of the last word, by the script that --install-completion writes."""
     environment = {
         **os.environ,
         "KEELMQ_SERVERS": servers or shell.node.url,
@@ -216,7 +216,7 @@ def test_completion_is_installed(tmp_path: Path) -> None:
 
 
 def test_the_same_through_the_sdk(shell: Shell, topic: str) -> None:
-    """Admin.clone_offsets and the others raise what the broker says."""
+    """Admin.clone_offsets and the other calls raise the broker's error."""
     from keelmq import Connection
     from keelmq.admin import Admin
     from keelmq.errors import InvalidRequest, MessageNotFound, OffsetOutOfRange

@@ -1,4 +1,4 @@
-"""Wall clocks that are a year wrong on one of three real nodes: nothing goes early or waits, and the node says so."""
+"""Tests a wall clock that is a year wrong on one of three nodes: nothing goes early or waits, the node reports it."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Clocks:
             self.shift(node, 0)
 
     def shift(self, node: NodeProcess, ahead_ms: int) -> None:
-        """That node's wall clock is `ahead_ms` ahead of the true time from now on."""
+        """Set that node's wall clock `ahead_ms` ahead of the true time from now on."""
         set_offset_ns(self.cluster.directory / f"clock{node.node_id}", ahead_ms * 1_000_000)
 
     def has_alarm(self, node: NodeProcess, code: str, subject: str = "") -> bool:
@@ -58,7 +58,7 @@ def true_ms() -> int:
 
 
 def write(cluster: ClusterProcess, method: str, path: str, payload: Any) -> Any:
-    """Whoever leads carries it out."""
+    """Send a write to the leader, repeatedly until one carries it out; return the answer."""
 
     def answer() -> Any:
         leader = cluster.leader()
@@ -69,19 +69,19 @@ def write(cluster: ClusterProcess, method: str, path: str, payload: Any) -> Any:
 
 
 def send(cluster: ClusterProcess, topic: str, message: dict[str, Any], count: int = 1) -> Any:
-    """The receipt."""
+    """Send messages and return the answer with the receipt."""
     return write(cluster, "POST", f"/v1/topics/{topic}/messages", {"messages": [{**message, "queue": 0}] * count})
 
 
 def offsets(cluster: ClusterProcess, topic: str) -> tuple[int, int]:
-    """The first offset that is kept, and the next one."""
+    """Return the first offset that is kept, and the next one."""
     node = cluster.leader() or cluster.alive()[0]
     (queue,) = node.request("GET", f"/v1/topics/{topic}").json()["queue_offsets"]
     return int(queue["min_offset"]), int(queue["max_offset"])
 
 
 def prepare(cluster: ClusterProcess) -> str:
-    """Messages to keep for a day, one to deliver in an hour, and a transaction that was committed; its id."""
+    """Store messages to keep for a day, one to deliver in an hour, and a committed transaction; return its id."""
     for topic, retention_ms in (("kept", DAY_MS), ("short", SHORT_MS), ("later", DAY_MS)):
         write(cluster, "PUT", f"/v1/topics/{topic}", {"queues": 1, "retention_ms": retention_ms})
     write(cluster, "PUT", "/v1/topics/paid", {"queues": 1, "type": "transaction"})
@@ -94,7 +94,7 @@ def prepare(cluster: ClusterProcess) -> str:
 
 
 def expire_short(cluster: ClusterProcess) -> None:
-    """Messages that were stored now are removed when their second is over: retention is at work."""
+    """Check that retention works: messages stored now are removed when their second is over."""
     end = send(cluster, "short", {"body": "s"})["results"][0]["offset"] + 1
     wait_for(lambda: offsets(cluster, "short") == (end, end), "messages of a second to expire")
 
@@ -129,7 +129,7 @@ def test_the_clock_of_the_leader_is_a_year_wrong(clocks: Clocks, ahead_ms: int) 
 
 
 def test_a_follower_whose_clock_is_a_year_ahead_leads(clocks: Clocks) -> None:
-    """Two nodes are left, whose clocks disagree: nothing goes until the third one says which of them is right."""
+    """Two nodes are left, whose clocks disagree: nothing is removed until the third one decides which is right."""
     cluster = clocks.cluster
     transaction_id = prepare(cluster)
     leader = cluster.wait_leader()
@@ -152,7 +152,7 @@ def test_a_follower_whose_clock_is_a_year_ahead_leads(clocks: Clocks) -> None:
 
 
 def test_the_time_that_a_cluster_was_off_has_passed(clocks: Clocks) -> None:
-    """All clocks agree that it is a day later: the replicated clock follows at once."""
+    """All clocks agree that it is a day later, so the replicated clock follows at once."""
     cluster = clocks.cluster
     prepare(cluster)
     cluster.stop()

@@ -1,4 +1,4 @@
-"""Readers of what is not in memory leave the loop to the others: no step is long, and little is read for little."""
+"""Tests readers of data that is not in memory: they cause no long step, and read little for a small answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,9 @@ FAST = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--cache-bytes",
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Records of 1.6 MiB that hold a message for each of 100 topics, none of them in memory any more."""
+    """Return a node with records of 1.6 MiB that hold a message for each of 100 topics, none of them in memory any
+    more.
+    """
     with ClusterProcess(tmp_path_factory.mktemp("cold"), nodes=1, options=(*FAST, *OPTIONS)) as running:
         node = running.wait_leader()
         for number in range(TOPICS):
@@ -40,7 +42,7 @@ def read_bytes(node: NodeProcess) -> float:
 
 @pytest.mark.parametrize("headers", [{}, MSGPACK], ids=["JSON", "msgpack"])
 def test_a_queue_whose_messages_share_their_records(cluster: ClusterProcess, headers: dict[str, str]) -> None:
-    """What is read is what is answered and a page or two for each message, not the records with 100 times as much."""
+    """The node reads the answered bytes and a page or two per message, not the records with 100 times as much."""
     node = cluster.wait_leader()
     before = read_bytes(node)
     with no_long_steps(cluster):
@@ -69,7 +71,7 @@ def test_other_readers_of_old_records(cluster: ClusterProcess, path: str) -> Non
 
 
 def test_a_long_step_is_noticed(tmp_path: Path) -> None:
-    """Or the tests above prove nothing: with a bound of 1 ms the largest page there is takes longer."""
+    """Shows that the tests above prove something: with a bound of 1 ms the largest page takes longer."""
     with ClusterProcess(tmp_path, nodes=1, options=(*FAST, "--loop-step-ms-max", "1")) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/large", payload={"queues": 1}).status == 201

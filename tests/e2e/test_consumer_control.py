@@ -1,4 +1,4 @@
-"""Consumers that are paused, hang, or outlive their session, against real brokers."""
+"""Tests consumers that are paused, hang, or outlive their session, against real brokers."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ async def until_committed(connection: Connection, group: str, expected: dict[int
 
 
 async def test_a_paused_consumer_keeps_its_queues_and_goes_on_where_it_was(connection: Connection, topic: str) -> None:
-    """Three messages are handled, then nothing while it is paused; what another member gets meanwhile is not paused."""
+    """Three messages are handled, then none while the consumer is paused; queues of another member are not paused."""
     seen = Collector()
     options: dict[str, Any] = {"start": "earliest", "connection": connection}
     async with Consumer([], topic, topic, seen, **options) as member:
@@ -42,7 +42,7 @@ async def test_a_paused_consumer_keeps_its_queues_and_goes_on_where_it_was(conne
         await fill(connection, topic, 5, queue=1)
         generation = (await Admin(connection).group(topic))["generation"]
         other = Collector()
-        async with Consumer([], topic, topic, other, **options) as second:  # its share is not paused
+        async with Consumer([], topic, topic, other, **options) as second:  # the second member is not paused
             await until(lambda: len(second.assignment) == len(member.assignment) == 1)
             await until(lambda: len(other.bodies) == 5)
         await until(lambda: len(member.assignment) == 2)
@@ -122,7 +122,7 @@ async def test_a_handler_that_outlives_its_session_is_fenced_and_told_and_anothe
     first = Consumer([], topic, topic, slow, on_fault=on_fault, session_timeout_ms=1_000, **options)
     await first.start()
     await asyncio.wait_for(entered.wait(), PATIENCE_S)
-    # Its heartbeats end as those of a process that stands still do, while its handler goes on.
+    # Its heartbeats end as those of a frozen process do, while its handler goes on.
     next(task for task in first._tasks if task.get_name() == "session").cancel()
     seen = Collector()
     async with Consumer([], topic, topic, seen, **options):

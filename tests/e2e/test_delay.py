@@ -1,4 +1,6 @@
-"""Delayed messages on real nodes: they outlive kill -9 of the leader and of everybody, and come once, not too early."""
+"""Tests delayed messages on real nodes: they survive kill -9 of the leader and of all nodes, and come once, not too
+early.
+"""
 
 import asyncio
 import json
@@ -45,7 +47,7 @@ def now_ms() -> int:
 
 
 async def read(connection: Connection, topic: str, count: int) -> list[ReceivedMessage]:
-    """The messages of queue 0, once there are `count`; then whatever else is there."""
+    """Return the messages of queue 0, once there are `count` or more."""
     found: list[ReceivedMessage] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
@@ -81,7 +83,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
     found = await read(connection, "t", len(due_ms))
     assert sorted(message.body for message in found) == sorted(due_ms)
     assert all(message.stored_at_ms >= due_ms[message.body] for message in found)
-    # What was due at one time may come in any order, and what came after its time comes at once.
+    # Messages due at one time may come in any order, and messages that came after their time come at once.
     assert [message.stored_at_ms for message in found] == sorted(message.stored_at_ms for message in found)
     await asyncio.to_thread(own_cluster.wait_ready)
     await asyncio.to_thread(own_cluster.wait_same_state)

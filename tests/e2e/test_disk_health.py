@@ -1,4 +1,4 @@
-"""One disk of three that is full or slow, and two that are full: writing goes on where it can, or says why not."""
+"""Tests one full or slow disk of three, and two full ones: writing goes on if it can, or a refusal says why not."""
 
 import contextlib
 import time
@@ -26,7 +26,7 @@ SLOWER_MS: Final = 400
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Three nodes, each on a small disk of its own, and a topic."""
+    """Return three nodes, each on a small disk of its own, with a topic."""
     with contextlib.ExitStack() as stack:
         for node_id in (1, 2, 3):
             stack.enter_context(mounted_at(tmp_path / f"node{node_id}"))
@@ -45,7 +45,7 @@ def alarms_of(node: NodeProcess) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def takes_writes(cluster: ClusterProcess) -> NodeProcess | None:
-    """Whoever says so, and does."""
+    """Return a node that says that it takes writes, and does; None if there is none."""
     for node in cluster.alive():
         ready = node.request("GET", "/readyz?for=writes").status
         if ready == 200 and send(node, f"at-{time.monotonic_ns()}").status == 200:

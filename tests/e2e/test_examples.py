@@ -1,4 +1,4 @@
-"""The examples, as they are shipped: run as programs against real nodes, killed, and compared with the log."""
+"""Runs the shipped examples as programs against real nodes, kills them, and compares them with the log."""
 
 import collections
 import contextlib
@@ -60,7 +60,7 @@ def running(directory: Path, module: str, *arguments: str) -> Iterator[Program]:
 
 
 def log_of(cluster: ClusterProcess, topic: str) -> list[dict[str, Any]]:
-    """The bodies of everything that consumers of the topic can see."""
+    """Return the bodies of everything that consumers of the topic can see."""
     node, found = cluster.wait_leader(), []
     for queue in range(4):
         offset = 0
@@ -136,8 +136,9 @@ def put_order(url: str, number: int, order: Any) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path) -> None:
-    """Orders that exceed their account's credit are refused and not published; a repeated request changes nothing; the
-    service and the leader are killed in between."""
+    """Orders beyond their account's credit are refused and not published, and a repeated request changes nothing. The
+    service and the leader are killed in between.
+    """
     database = tmp_path / "web.db"
 
     def service() -> contextlib.AbstractContextManager[Program]:
@@ -153,7 +154,7 @@ def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path)
         return wait_for(printed, "the service")
 
     def settled(url: str, number: int, order: Any) -> int:
-        """Repeat the request, as a client does, until it is decided; the status then."""
+        """Repeat the request, as a client does, until it is decided; return the status then."""
         return wait_for(lambda: (s := put_order(url, number, order)[0]) in (201, 409) and s, f"order {number}")
 
     def order(number: int) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Producers at the end of a long way, with more to send than their budget allows: what is stored is what was told."""
+"""Tests producers at the end of a long way, with more to send than their budget allows: all outcomes are reported
+truly.
+"""
 
 import asyncio
 import contextlib
@@ -24,7 +26,7 @@ BUDGET_MS = 400
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Clients reach the nodes over the far link, the nodes each other at once."""
+    """Return nodes that clients reach over the far link; the nodes reach each other directly."""
     running = ClusterProcess(tmp_path, nodes=3)
     targets = {}
     for node in running.nodes.values():

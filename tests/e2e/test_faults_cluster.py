@@ -1,4 +1,4 @@
-"""Nodes that pause, die or do not belong: what clients are told, and that nothing acknowledged is lost."""
+"""Tests nodes that pause, die or do not belong: the answers to clients, and that no acknowledged message is lost."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PATH = "/v1/topics/faults/messages"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Three nodes of the test's own, with a topic of one queue."""
+    """Return three nodes of the test's own, with a topic of one queue."""
     with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
         leader = running.wait_leader()
         assert leader.request("PUT", "/v1/topics/faults", payload={"queues": 1}).status == 201
@@ -36,7 +36,7 @@ def send(node: NodeProcess, key: str, body: str = "x") -> Reply:
 
 
 def stored(node: NodeProcess) -> list[str]:
-    """All of them, page by page: one answer ends when its time is over, which a busy machine spends on little."""
+    """Return the ids of all stored messages, page by page: an answer of a busy machine ends early."""
     found: list[str] = []
     offset, end = 0, 1
     while offset < end:
@@ -132,7 +132,7 @@ def test_killing_each_node_in_turn_under_load_loses_nothing(cluster: ClusterProc
             wait_for(lambda reached=reached: len(acknowledged) >= reached, "messages")  # type: ignore[misc]
             node.kill()
             reached = len(acknowledged) + 20
-            wait_for(lambda reached=reached: len(acknowledged) >= reached, "messages without the node")  # type: ignore[misc]
+            wait_for(lambda reached=reached: len(acknowledged) >= reached, "further messages")  # type: ignore[misc]
             node.start()
             cluster.wait_ready()
     finally:
@@ -163,7 +163,7 @@ def test_a_paused_leader_does_not_acknowledge_what_the_others_never_saw(cluster:
 
 
 def test_a_follower_that_was_cut_off_comes_back_and_counts_for_the_majority(cluster: ClusterProcess) -> None:
-    """It stands still, misses writes, catches up, and then is the one that makes writes durable."""
+    """The follower is frozen, misses writes, catches up, and then is the one that makes writes durable."""
     leader = cluster.wait_leader()
     isolated, other = followers(cluster, leader)
     isolated.pause()
@@ -185,7 +185,7 @@ def test_a_follower_that_was_cut_off_comes_back_and_counts_for_the_majority(clus
 
 
 def test_a_peer_of_another_cluster_is_not_listened_to(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """A stranger that knows the addresses, claims a member's id and is in a higher term."""
+    """The stranger knows the addresses, claims a member's id and is in a higher term."""
     leader = cluster.wait_leader()
     before = leader.status()
     assert before is not None

@@ -1,4 +1,4 @@
-"""Disks that are full or fail while the node runs."""
+"""Tests disks that are full or fail while the node runs."""
 
 import contextlib
 import errno
@@ -56,7 +56,7 @@ def test_a_full_disk_refuses_writes_reads_go_on_and_space_brings_writes_back(sma
 
 
 def test_what_holds_the_log_of_a_full_disk_is_told_and_can_be_let_go(small_disk: Path) -> None:
-    """The remedy of docs/retention.md: `cluster status` names the holder, and letting go of it works on a low disk."""
+    """Tests the remedy of docs/retention.md: `cluster status` names the holder, which can be released on a low disk."""
     options = ("--segment-bytes", str(2 * MIB), "--min-free-bytes", str(24 * MIB), "--retention-check-ms", "50")
     with ClusterProcess(small_disk, nodes=1, options=options) as cluster:
         node = cluster.wait_leader()
@@ -92,7 +92,7 @@ def log_is_short(node: NodeProcess) -> bool:
 
 
 def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_space(small_disk: Path) -> None:
-    """What the index could not bring to disk is applied again from the log."""
+    """Entries that the index could not bring to disk are applied again from the log."""
     with ClusterProcess(small_disk, nodes=1) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
@@ -109,7 +109,7 @@ def test_a_node_stops_in_order_on_a_full_disk_and_starts_again_once_there_is_spa
 
 
 def test_an_index_that_has_no_room_says_that_the_disk_is_full(small_disk: Path) -> None:
-    """Not only when it is told to flush: RocksDB flushes by itself, and takes nothing more once that has failed."""
+    """The error is not only raised by a flush: RocksDB flushes by itself, and accepts nothing more after a failure."""
     index = Index.open(str(small_disk / "index"))
     fill(small_disk / "ballast")
 
@@ -126,7 +126,7 @@ def test_an_index_that_has_no_room_says_that_the_disk_is_full(small_disk: Path) 
 
 
 def test_writes_stop_before_the_disk_is_full(tmp_path: Path) -> None:
-    """min_free_bytes beyond what any disk here has: the node starts, reads, and refuses writes."""
+    """min_free_bytes is larger than any disk here: the node starts, reads, and refuses writes."""
     with ClusterProcess(tmp_path, nodes=1) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/disk", payload={"queues": 1}).status == 201
@@ -159,7 +159,7 @@ def inject(node: NodeProcess, what: str) -> "subprocess.Popen[bytes]":
 
 @pytest.mark.parametrize(("error", "kind"), [("EIO", "DiskError"), ("EROFS", "DiskError"), ("EDQUOT", "DiskFull")])
 def test_an_index_on_a_disk_that_fails_is_not_called_damaged(tmp_path: Path, error: str, kind: str) -> None:
-    """Whoever moves it aside makes it anew from the log, on the same disk."""
+    """An operator who moved the index aside would rebuild it from the log, on the same disk."""
     TRACING.require()
     calls = "fdatasync,fsync"
     tracer = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:error={error}"]

@@ -1,4 +1,4 @@
-"""A node that cannot start says in one line what to do, ends with a documented code, and leaves no traceback."""
+"""Tests a node that cannot start: one line says what to do, the exit code is documented, and there is no traceback."""
 
 import shutil
 import socket
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[NodeProcess]:
-    """A node with some data, stopped gracefully; whatever the test starts is ended with it."""
+    """Return a node with some data, stopped gracefully; every process that the test starts is ended with it."""
     with ClusterProcess(tmp_path, nodes=1) as cluster:
         node = cluster.wait_leader()
         assert node.request("PUT", "/v1/topics/a", payload={"queues": 1}).status == 201
@@ -59,7 +59,7 @@ def test_a_configuration_that_is_wrong(stopped: NodeProcess) -> None:
 
 @pytest.mark.parametrize("which", ["http_listen", "peer_listen"])
 def test_a_port_in_use(stopped: NodeProcess, which: str) -> None:
-    # A node without peers does not listen for any.
+    # A node without peers does not listen for peers.
     stopped.arguments += ["--peer", "2=127.0.0.1:1=http://127.0.0.1:1"]
     port = stopped.http_port if which == "http_listen" else stopped.peer_port
     with socket.create_server(("127.0.0.1", port)):

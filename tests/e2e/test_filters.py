@@ -1,4 +1,4 @@
-"""Tags and SQL92 filters with real nodes: only what matches arrives, and offsets move on past the rest."""
+"""Tests tags and SQL92 filters with real nodes: only matching messages arrive, and offsets move on past the rest."""
 
 import asyncio
 import itertools
@@ -79,7 +79,7 @@ async def test_only_what_matches_is_handled_and_the_rest_is_committed_past(conne
         await until(all_committed)
     assert sorted(seen.numbers) == expected
 
-    # Somebody else goes on from there: nothing comes twice, and what matches of the new ones comes.
+    # Another consumer goes on from there: nothing comes twice, and new matching messages come.
     again = Seen()
     async with Consumer([], topic, topic, again, filter=EUROPE, connection=connection, wait_ms=500):
         await fill(connection, topic, range(MESSAGES, MESSAGES + 30))
@@ -139,7 +139,7 @@ async def test_tags_of_one_topic_and_everything_of_another(connection: Connectio
 
 
 def pull_from(node: NodeProcess, topic: str, queue: int) -> list[int] | None:
-    """What a node answers to plain HTTP; None while it has not applied everything yet."""
+    """Return a node's messages by plain HTTP; None while it has not applied everything yet."""
     query = urlencode({"offset": 0, "max_messages": 100, "filter": EUROPE})
     reply = node.request("GET", f"/v1/topics/{topic}/queues/{queue}/messages?{query}")
     if reply.status != 200 or reply.json()["max_offset"] < 10:
@@ -186,7 +186,7 @@ async def test_another_selection_is_refused_also_after_the_leader_was_killed(
             await asyncio.to_thread(leader.start)
             await asyncio.to_thread(cluster.wait_ready)
     assert set(seen.numbers) == set(filter(matches, range(30)))
-    # Nobody is left: the next one may read something else.
+    # No member is left: the next one may choose another selection.
     async with Consumer([], topic, topic, Seen(), tags="A", **options):
         shown = await Admin(connection).group(topic)
         assert (shown["tags"], shown["filters"]) == ({topic: "A"}, {})

@@ -1,4 +1,4 @@
-"""Consumers that catch up read old messages at followers, and a follower that is behind, hangs or ends costs none.
+"""Tests consumers that read old messages at followers; a follower that is behind, hangs or ends costs no message.
 
 Nodes keep hardly anything of their logs in memory, so nearly every page is an old one.
 """
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 OPTIONS = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--cache-bytes", str(1 << 16))
 QUEUES = 2
-"""One for each follower."""
+"""Number of queues: one for each follower."""
 BATCHES = 40
 BATCH_MESSAGES = 8
 MESSAGES = BATCHES * BATCH_MESSAGES
@@ -52,7 +52,7 @@ async def make_topic(connection: Connection) -> None:
 
 
 async def fill(connection: Connection, what: bytes) -> None:
-    """Each queue gets MESSAGES more; their bodies begin with `what`."""
+    """Add MESSAGES messages to each queue; their bodies begin with `what`."""
     async with Producer(connection=connection, compress=False, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         for _ in range(BATCHES):
             for queue in range(QUEUES):
@@ -61,7 +61,7 @@ async def fill(connection: Connection, what: bytes) -> None:
 
 
 def pulls(node: NodeProcess) -> int:
-    """Pulls that the node has answered with a page."""
+    """Return the number of pulls that the node has answered with a page."""
     found = re.search(f"^keelmq_http_requests_total{{{PULL}}} (\\S+)$", metrics(node), re.MULTILINE)
     return int(float(found[1])) if found is not None else 0
 
@@ -93,7 +93,7 @@ class Seen:
             await asyncio.to_thread(self._then)
 
     def everything_once(self, messages: int) -> bool:
-        """Every message of each queue, in order; an AssertionError as soon as there is anything else."""
+        """Return whether every message of each queue was seen in order. Raises AssertionError for anything else."""
         for offsets in self.offsets.values():
             assert offsets == list(range(len(offsets)))
         return self.count == QUEUES * messages
@@ -111,7 +111,7 @@ def consumer(connection: Connection, seen: Seen, group: str = "g", **options: An
 
 
 def isolate(node: NodeProcess, directory: Path) -> None:
-    """Start it anew, with all that it has applied, as one whom no other node lets in: it stays behind for ever."""
+    """Restart the node with its data and another secret, so that no other node admits it: it stays behind for ever."""
     node.terminate()
     directory.mkdir()
     node.start(extra=["--peer-secret-file", str(make_secret(directory))])
@@ -119,7 +119,7 @@ def isolate(node: NodeProcess, directory: Path) -> None:
 
 
 def is_old(node: NodeProcess) -> bool:
-    """The isolated node answers with what it has, from the beginning and beyond the first pages."""
+    """Return whether the isolated node answers with its old data, from the beginning and beyond the first pages."""
     replies = [
         node.request("GET", f"/v1/topics/t/queues/{queue}/messages?offset={offset}&max_messages=1")
         for queue in range(QUEUES)
@@ -132,7 +132,7 @@ def is_old(node: NodeProcess) -> bool:
 async def test_old_messages_are_read_at_followers_each_of_which_has_its_queues(
     cluster: ClusterProcess, connection: Connection
 ) -> None:
-    """By one group after the other until each follower was asked: on a busy machine one may be too slow at first."""
+    """Groups read one after the other until each follower was asked: on a busy machine one may be too slow at first."""
     await make_topic(connection)
     await fill(connection, b"old")
     async with asyncio.timeout(PATIENCE_S):
@@ -159,7 +159,7 @@ async def test_followers_are_left_alone_by_who_wants_that(cluster: ClusterProces
 
 
 async def test_a_filter_moves_on_at_followers_too(cluster: ClusterProcess, connection: Connection) -> None:
-    """Pages without any message that was asked for count as well: the broker had to look through them."""
+    """Pages without any matching message count as well: the broker had to look through them."""
     await make_topic(connection)
     await fill(connection, b"old")
     seen = Seen()
@@ -197,7 +197,7 @@ async def test_with_the_leader_gone_meanwhile_nothing_is_missing(
 async def test_a_follower_that_ends_before_the_queue_does_is_not_believed(
     cluster: ClusterProcess, connection: Connection, tmp_path: Path
 ) -> None:
-    """It knew the consumer's assignment, and a half of what there is by now."""
+    """The follower knows the consumer's assignment, and half of the present messages."""
     await make_topic(connection)
     await fill(connection, b"old")
     seen = Seen()
@@ -233,7 +233,9 @@ async def test_a_follower_that_has_an_earlier_topic_of_that_name_is_not_believed
 async def test_a_topic_that_is_made_anew_while_it_is_read_is_read_from_its_beginning(
     cluster: ClusterProcess, connection: Connection, tmp_path: Path
 ) -> None:
-    """Half way, with a follower that never hears of it: of the earlier topic nothing comes once the later one began."""
+    """The topic is replaced half way, with a follower that never hears of it: nothing of the earlier topic comes after
+    the later one has begun.
+    """
     await make_topic(connection)
     await fill(connection, b"old")
     seen = Seen()

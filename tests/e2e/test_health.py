@@ -1,4 +1,4 @@
-"""What real nodes say while others are stopped, gone or not there yet, and that a hang-up is no reason to stop."""
+"""Tests the reports of real nodes while others are stopped, gone or not there yet, and that a hang-up stops no node."""
 
 import signal
 from collections.abc import Iterator

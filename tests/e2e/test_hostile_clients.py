@@ -1,4 +1,4 @@
-"""One client does its worst, from an address of its own; whoever comes from another one is served all the same."""
+"""Tests that one client does its worst from an address of its own, and clients of another address are served."""
 
 import http.client
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MEMORY_MAX_BYTES = 400 * MIB
 
 
 class Felt(NamedTuple):
-    """By which metric the node shows that it is being attacked, and the least value of it."""
+    """The metric by which the node shows that it is being attacked, and its minimum value."""
 
     metric: str
     least: float

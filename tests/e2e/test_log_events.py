@@ -1,4 +1,4 @@
-"""What entries did, read from real nodes: from a follower, through the death of a leader, after an update."""
+"""Tests the events of entries, read from real nodes: at a follower, through the death of a leader, after an update."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ Rows = list[tuple[str, str]]
 
 
 class Tail:
-    """Reads events of one or several nodes, a little at a time, and remembers where it is."""
+    """Reads events of one or several nodes, a little at a time, and remembers its position."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self.connection = keelmq.Connection(servers, call_timeout_ms=60_000)
@@ -39,7 +39,7 @@ class Tail:
         self.connection.close()
 
     async def read(self, *, wait_ms: int = 0) -> int:
-        """One page; the index up to which the node that answered had applied the log."""
+        """Read one page; return the index up to which the answering node had applied the log."""
         page = await self._page(wait_ms)
         for entry in page.entries():
             self.rows += published(entry)
@@ -55,7 +55,7 @@ class Tail:
                     )
 
     async def read_until(self, count: int) -> None:
-        """Until so many messages were seen, and all that the node knows."""
+        """Read until `count` messages were seen, and everything that the node knows."""
         async with asyncio.timeout(PATIENCE_S):
             while await self.read(wait_ms=200) >= self.next_index or len(self.rows) < count:
                 pass

@@ -1,4 +1,4 @@
-"""Nodes come and go while the cluster runs, and nobody who uses it notices more than retries."""
+"""Tests nodes that come and go while the cluster runs; its users notice no more than retries."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 def empty_node(cluster: ClusterProcess, node_id: int, directory: Path) -> NodeProcess:
-    """One that joins the cluster; it does not run yet."""
+    """Return a node that joins the cluster; it does not run yet."""
     http_port, peer_port = free_ports(2)
     node = NodeProcess(node_id, directory, http_port, peer_port)
     node.arguments = ["--node-id", str(node_id), "--data-dir", str(node.data_dir), "--join", cluster.nodes[1].url]
@@ -50,7 +50,7 @@ def addresses(node: NodeProcess) -> tuple[int, str, str]:
 
 
 async def persist(work: Any) -> Any:
-    """What an operator does: the same command again until it is done, or was done before."""
+    """Repeat a command as an operator does, until it is done, or was done before."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -80,7 +80,7 @@ def voters(node: NodeProcess) -> list[int]:
 
 
 async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """Three become five, then the first three go, one by one; the clients were told of those only."""
+    """Three nodes become five, then the first three go, one by one; the clients were told of those three only."""
     servers = [node.url for node in cluster.nodes.values()]
     operator = Connection(servers)
     admin = Admin(operator)
@@ -145,7 +145,7 @@ def test_a_removed_node_that_is_started_again_disturbs_nobody(cluster: ClusterPr
 
 
 def test_a_change_survives_the_leader_that_proposed_it(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """kill -9 right after it was asked: the change is made or it is not, and then it can be made again."""
+    """The leader is killed right after the request: the change is made or not, and then it can be made again."""
     node = empty_node(cluster, 4, tmp_path)
     node.start()
     founders = [cluster.nodes[number] for number in (1, 2, 3)]
@@ -228,7 +228,7 @@ def test_a_single_node(tmp_path: Path) -> None:
 
 
 def founder(directory: Path) -> NodeProcess:
-    """A cluster of one that others may be added to."""
+    """Return a cluster of one that others may be added to."""
     http_port, peer_port = free_ports(2)
     node = NodeProcess(1, directory, http_port, peer_port)
     node.arguments = ["--node-id", "1", "--data-dir", str(node.data_dir), *OPTIONS]
@@ -290,7 +290,7 @@ def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_join
 
 
 def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """One that has lost its watermarks, as by a power loss, does not know what of its log is committed."""
+    """A node that has lost its watermarks, as by a power loss, does not know which part of its log is committed."""
     node = empty_node(cluster, 4, tmp_path)
     founders = [cluster.nodes[number] for number in (1, 2, 3)]
     body = dict(zip(("node_id", "peer_address", "http_address"), addresses(node), strict=True))

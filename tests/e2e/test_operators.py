@@ -1,4 +1,4 @@
-"""Operators and transactions on real nodes: what they did is as durable as a message, whoever leads."""
+"""Tests operators and transactions on real nodes: an operator's action is as durable as a message, whoever leads."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ FORCE = {**WHO, "source": "operator", "force": True}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Three nodes that ask once, and give up soon."""
+    """Return three nodes that check once, and give up soon."""
     with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
         leader = running.wait_leader()
         assert leader.request("PUT", "/v1/topics/orders", payload={"queues": 1}).status == 201
@@ -52,7 +52,7 @@ def prepare(node: NodeProcess, transaction_id: str) -> int:
 
 
 def discarded(node: NodeProcess, transaction_id: str) -> None:
-    """A transaction whose only check was delivered and not answered."""
+    """Make a transaction whose only check was delivered and not answered."""
     assert prepare(node, transaction_id) == 201
 
     def is_discarded() -> bool:
@@ -77,7 +77,7 @@ def names(node: NodeProcess, transaction_id: str) -> list[str]:
 
 
 def test_a_resumed_transaction_is_decided_by_the_next_leader(cluster: ClusterProcess) -> None:
-    """kill -9 of the leader between the resume and the decision."""
+    """The leader is killed between the resume and the decision."""
     leader = cluster.wait_leader()
     discarded(leader, "t")
     assert decide(leader, "t", "commit", {"source": "check", "client_id": "c1"})[0] == 409
@@ -129,7 +129,7 @@ def test_a_forced_decision_and_the_switch_survive_the_leader(cluster: ClusterPro
 
 
 def test_what_is_refused_while_transactions_are_switched_off(cluster: ClusterProcess) -> None:
-    """Every node refuses, by sending on to the leader; plain messages go on."""
+    """Every node refuses, followers by a redirect to the leader; plain messages go on."""
     leader = cluster.wait_leader()
     leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": True})
     half = {"producer_group": "shop", "messages": [{"topic": "orders", "body": "x"}]}

@@ -1,4 +1,4 @@
-"""Pop consumers on real nodes: leaders and workers are killed, and every message is processed; from the shell too."""
+"""Tests pop consumers on real nodes, also by shell: leaders and workers are killed, all messages are processed."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""A few real power losses in every test run, with a fresh seed. `make powerloss` does many; docs/powerloss.md."""
+"""Runs a few real power losses in every test run, with a fresh seed; `make powerloss` runs many (docs/powerloss.md)."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Run:
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT)
 
     def result(self) -> tuple[int, dict[str, Any], str]:
-        """Exit status, RESULT, and everything printed. Skips where the machine does not allow it."""
+        """Return exit status, RESULT, and everything printed. Skips where the machine does not allow the run."""
         output = self.process.communicate(timeout=RUN_PATIENCE_S)[0].decode()
         word, _, line = output.splitlines()[-1].partition(" ")
         assert word == "RESULT", output
@@ -42,7 +42,7 @@ class Run:
         return self.process.returncode, figures, output
 
     def end(self) -> None:
-        """Nothing is left running, whatever the test did."""
+        """Kill the run, so that nothing is left running, whatever the test did."""
         self.process.kill()
         self.process.communicate()
 
@@ -54,7 +54,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def started(directory: Path, *arguments: str) -> Run:
-    """A run whose disks are mounted and whose nodes are started."""
+    """Return a run whose disks are mounted and whose nodes are started."""
     POWER_LOSS.require()
     run = Run(directory, *arguments)
 
@@ -91,8 +91,9 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(directory: Path) -> N
 def test_a_broker_that_does_not_sync_is_found_guilty(
     broken: str, retention: str, accusation: str, directory: Path
 ) -> None:
-    """The harness can fail: with nodes whose fdatasync, or whose flush of the index before segments of the log are
-    removed, does nothing it does."""
+    """The harness can fail: it does so with nodes whose fdatasync does nothing, or whose flush of the index before
+    segments of the log are removed.
+    """
     run = Run(directory, "--cycles", str(CYCLES), "--retention", retention, "--broken", broken)
     try:
         status, figures, output = run.result()

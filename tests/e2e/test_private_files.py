@@ -1,4 +1,4 @@
-"""Everybody's messages are in the data directory, which nobody but the node's user may read."""
+"""Tests that only the node's user may read the data directory, which holds everybody's messages."""
 
 import os
 import stat

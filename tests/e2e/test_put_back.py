@@ -1,4 +1,4 @@
-"""Disks that are put back to an earlier state: an older copy of the data directory, or one that lost nearly all."""
+"""Tests disks that are put back to an earlier state: an older copy of the data directory, or one that lost most."""
 
 import shutil
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 PATH = "/v1/topics/kept/messages"
 SEVERAL_ELECTIONS_S = 5.0
-"""Several times the longest election timeout of these clusters."""
+"""Several times the longest election timeout of these clusters, in seconds."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def stored(node: NodeProcess) -> int:
 
 
 def copy_of(node: NodeProcess) -> Path:
-    """The node's directory as it is now, taken while it is stopped."""
+    """Return a copy of the node's present directory, taken while the node is stopped."""
     node.terminate()
     copy = node.data_dir.with_suffix(".copy")
     shutil.copytree(node.data_dir, copy)
@@ -86,14 +86,14 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
 
 
 def no_leader_among(cluster: ClusterProcess, seconds: float) -> bool:
-    """Whether none of the running nodes leads for that long."""
+    """Return whether none of the running nodes leads for this number of seconds."""
     until_s = time.monotonic() + seconds
     wait_for(lambda: cluster.leader() is not None or time.monotonic() > until_s, "a leader, or the end of the time")
     return cluster.leader() is None
 
 
 def test_a_disk_put_back_and_a_node_that_lags_elect_nobody(tmp_path: Path, small_disk: Path) -> None:
-    """The one that lags has no room for the messages and still knows that they are committed."""
+    """The node that lags has no room for the messages and still knows that they are committed."""
     cluster = ClusterProcess(tmp_path)
     lagging = cluster.nodes[3]
     lagging.arguments[lagging.arguments.index("--data-dir") + 1] = str(small_disk / "node")
@@ -144,7 +144,7 @@ def knows_committed(node: NodeProcess) -> int:
 
 
 def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(cluster: ClusterProcess) -> None:
-    """Nobody who was up knew of it: the others go on without, and the one that comes back says so."""
+    """No node that was up knew of it: the others go on without it, and the one that comes back reports that."""
     leader = cluster.wait_leader()
     put, off = [node for node in cluster.nodes.values() if node is not leader]
     copy = copy_of(put)

@@ -1,4 +1,4 @@
-"""Finding messages and tracing them on real nodes: every replica tells the same, whoever leads, also after restarts."""
+"""Finds and traces messages on real nodes: every replica answers the same, also after failovers and restarts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ GROUP = "/v1/groups/shop"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Three nodes with a topic, and messages of every kind, some consumed and one given back."""
+    """Return three nodes with a topic, and messages of every kind, some consumed and one given back."""
     with ClusterProcess(tmp_path, nodes=3) as running:
         leader = running.wait_leader()
         ok(leader, "PUT", "/v1/topics/orders", {"queues": 2})
@@ -67,7 +67,7 @@ def names(trace: Any) -> list[str]:
 
 
 def check(found: list[Any]) -> None:
-    """What every node has to answer."""
+    """Check the answers that every node has to give."""
     by_question = dict(zip(QUESTIONS, found, strict=True))
 
     def bodies(question: str) -> list[str]:

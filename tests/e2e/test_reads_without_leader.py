@@ -1,4 +1,4 @@
-"""A node that does not know a leader cannot know either what is *not* there: it says so, and never 404."""
+"""Tests that a node that knows no leader, and so cannot know that something is missing, never answers 404."""
 
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,10 @@ def only_the_leader_answers(cluster: ClusterProcess, path: str) -> bool:
 
 
 def test_nothing_is_said_to_be_missing_before_there_is_a_leader(tmp_path: Path) -> None:
-    """Found by chaos (seed 21, five nodes): a consumer that was started while the cluster was took `topic_not_found`
-    for an answer. What a node has applied is flushed now and then; after a kill it begins at an older state."""
+    """Found by chaos (seed 21, five nodes): a consumer that was started together with the cluster accepted
+    `topic_not_found` as an answer. A node's applied state is flushed only now and then; after a kill the node begins at
+    an older state.
+    """
     with ClusterProcess(tmp_path, nodes=3) as cluster:
         leader = cluster.wait_leader()
         assert leader.request("PUT", "/v1/topics/known", payload={}).status == 201

@@ -1,4 +1,4 @@
-"""A replica that is not what the others are: the cluster goes on, the node is named, one command mends it."""
+"""Tests a replica that differs from the others: the cluster goes on, the node is named, and one command mends it."""
 
 import json
 import subprocess
@@ -141,7 +141,7 @@ def test_a_rebuild_that_leaves_the_data_on_no_majority_is_refused(cluster: Clust
 
 
 def test_two_nodes_never_give_their_copies_up_at_once(cluster: ClusterProcess) -> None:
-    """Each of them would count on the copy of the other."""
+    """Each of the two would rely on the copy of the other."""
     leader = cluster.wait_leader()
     send(leader, 20)
     cluster.wait_same_state()
@@ -167,7 +167,7 @@ def connected(node: NodeProcess) -> list[str]:
 
 
 def test_a_bit_that_flips_in_an_old_segment_is_found_and_named(tmp_path: Path) -> None:
-    """Nobody reads that record; the node goes on, says so, and is rebuilt."""
+    """Nobody reads that record; the node goes on, reports the damage, and is rebuilt."""
     options = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", "65536")
     with ClusterProcess(tmp_path, options=(*options, "--scrub-interval-ms", "100")) as cluster:
         leader = cluster.wait_leader()
@@ -199,7 +199,7 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
     cluster.wait_same_state()
     node, third = [each for each in cluster.nodes.values() if each is not cluster.wait_leader()]
     third.kill()
-    send(cluster.wait_leader(), 20, "without")  # what the third never had, it cannot have been equal in
+    send(cluster.wait_leader(), 20, "without")  # entries that the third never had, so that it cannot vouch for either
     wait_for(
         lambda: len({(each.status() or {}).get("applied_index") for each in cluster.alive()}) == 1, "both to have it"
     )
@@ -209,7 +209,7 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
     pair: list[NodeProcess] = []
 
     def both_say_so() -> bool:
-        """The one that leads first: it commits nothing."""
+        """Return whether the node that leads first commits nothing."""
         views = {each: each.status() for each in cluster.alive()}
         pair[:] = sorted(views, key=lambda each: (views[each] or {}).get("role") != "leader")
         if [(view or {}).get("role") for view in (views[each] for each in pair)] != ["leader", "follower"]:
@@ -228,7 +228,7 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
     assert pair[1].request("GET", "/v1/topics/kept").status == 307
     assert not pair[1].ready()
     third.start()
-    # It follows the one that leads, whichever that is: then two have the same.
+    # It follows the node that leads, whichever that is: then two have the same data.
     wait_for(lambda: any(replica(each).get("differs") for each in pair), "the third node to decide")
     (outvoted,) = (each for each in pair if replica(each).get("differs"))
     send(cluster.wait_leader(among=[each for each in cluster.nodes.values() if each is not outvoted]), 5, "on")

@@ -1,4 +1,4 @@
-"""Messages whose retention is over, on real nodes, one of which dies meanwhile."""
+"""Tests messages whose retention is over, on real nodes, one of which dies meanwhile."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ BATCHES, BATCH_MESSAGES = 40, 25
 
 
 def queue_of(node: NodeProcess) -> tuple[int, int]:
-    """The first offset that is kept, and the next one."""
+    """Return the first offset that is kept, and the next one."""
     (queue,) = node.request("GET", "/v1/topics/short").json()["queue_offsets"]
     return int(queue["min_offset"]), int(queue["max_offset"])
 
@@ -59,7 +59,7 @@ def test_messages_go_when_their_retention_is_over_on_all_nodes_alike(
 
 
 def log_bytes(node: NodeProcess) -> int:
-    """The node removes segments while they are counted."""
+    """Return the bytes of the node's log; the node may remove segments while they are counted."""
     total = 0
     for path in (node.data_dir / "log").glob("*.log"):
         with contextlib.suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ def wait_short(node: NodeProcess, bytes_max: int) -> None:
 
 
 def test_the_log_stays_bounded_on_all_nodes_while_one_dies(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Far more is written than is kept: every node removes what is not pointed at, the one that was killed too."""
+    """Far more is written than is kept: every node removes unreferenced segments, also the one that was killed."""
     options = (*OPTIONS, "--retain-behind-bytes", str(1 << 20))
     with ClusterProcess(tmp_path_factory.mktemp("bounded"), nodes=3, options=options) as cluster:
         leader = cluster.wait_leader()
@@ -100,7 +100,7 @@ def post(node: NodeProcess, path: str, payload: object, status: int = 200) -> No
 
 
 def test_settled_messages_hold_the_log_of_no_node(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """20 MB of expired messages with a committed and a rolled back transaction and a processed retry before them."""
+    """20 MB of expired messages follow a committed and a rolled back transaction and a processed retry."""
     with ClusterProcess(tmp_path_factory.mktemp("settled"), nodes=3, options=OPTIONS) as cluster:
         leader = cluster.wait_leader()
         settings = {"queues": 1, "retention_ms": 2_000}
@@ -121,5 +121,5 @@ def test_settled_messages_hold_the_log_of_no_node(tmp_path_factory: pytest.TempP
         for node in cluster.alive():
             view = node.status()
             assert view is not None
-            # Others may be there for a while: a busy machine lets loops stand.
+            # Other holders may be there for a while, because event loops stand on a busy machine.
             assert "log_held" not in {alarm["code"] for alarm in view["alarms"]}

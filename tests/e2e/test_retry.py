@@ -1,4 +1,6 @@
-"""What consumers cannot process, on real nodes: it comes again once, whoever leads, and is a dead letter in the end."""
+"""Tests messages that consumers cannot process, on real nodes: each comes again once, whoever leads, and ends as a dead
+letter.
+"""
 
 import asyncio
 import itertools

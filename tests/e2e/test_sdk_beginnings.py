@@ -1,4 +1,4 @@
-"""Where groups begin: decided once, before anything is handled, and the same for all members."""
+"""Tests where groups begin: decided once, before any message is handled, and the same for all members."""
 
 import asyncio
 import itertools
@@ -84,7 +84,7 @@ async def test_what_is_sent_after_start_is_handled_though_the_member_is_killed_a
 async def test_what_is_sent_after_the_start_of_one_of_many_members_is_handled(
     connection: Connection, topic: str
 ) -> None:
-    """They join at the same time and take queues from each other; nobody finds the end of a queue a second time."""
+    """The members join at the same time and take queues from each other; none looks up the end of a queue again."""
     seen, sent = Seen(), set[bytes]()
 
     async def begin(number: int) -> None:

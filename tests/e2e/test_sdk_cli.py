@@ -1,4 +1,4 @@
-"""The `keelmq` command against real brokers: what people see, what programs read, what exit codes say."""
+"""Tests the `keelmq` command against real brokers: the output for people and for programs, and the exit codes."""
 
 import asyncio
 import itertools
@@ -56,7 +56,7 @@ def topic(shell: Shell) -> str:
 
 
 def prepare(shell: Shell, topic: str, transaction_id: str) -> None:
-    """A transaction that stays prepared."""
+    """Make a transaction that stays prepared."""
 
     async def leave(transaction: Transaction) -> Decision:
         return Decision.UNKNOWN
@@ -246,7 +246,7 @@ def test_help_of_every_command_has_an_example(shell: Shell) -> None:
 
 
 def test_follow_and_interrupt(shell: Shell, topic: str) -> None:
-    """As a process: it waits for messages, prints them at once, and ends at Ctrl-C without a traceback."""
+    """Runs as a process: it waits for messages, prints them at once, and ends at Ctrl-C without a traceback."""
     environment = {**os.environ, **shell.environment}
     process = subprocess.Popen(
         [*COMMAND, "consume", topic, "--follow", "--from", "earliest", "--json"],
@@ -270,7 +270,7 @@ def test_follow_and_interrupt(shell: Shell, topic: str) -> None:
 
 @pytest.mark.parametrize("command", [("consume",), ("topic", "show")], ids=["at once", "at the end"])
 def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str, command: tuple[str, ...]) -> None:
-    """Whether a line is written at once or when the process ends."""
+    """A line is written at once, or when the process ends."""
     shell("send", topic, "--lines", stdin="\n".join(["x" * 1000] * 500))
     environment = {**os.environ, **shell.environment}
     reader, writer = os.pipe()

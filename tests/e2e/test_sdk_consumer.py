@@ -1,4 +1,4 @@
-"""Consumers against real brokers: nothing is committed before it is processed, and nothing is left out."""
+"""Tests consumers against real brokers: nothing is committed before it is processed, and nothing is left out."""
 
 import asyncio
 import itertools
@@ -43,7 +43,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def vanish(consumer: Consumer) -> None:
-    """Like a process that is killed: nothing is committed, nobody leaves the group. It still has to be closed."""
+    """Stop like a process that is killed: nothing is committed, nobody leaves the group. The consumer must still be
+    closed.
+    """
     for reader in consumer._queues.readers.values():
         reader.begin_stop()
     for task in consumer._tasks:
@@ -51,7 +53,7 @@ def vanish(consumer: Consumer) -> None:
 
 
 class Collector:
-    """A handler that remembers; `fail` says for which bodies it raises."""
+    """A handler that collects bodies; it raises for messages for which `fail` returns True."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -329,7 +331,9 @@ async def test_bad_input(connection: Connection, topic: str) -> None:
 async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
     tmp_path: Path, sqlite_engine: Engine
 ) -> None:
-    """Delivery at least once, through a failover and a consumer that is torn down in the middle; one effect each."""
+    """Delivery is at least once, through a failover and a consumer that is torn down in the middle; each effect occurs
+    once.
+    """
     engine = sqlite_engine
     with engine.begin() as database:
         database.execute(text("CREATE TABLE points (order_id INTEGER, amount INTEGER)"))

@@ -1,4 +1,4 @@
-"""Handlers that are not what is expected, against a real broker: plain ones, blocking ones, ones that do not end."""
+"""Tests unusual handlers against a real broker: plain functions, blocking ones, and ones that do not end."""
 
 import asyncio
 import contextlib
@@ -279,7 +279,7 @@ async def test_a_loop_that_stood_is_named_and_the_session_is_over_at_once(
     async def block(message: ReceivedMessage) -> None:
         begun.append((message.offset, consumer.owns(message)))
         if not owned:
-            time.sleep(1.2)  # noqa: ASYNC251 - that is what is tested: the session lasts a second
+            time.sleep(1.2)  # noqa: ASYNC251 - the blocked loop is tested: the session lasts a second
             owned.append(consumer.owns(message))
 
     consumer = Consumer([], topic, topic, block, start="earliest", connection=connection, session_timeout_ms=1_000)

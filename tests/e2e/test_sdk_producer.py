@@ -1,4 +1,4 @@
-"""The producer against real brokers: what was acknowledged is there, once and in order, whatever was killed."""
+"""Tests the producer against real brokers: acknowledged messages are there, once and in order, whatever was killed."""
 
 import asyncio
 import itertools
@@ -191,7 +191,7 @@ async def test_a_leader_that_disappears_under_load_loses_and_doubles_nothing(
 
 
 async def test_compressed_batches_survive_a_leader_that_is_killed(own_cluster: ClusterProcess) -> None:
-    """Stored as they were sent on every node, and opened by each: for the SDK, for JSON and for tags."""
+    """Batches are stored as they were sent on every node, and each opens them: for the SDK, for JSON and for tags."""
     connection = Connection(urls(own_cluster))
     await Admin(connection).put_topic("t", queues=1)
     bodies = [f"order {number}: ".encode() + b"1 x book, " * 40 for number in range(600)]

@@ -1,4 +1,4 @@
-"""Transactions with a real database and real brokers: debit and message are one step."""
+"""Tests transactions with a real database and real brokers: debit and message are one step."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Entries that are large for the links between real nodes: nobody is elected for them, and nothing is sent twice."""
+"""Tests entries that are large for the links between real nodes: they cause no election, and nothing is sent twice."""
 
 import json
 import secrets
@@ -32,7 +32,7 @@ def links() -> dict[int, ThinLink]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, links: dict[int, ThinLink]) -> Iterator[ClusterProcess]:
-    """What the nodes send to one of them passes its thin link, which is quick at first."""
+    """Return nodes whose incoming peer traffic passes a thin link per node, which is fast at first."""
     running = ClusterProcess(tmp_path, nodes=NODES, options=OPTIONS)
     with ExitStack() as stack:
         for node in running.nodes.values():
@@ -46,13 +46,13 @@ def cluster(tmp_path: Path, links: dict[int, ThinLink]) -> Iterator[ClusterProce
 
 
 def large_request() -> bytes:
-    """Two messages that nobody can compress, each in a queue of its own."""
+    """Return two messages that nobody can compress, each in a queue of its own."""
     bodies = [secrets.token_hex(MESSAGE_BYTES // 2) for _ in range(2)]
     return json.dumps({"messages": [{"body": body, "queue": queue} for queue, body in enumerate(bodies)]}).encode()
 
 
 def terms(cluster: ClusterProcess) -> set[tuple[int, int | None]]:
-    """Which terms and leaders the nodes know."""
+    """Return the terms and leaders that the nodes know."""
     return {(status["term"], status["leader_id"]) for node in cluster.alive() if (status := node.status())}
 
 

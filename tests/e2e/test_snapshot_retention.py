@@ -1,4 +1,6 @@
-"""Segments go under load while a node is away; it gets a snapshot, dies in the middle of it, and so does the sender."""
+"""Tests a node that was away while segments were removed under load: it gets a snapshot, and it and the sender die
+meanwhile.
+"""
 
 import threading
 import time
@@ -33,7 +35,7 @@ class Stored(NamedTuple):
 
 
 class Sender:
-    """Sends batches, one after the other, until it is stopped; whose answer is lost is sent again to another node."""
+    """Sends batches one after the other until it is stopped; a batch without an answer is sent to another node."""
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self.stored: list[Stored] = []
@@ -96,7 +98,7 @@ def base_index(node: NodeProcess) -> int:
 
 
 def read_all(node: NodeProcess) -> Iterator[tuple[int, str]]:
-    """Offset and id of everything that is kept."""
+    """Yield offset and id of every message that is kept."""
     offset = 0
     while True:
         page = node.request("GET", f"/v1/topics/short/queues/0/messages?offset={offset}&max_messages=1000").json()

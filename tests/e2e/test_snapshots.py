@@ -1,4 +1,4 @@
-"""Real nodes that are behind the kept log: one gets a new disk, or was away for long, and is sent the state."""
+"""Tests real nodes that are behind the kept log: one gets a new disk, or was away for long, and is sent the state."""
 
 import shutil
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 
 def produce(cluster: ClusterProcess, name: str, requests: int) -> None:
-    """So many requests of 20 messages with ids of their own, each acknowledged."""
+    """Send this number of requests of 20 messages with ids of their own, each acknowledged."""
     for number in range(requests):
         payload = {"messages": [{"body": BODY, "message_id": f"{name}-{number}-{at}"} for at in range(20)]}
         key = {"Idempotency-Key": f"{name}-{number}"}
@@ -48,7 +48,7 @@ def produce(cluster: ClusterProcess, name: str, requests: int) -> None:
 
 
 def cut(node: NodeProcess) -> int:
-    """What retention does to the log of a node, here while that is stopped; the index from which it is kept then."""
+    """Shorten the log of a stopped node as retention does; return the first index that is kept then."""
     index = Index.open(str(node.data_dir / "index"))
     applied = applied_state(index).index
     index.close()
@@ -62,7 +62,7 @@ def cut(node: NodeProcess) -> int:
 
 
 def agree(cluster: ClusterProcess) -> bool:
-    """Whether all nodes are ready and hold the same state."""
+    """Return whether all nodes are ready and hold the same state."""
     views = [node.status() for node in cluster.nodes.values()]
     if not all(node.ready() for node in cluster.nodes.values()):
         return False
@@ -70,7 +70,7 @@ def agree(cluster: ClusterProcess) -> bool:
 
 
 def cut_all_but(cluster: ClusterProcess, away: NodeProcess) -> None:
-    """Everybody stops; then the logs of all but one begin behind what that one has."""
+    """Stop all nodes; then shorten the logs of all but one, so that they begin after the entries of that one."""
     for node in cluster.nodes.values():
         if node.running():
             assert node.terminate() == 0
@@ -94,7 +94,7 @@ def test_a_replaced_disk_is_filled_and_the_node_votes_again(cluster: ClusterProc
     wait_for(lambda: agree(cluster), "all nodes to agree again")
     wait_for(lambda: "from now on this node votes" in replaced.output(), "the new disk to vote")
     cluster.nodes[1].kill()
-    produce(cluster, "by-two", 2)  # the two that are left are a majority only if both count
+    produce(cluster, "by-two", 2)  # the remaining two are a majority only if both count
 
 
 def test_kill_of_either_end_in_the_middle_does_no_harm(cluster: ClusterProcess) -> None:

@@ -1,4 +1,4 @@
-"""Who is not of this cluster: nodes of another one with the same name, and whoever reaches the peer port."""
+"""Tests strangers to a cluster: nodes of another one with the same name, and anybody who reaches the peer port."""
 
 import shutil
 import socket
@@ -50,7 +50,7 @@ def stored(node: NodeProcess) -> int:
 
 
 def unreachable(node: NodeProcess, peer: int) -> str:
-    """What the alarm of this node says about that other one."""
+    """Return the detail of this node's alarm about that other node; empty without one."""
     alarms = (node.status() or {"alarms": []})["alarms"]
     found = [each["detail"] for each in alarms if (each["code"], each["subject"]) == ("node_unreachable", str(peer))]
     return found[0] if found else ""
@@ -61,7 +61,7 @@ def unreachable(node: NodeProcess, peer: int) -> str:
 
 @pytest.fixture
 def two_clusters(tmp_path: Path) -> Iterator[tuple[ClusterProcess, ClusterProcess]]:
-    """Which even share a secret."""
+    """Return two clusters, which even share a secret."""
     (tmp_path / "one").mkdir()
     with ClusterProcess(tmp_path / "one") as one:
         (tmp_path / "other").mkdir()
@@ -133,7 +133,7 @@ class Stranger:
         return welcome
 
     def speak(self, messages: Sequence[Message | Append]) -> None:
-        """Until the node has closed the connection."""
+        """Send the messages, and read until the node has closed the connection."""
         with self._socket:
             try:
                 for message in messages:
@@ -159,7 +159,7 @@ class Stranger:
 
 
 def forgeries(term: int, applied: int) -> list[Message | Append]:
-    """What ended nodes, or would have: each over a connection of its own."""
+    """Return messages that ended nodes, or would have; each is sent over a connection of its own."""
     forged = Entry(b"forged", applied + 1, term, KIND_ENTRY, -1)
     return [
         PreVote(TERM_MAX, FAR_INDEX, TERM_MAX, False),

@@ -1,4 +1,4 @@
-"""What a web page can make the browser of its visitor send is answered by no node, and changes nothing."""
+"""Tests requests that a web page can make its visitor's browser send: no node carries one out, and nothing changes."""
 
 import pytest
 
