@@ -21,7 +21,7 @@ from raft.membership import Membership
 from raft.messages import DiskVitals, ReplicaState, Vitals
 
 READING_INTERVALS: Final = 5
-"""A reading counts for this number of intervals."""
+"""Number of intervals for which a reading counts."""
 
 STAMP_MS: Final = 1
 """Resolution of the stamps: they are whole milliseconds."""

@@ -1,16 +1,16 @@
 """Errors of the Raft layer.
 
 RaftError
-├── NotLeader          not this node's to accept; leader_id says whose
-├── NoLeader           nobody's at the moment; retry after a short wait
-├── Overloaded         too many bytes wait already; retry after a short wait
+├── NotLeader          this node is not the leader; leader_id names the leader
+├── NoLeader           no leader is known at the moment; retry after a short wait
+├── Overloaded         too many bytes are waiting for commit; retry after a short wait
 ├── NoRoom             no majority has room on its disks; retry when there is some
-├── ProposalTooLarge   no entry can hold it; the command must be made smaller
-├── FeatureNotEnabled  belongs to a feature level above the one in force; raise that first
+├── ProposalTooLarge   no log record can hold the command; it must be made smaller
+├── FeatureNotEnabled  the command belongs to a feature level above the one in force; raise the level first
 ├── MembershipRefused  the change of membership cannot be made now; `code` says why
 ├── UnknownOutcome     proposed, then leadership was lost: it may or may not commit; retry with the same id
 ├── NodeStopped        the node is stopping or has stopped
-├── ProtocolError      a peer sent what the protocol does not allow; the connection is closed, the node goes on
+├── ProtocolError      a peer sent a message that violates the protocol; the connection is closed, the node goes on
 └── SafetyViolation    going on could lose or fork data: the process must stop, and says why
 """
 

@@ -1,4 +1,4 @@
-"""Frames of `raft/messages.py` on an asyncio connection."""
+"""Reads and writes the frames of `raft/messages.py` on an asyncio connection."""
 
 import asyncio
 import logging

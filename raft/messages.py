@@ -39,7 +39,7 @@ COMPARED_MAX = 4
 AGREES_MAX = 64
 Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
 ChainLink = tuple[Natural, Natural, Crc]
-"""A `store.log.record_chain.Link`."""
+"""Form of a `store.log.record_chain.Link`."""
 
 Incarnation = Annotated[str, Meta(max_length=64)]
 """Incarnation of a data directory (cluster/process/data_directory.py)."""

@@ -78,7 +78,7 @@ class ChaosCluster:
         self.full: set[int] = set()
         """Nodes whose disks are full: every start of them may end or fail."""
         self.removed: set[int] = set()
-        """Nodes of the first ones that are no voters at the moment, or soon."""
+        """First nodes that are removed, or are about to be."""
         self.has_changed = False
         """True once the log holds the members and addresses: a node that loses its disk joins then, and founds no
         cluster.

@@ -36,7 +36,7 @@ class Trouble(msgspec.Struct, frozen=True):
     """Each frame is late by a time of its own; the order stays."""
     held_percent: float = 0.0
     held_ms: tuple[float, float] = (0.0, 0.0)
-    """These frames are held back, and others overtake them."""
+    """Frames of this share are held back for this time, and others overtake them."""
     twice_percent: float = 0.0
     twice_ms: tuple[float, float] = (0.0, 0.0)
     """Frames of this share come a second time after this delay."""
