@@ -24,7 +24,7 @@ class FrameProtocol(asyncio.Protocol):
         self.on_message = on_message
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.handshake_timer: asyncio.TimerHandle | None = None
-        self.transport: asyncio.Transport | None = None  # none while, or if, a TLS handshake has not succeeded
+        self.transport: asyncio.Transport | None = None  # None until a TLS handshake has succeeded
         self.max_frame_bytes = max_frame_bytes
         self.on_bytes: Callable[[int], None] | None = None
         """Called with the number of bytes received since this was set, before a frame that these bytes complete is
@@ -36,7 +36,7 @@ class FrameProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.closed.done():  # it was closed before it came about
+        if self.closed.done():  # `close` came before the connection
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -147,7 +147,7 @@ class Admission:
         removed = bool(refusal) and was_removed(self._config, membership, self.hello)
         incarnation = "" if refusal else self._config.incarnation
         welcome = Welcome(self._config.node_id, refusal, incarnation, removed, build=own_build())
-        if not is_foreign(self._config, uid, self.hello):  # the level of another cluster is nothing to end for
+        if not is_foreign(self._config, uid, self.hello):  # no process ends because of another cluster's level
             level = membership.settled.configuration.level
             welcome = msgspec.structs.replace(welcome, feature_level=level.level, feature_version=level.version)
         said = acceptor_statement(self.hello, self.challenge, welcome)

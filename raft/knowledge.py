@@ -74,7 +74,7 @@ class Knowledge:
         if mark is None or mark.incarnation != incarnation:
             before = () if mark is None else (*mark.superseded, mark.incarnation)
             self._marks.pop(peer, None)
-            while len(self._marks) >= MARKS_MAX:  # of nodes that were removed, the oldest first
+            while len(self._marks) >= MARKS_MAX:  # drop the oldest marks, which are of removed nodes
                 del self._marks[next(iter(self._marks))]
             kept = [each for each in dict.fromkeys(reversed(before)) if len(each) <= SUPERSEDED_LENGTH_MAX]
             self._marks[peer] = PeerMark(incarnation, superseded=tuple(reversed(kept[:SUPERSEDED_MAX])))

@@ -94,7 +94,7 @@ class Pace:
         self._slack_s, self._base_s_max, self._idle_s = SLACK_SHARE * timeout_s, BASE_SHARE_MAX * timeout_s, timeout_s
         self._window = WINDOW_BYTES_FIRST
         self._sent = self._arrived = 0
-        self._marks: deque[tuple[int, float]] = deque()  # how much was sent, and when
+        self._marks: deque[tuple[int, float]] = deque()  # total bytes sent, and the time
         self._base_s = self._earlier_base_s = float("inf")
         self._base_since_s = self._cut_at_s = self._sent_at_s = now()
 
@@ -138,7 +138,7 @@ class Pace:
         self._base_s = min(self._base_s, delay_s)
         queued_s = delay_s - min(self._base_s, self._earlier_base_s, self._base_s_max)
         if queued_s > self._slack_s:
-            if at_s - self._cut_at_s > delay_s:  # once for what was sent before the last time
+            if at_s - self._cut_at_s > delay_s:  # shrink once for data sent before the last cut
                 self._cut_at_s = at_s
                 shrunk = int(self._window * max(CUT_MIN, self._slack_s / queued_s))
                 self._window = max(WINDOW_BYTES_MIN, shrunk)
@@ -154,7 +154,7 @@ class DataLane:
     def __init__(self, write: Callable[[Sequence[Part]], None], election_timeout_ms: int) -> None:
         self._write = write
         self._pace = Pace(election_timeout_ms / 1000)
-        self._begun: deque[Part] = deque()  # what is left of the frame that leaves
+        self._begun: deque[Part] = deque()  # the unsent rest of a frame
         self._begun_bytes = 0
         self._frames: deque[tuple[int, list[bytes]]] = deque()
         self.waiting_bytes = 0

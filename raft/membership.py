@@ -251,7 +251,7 @@ class Membership:
         cluster: no configuration that matters here has it, and it cannot know a later one that does.
         """
         if not self._known[-1].configuration.members:
-            return False  # to be told by whoever leads
+            return False  # this node learns the members from a leader
         if any(each.configuration.find(node_id) for each in self._known):
             return False
         return configuration_index <= self.settled.index

@@ -410,7 +410,7 @@ def decode(body: memoryview, header_length: int, header_crc: int) -> Message | A
         raise ProtocolError("header checksum does not match")
     try:
         message = _decoder.decode(header)
-    except (ValueError, RecursionError) as error:  # not text where text belongs, or nested without end
+    except (ValueError, RecursionError) as error:  # invalid text, or endless nesting
         raise ProtocolError(f"malformed header: {error}") from error
     if not isinstance(message, AppendEntries):
         if len(body) != header_length:
@@ -434,7 +434,7 @@ def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]
         if len(payload) != header.length or crc32c(payload) != header.crc:
             raise ProtocolError(f"entry {header.index} was damaged on the way")
         if header.kind == KIND_CONFIG:
-            with contextlib.suppress(UnknownFeatureLevel):  # no fault of the connection: who takes the entry says so
+            with contextlib.suppress(UnknownFeatureLevel):  # the node that takes the entry reports it
                 decode_configuration(payload)
         elif header.kind == KIND_NOOP and not is_name(payload):
             raise ProtocolError(f"the no-op of entry {header.index} names no cluster")

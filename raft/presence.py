@@ -20,7 +20,7 @@ class Presence:
     def heard(self, peer: int) -> None:
         """Note that a message of the node has arrived."""
         self._heard[peer] = now()
-        if len(self._heard) > REMEMBERED_MAX:  # of nodes that were removed, whoever was silent for longest
+        if len(self._heard) > REMEMBERED_MAX:  # drop the node that was silent for longest
             del self._heard[min(self._heard, key=lambda each: self._heard[each])]
 
     def silent_s(self, peer: int) -> float | None:

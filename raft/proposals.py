@@ -143,7 +143,7 @@ class ProposalQueue:
                 self._append_entry(payload, partial(self._on_outcome, group, timestamp_ms))
                 for waiting in group:
                     waiting.future.is_in_log = True
-            except Exception as error:  # nothing was appended: every reason is the proposers' to hear
+            except Exception as error:  # nothing was appended: the proposers get the error
                 self._entries_in_flight -= 1
                 for waiting in group:
                     self._fail(waiting, error)

@@ -31,7 +31,7 @@ class Rejoin:
 
     def __init__(self, election_timeout_ms: int) -> None:
         self._heard: set[int] = set()
-        self._target = (0, 0)  # term, and the commit index its leader named first
+        self._target = (0, 0)  # term, and the first commit index of its leader
         self._ask_interval_s = ASK_INTERVAL_TIMEOUTS * election_timeout_ms / 1000
         self._ask_again_at_s = 0.0
 

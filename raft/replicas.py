@@ -125,7 +125,7 @@ class Replicas:
         known = self._peers.setdefault(peer, _Peer())
         known.heard_s = now()
         known.said = said
-        if said is not None and said.differs_from and known.difference is None:  # by its own word
+        if said is not None and said.differs_from and known.difference is None:  # the peer says so itself
             known.difference = Difference(said.differs_from, 0, records=False)
         if said is not None and said.kind == HASH_KIND and known.pending is None:
             known.pending, known.asked_s = said.at, now()
@@ -177,7 +177,7 @@ class Replicas:
         """Compare every state that can be compared by now, and draw the conclusion."""
         for peer in [each for each in self._peers if self._membership.current.find(each) is None]:
             if not self._is_fresh(self._peers[peer]):
-                del self._peers[peer]  # it was removed
+                del self._peers[peer]  # the node was removed
         for peer, known in self._peers.items():
             pending = known.pending
             if pending is not None and self.history is not None and pending.index <= self.history.now.index:
@@ -275,7 +275,7 @@ class Replicas:
             if self._is_whole(state):
                 known.agreed = max(known.agreed, state.index)
             if known.difference is not None and state.index >= known.difference.index:
-                known.difference = None  # it was rebuilt
+                known.difference = None  # the peer was rebuilt
         elif verdict and known.difference is None:
             known.difference = Difference(state.index, min(known.agreed, state.index - 1), verdict == "records")
             log.error("node %d and this one differ: %s", peer, known.difference)

@@ -32,7 +32,7 @@ class _Incoming:
         self.peer, self.begin, self.index = peer, begin, index
         self.base = LogBase(begin.base_position, begin.base_index, begin.base_term)
         self.writer = SnapshotWriter(index)
-        self.received = 1  # messages, that of the beginning included
+        self.received = 1  # number of messages, including SnapshotBegin
         self.begun_s = self.logged_s = now()
 
     @property
@@ -115,7 +115,7 @@ class SnapshotReceiver:
             except SnapshotRefused as error:
                 self.abort(str(error))
                 raise ProtocolError(f"node {peer} sends a snapshot that is none: {error}") from error
-            except Exception as error:  # RocksDB raises nothing narrower: the own state is untouched
+            except Exception as error:  # RocksDB raises no narrower type; own state untouched
                 self._give_up(incoming, f"it cannot be stored: {error}")
                 return
             incoming.received += 1
@@ -150,7 +150,7 @@ class SnapshotReceiver:
         try:
             self._store.decide(incoming.index, decision)
         except DiskFull as error:
-            self._incoming = None  # its index is gone
+            self._incoming = None  # the store has removed its index
             self._reject(incoming.peer, begin, f"no room to decide for it: {error}")
             return
         incoming.received += 1

@@ -40,7 +40,7 @@ class SnapshotSender:
         self._timeout_s = election_timeout_ms / 1000
         self._send = send
         self._window: deque[SnapshotMessage] = deque()
-        self._acked = 0  # messages
+        self._acked = 0  # number of messages
         self._next = 1
         self._last: int | None = None  # number of the end, once it was read
         base = reader.base

@@ -47,7 +47,7 @@ class SyncThread:
 
     def _run(self) -> None:
         while self._requests.get():
-            self._requested = False  # before the sync: what is appended from here on asks again
+            self._requested = False  # before the sync: later appends ask again
             synced_before, begun_s = self._log.synced_index, now()
             try:
                 synced = self._log.sync()

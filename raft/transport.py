@@ -87,7 +87,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         """The node that last said that this one was removed from the cluster; None once this node is a member again."""
         self._peers: dict[int, LibraryNode] = {}
         self.outgoing: dict[int, Outgoing] = {}
-        self._builds: dict[int, Build] = {}  # of peers that were connected, what they ran then
+        self._builds: dict[int, Build] = {}  # per peer, its build when it was last connected
         self.on_outdated: Callable[[UnknownFeatureLevel], None] = lambda _: None
         """Called when a peer's cluster is at a level at which this build does not work."""
         self._incoming: set[FrameProtocol] = set()
@@ -98,7 +98,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._server: asyncio.Server | None = None
         self._dialers: dict[int, asyncio.Task[None]] = {}
         self._dialled: dict[int, PeerAddress] = {}
-        self._guests: dict[int, PeerAddress] = {}  # not in the configuration, and heard all the same
+        self._guests: dict[int, PeerAddress] = {}  # nodes outside the configuration that are heard
         self._whereabouts = Whereabouts()
         self._refused: dict[int, str] = {}
         self._failures: dict[int, str] = {}  # per peer, why the last attempt to reach it failed
@@ -198,7 +198,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             except UnknownFeatureLevel as error:
                 self.on_outdated(error)
                 return
-            except Exception as error:  # whatever it is: nobody else would dial this node again
+            except Exception as error:  # any error: no other task dials this node
                 failures += 1
                 failure = self._failures[peer] = str(error) or type(error).__name__
                 if told.get(at) != failure:  # once per place and reason, not five times a second
@@ -323,7 +323,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         loop = asyncio.get_running_loop()
         connection.handshake_timer = loop.call_later(HANDSHAKE_TIMEOUT_MS / 1000, self._drop, connection)
         connection.closed.add_done_callback(lambda _: self._forget(connection))
-        if not self._started:  # accepted by the kernel before the end
+        if not self._started:  # the kernel accepted it before the stop
             connection.close()
         return connection
 
@@ -420,7 +420,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         if isinstance(message, Arrived):
             raise ProtocolError("nothing was sent by this connection")
         if getattr(peer, "incarnation", incarnation) != incarnation:
-            return  # of a disk that is gone, or of one whose Welcome is still to come
+            return  # from a lost disk, or one without a Welcome yet
         self._onMessageReceived(peer, message)
 
 
