@@ -72,7 +72,7 @@ async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, memb
             nonlocal sent
             while loop.time() < begin_s + seconds:
                 result = await producer.send_batch(topic, batch)
-                sent += result.count  # not in one line: the others add meanwhile
+                sent += result.count  # not in one statement: other tasks add meanwhile
 
         await asyncio.gather(*(work() for _ in range(PRODUCERS)))
         async with asyncio.timeout(TIMEOUT_S):

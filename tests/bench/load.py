@@ -133,7 +133,7 @@ async def produce_and_consume(
             nonlocal sent
             while loop.time() < end_s:
                 result = await producer.send_batch(topic, batch)
-                sent += result.count  # not in one line: the others add meanwhile
+                sent += result.count  # not in one statement: other tasks add meanwhile
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):

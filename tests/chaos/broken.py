@@ -75,7 +75,7 @@ def forgets_ids() -> None:
     from store.index import keys
     from store.messages.dedupe import DedupeWindow
 
-    mine: set[bytes] = set()  # of this process: an earlier one's are forgotten
+    mine: set[bytes] = set()  # ids of this process; those of an earlier one are forgotten
     remember, look_up_batch, look_up_message = DedupeWindow._remember, DedupeWindow.batch, DedupeWindow.message
 
     def remember_in_memory(self: Any, key: bytes, value: bytes) -> None:

@@ -99,7 +99,7 @@ class ChaosCluster:
                 subprocess.run(mount, check=True, capture_output=True)
 
     async def __aenter__(self) -> Self:
-        # No connection is kept: one from before a fault would answer for the fault, not for the node.
+        # No connection is kept: one from before a fault would show the fault's effect, not the node's state.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True, limit=0),
             timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S),
@@ -203,7 +203,7 @@ class ChaosCluster:
         files = (file for node in self.nodes.values() for file in node.data_dir.rglob("*"))
         total = 0
         for file in files:
-            with contextlib.suppress(FileNotFoundError):  # the nodes go on
+            with contextlib.suppress(FileNotFoundError):  # the nodes remove files meanwhile
                 total += file.stat().st_blocks * STAT_BLOCK_BYTES
         return total
 
@@ -282,4 +282,4 @@ class ChaosCluster:
             self.event("fault", f"node {node.node_id} ended by itself with {code}")
             self._restarts += 1
             if self._restarts <= RESTARTS_MAX:
-                node.start()  # the run goes on; what it still finds is worth having
+                node.start()  # the run goes on, since it may find more

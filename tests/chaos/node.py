@@ -13,7 +13,7 @@ from tests.chaos.skewed_node import CLOCK_VARIABLE
 
 REPOSITORY: Final = Path(__file__).parents[2]
 STOPPED_CLEANLY: Final = 0
-SERVES: Final = b"keelmqd "  # how the line begins that a node prints when it serves
+SERVES: Final = b"keelmqd "  # beginning of the line that a node prints when it serves
 LOG_TAIL_LINES: Final = 40
 
 
@@ -95,7 +95,7 @@ class ChaosNode:
     def terminate(self) -> None:
         """Ask for a graceful stop; `exit_code` tells when the stop is over."""
         self.exits_allowed.add(STOPPED_CLEANLY)
-        if not self._serves():  # it has no handler yet, and nothing to end in order
+        if not self._serves():  # it has no signal handler yet, and nothing to finish
             self.exits_allowed.add(-signal.SIGTERM)
         self.resume()
         self._signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ BUFFER_BYTES: Final = 8 << 20
 READY: Final = "ready"
 _ALL_PROTOCOLS: Final = 3
 _IPV4: Final = b"\x08\x00"
-_OUTGOING: Final = 4  # PACKET_OUTGOING: what this machine sends by the interface, what the relay writes included
+_OUTGOING: Final = 4  # PACKET_OUTGOING: frames sent by this machine, including the relay's
 _RECEIVE_BUFFER_FORCE: Final = 33  # SO_RCVBUFFORCE
 _FRAMES_AT_ONCE: Final = 64
 

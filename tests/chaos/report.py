@@ -21,7 +21,7 @@ VIOLATION: Final = "VIOLATION "
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which `share` of all values lie, rounded to 0.1; None without values."""
+    """Return the element at the position `share` of the sorted values, rounded to 0.1; None without values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -162,7 +162,7 @@ async def _moves_under_load(cluster: ClusterProcess) -> None:
     async def produce(producer: Producer) -> None:
         while loaded:
             body = b"%d" % len(sent)
-            await producer.send("orders", body)  # whatever happens: it does not raise
+            await producer.send("orders", body)  # must not raise, whatever happens
             sent.append(body)
             await asyncio.sleep(0.005)
 
@@ -205,7 +205,7 @@ def _make_leader(cluster: ClusterProcess, node: NodeProcess) -> None:
     def leads() -> bool:
         leader = cluster.wait_leader()
         if leader is not node:
-            leader.terminate()  # it hands over to one or the other
+            leader.terminate()  # it hands over to any other node
             leader.start()
         return leader is node
 
@@ -249,7 +249,7 @@ def test_a_wrong_address_is_refused_and_by_force_it_is_mended(cluster: ClusterPr
     assert leader.request("PUT", path, payload={}).json()["code"] == "invalid_request"
     assert leader.request("PUT", path, payload={"peer_address": "0.0.0.0:7091"}).status == 400
     assert listed(leader) == before
-    for node_id in (other.node_id, third.node_id):  # a majority is where nobody finds it
+    for node_id in (other.node_id, third.node_id):  # the log has wrong addresses for a majority
         set_address(leader, node_id, force=True, peer_address=f"127.0.0.1:{free_ports(1)[0]}")
     wait_for(lambda: {"address_differs"} <= alarms(other).keys() & alarms(third).keys(), "both to tell of it")
     for node in cluster.nodes.values():

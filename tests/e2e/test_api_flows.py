@@ -88,7 +88,7 @@ def test_a_message_comes_back_from_every_node_with_all_it_had(cluster: ClusterPr
     receipt = answer["receipt"]
     assert set(receipt["durable_on"]) <= {1, 2, 3}
     assert len(receipt["durable_on"]) >= 2
-    cluster.wait_same_state()  # a replica that lacks the topic yet sends its reader on to the leader
+    cluster.wait_same_state()  # a replica without the topic redirects to the leader
     for node in cluster.nodes.values():
         (message,) = pull(node, "whole", wait_ms=5000)["messages"]
         assert message.pop("stored_at_ms") == receipt["timestamp_ms"]

@@ -69,7 +69,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
     due_ms: dict[bytes, int] = {}
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         begin_ms = now_ms()
-        for wave in range(2):  # one before the leader dies, one while there is none
+        for wave in range(2):  # one wave before the leader dies, one without a leader
             sends = []
             for number in range(100):
                 body = f"{wave}-{number}".encode()

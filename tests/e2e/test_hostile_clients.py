@@ -127,7 +127,7 @@ def test_health_is_told_also_to_the_address_that_attacks(node: NodeProcess) -> N
         def served() -> bool:
             try:
                 return from_address(node, SOURCE, "/healthz") == 200
-            except OSError:  # the attack makes the reserve go round
+            except OSError:  # the attack makes the node replace reserved connections
                 return False
 
         wait_for(served, "health for the attacker's own address")

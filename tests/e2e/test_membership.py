@@ -95,7 +95,7 @@ async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_pa
     async def produce(producer: Producer) -> None:
         while loaded:
             body = b"%d" % len(sent)
-            await producer.send("orders", body)  # whatever happens: it does not raise
+            await producer.send("orders", body)  # must not raise, whatever happens
             sent.append(body)
             await asyncio.sleep(0.005)
 

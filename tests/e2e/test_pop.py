@@ -127,7 +127,7 @@ async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_
     doomed = PopConsumer(handler=hangs, connection=Connection(urls(own_cluster)), **options)
     doomed_task = asyncio.create_task(doomed.run())
     await first_seen.wait()
-    doomed._connection.close()  # nobody hears of it any more: as if it were killed
+    doomed._connection.close()  # it falls silent, as if it were killed
     async with PopConsumer(handler=handle, connection=connection, concurrency=32, **options):
         await until(lambda: bool(seen))
         leader.kill()

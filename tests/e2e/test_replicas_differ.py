@@ -209,7 +209,7 @@ def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -
     pair: list[NodeProcess] = []
 
     def both_say_so() -> bool:
-        """Return whether the node that leads first commits nothing."""
+        """Return whether both nodes report that they differ. Sorts `pair`, the leader first: it commits nothing."""
         views = {each: each.status() for each in cluster.alive()}
         pair[:] = sorted(views, key=lambda each: (views[each] or {}).get("role") != "leader")
         if [(view or {}).get("role") for view in (views[each] for each in pair)] != ["leader", "follower"]:

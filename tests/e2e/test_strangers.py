@@ -91,7 +91,7 @@ def test_a_node_of_another_cluster_is_not_taken_in(two_clusters: tuple[ClusterPr
     assert status["role"] != "leader"
     assert not third.ready()
     assert stored(leader) == 7
-    # Given back what is its own, it belongs again.
+    # Without the foreign data, the node belongs to its cluster again.
     third.terminate()
     shutil.rmtree(third.data_dir)
     third.start()

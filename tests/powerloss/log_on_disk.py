@@ -45,10 +45,10 @@ class Contents(NamedTuple):
 class LogOnDisk(NamedTuple):
     records: Mapping[int, Header]  # intact and in order, by index
     contents: Mapping[EntryKey, Contents]
-    damage: tuple[Finding, ...]  # what opening the log would not repair
+    damage: tuple[Finding, ...]  # damage that opening the log would not repair
     end_position: int
     term: int  # of the hard state
-    base: LogBase  # what is before was removed, or stands in a snapshot that this node is about to start with
+    base: LogBase  # entries up to it were removed, or are in a snapshot to start with
     differing: tuple[EntryKey, ...]  # entries that another disk holds with another payload
 
     def has(self, index: int, term: int) -> bool:

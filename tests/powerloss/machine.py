@@ -31,7 +31,7 @@ _IFF_UP: Final = 1
 
 def enter_isolation(arguments: Sequence[str]) -> str | None:
     """Start this program again in namespaces of its own (does not return then), or return why that is impossible."""
-    if os.environ.pop(_ISOLATED_VARIABLE, None):  # taken away: nodes refuse options they do not know
+    if os.environ.pop(_ISOLATED_VARIABLE, None):  # removed, because nodes refuse unknown options
         _raise_loopback()
         return None
     if POWER_LOSS.reason is not None:

@@ -169,7 +169,7 @@ def remove_what_is_there(cluster: ClusterProcess) -> int:
     for topic in ("orders", "filler"):
         settings = {"queues": 2, "retention_ms": 1}
         assert node.request("PUT", f"/v1/topics/{topic}", payload=settings).status in (200, 201)
-    status = node.status()  # before: what expires the last filler may be the last entry that there is
+    status = node.status()  # taken before: the expiry of the last filler may be the last entry
     assert status is not None
     last_index = status["applied_index"]
     send(cluster, "filler", [[os.urandom(250_000)] for _ in range(40)])

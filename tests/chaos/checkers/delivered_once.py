@@ -53,7 +53,7 @@ class DeliveredOnce:
             seen = self._seen[ledger.worker]
             committed = self._committed.get(ledger.worker)
             if ledger.expires:
-                continue  # tests/chaos/checkers/expiring.py judges those
+                continue  # judged by tests/chaos/checkers/expiring.py
             if ledger.transactional and committed is not None:
                 self._judge_transactions(ledger, seen, committed)
             else:

@@ -39,7 +39,7 @@ class HeldMessages:
             return
         holds[attempt] = _Hold(consumer, stored_at_ms, until_ms)
         self._check(number, attempt)
-        self._check(number, attempt + 1)  # whose answer may have arrived first
+        self._check(number, attempt + 1)  # the next attempt's answer may have arrived first
 
     def held_until(self, number: int, attempt: int, until_ms: int) -> None:
         """Note that the message's consumer was told that its lease is extended."""

@@ -130,7 +130,7 @@ class AddVoter:
         node, operator = self._node, self._operator
         if node is None or operator is None:
             return "no node came"
-        if operator.done:  # else a request to add it may still be on its way, and come after its removal
+        if operator.done:  # else a late request to add it might follow its removal
             await operator.give_up()
             await operator.finish(removed(node))
         else:

@@ -44,7 +44,7 @@ class Members(abc.ABC):
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             for member in range(self._members):
-                # One stays as it is, so that there are sessions that live through everything.
+                # One member stays, so that some sessions live through everything.
                 tasks.create_task(self._stay(stop) if member == 0 else self._come_and_go(stop))
 
     async def _stay(self, stop: asyncio.Event) -> None:

@@ -170,7 +170,7 @@ class RecordedGroup:
         except TimeoutError:
             self._violate(name, f"hangs, {PATIENCE_S:.0f} s after it was told to end")
             return
-        if code not in (0, -signal.SIGTERM):  # by the signal when it came before the program had begun
+        if code not in (0, -signal.SIGTERM):  # -SIGTERM: the signal came before the program had begun
             self._violate(name, f"ended with {code}")
 
     def _violate(self, name: str, what: str) -> None:
