@@ -1,4 +1,4 @@
-"""Snapshots between the nodes of a group: which peer is sent one, which leader sends one, and which log stays for it.
+"""Snapshots between the nodes of a group: which peer is sent one, which node takes one, and which log stays for it.
 
 A peer is sent a snapshot when it lacks even the base of the leader's log, because it can never be filled from the log
 alone. Meanwhile the peer gets heartbeats that carry no claim about its log, and the leader's log stays unchanged from
