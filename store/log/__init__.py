@@ -1,1 +1,1 @@
-"""The commit log: records in segments, recovery, and the files beside it that say what is synced."""
+"""The commit log: records in segments, recovery, and the files beside the segments that say what is synced."""

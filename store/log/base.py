@@ -1,7 +1,7 @@
-"""The base of a log: the last record before the first kept one, in a file of its own.
+"""The base of a log: the last record before the first kept one, stored in a file of its own.
 
-Segments are removed from the front only after the base behind them is durable, so a base never lies before what is
-missing. A log without the file begins at the beginning.
+Segments are removed from the front only after the new base is durable, so records that are missing always lie before
+the base. A log without the file begins at index 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEMPORARY_NAME = FILE_NAME + ".tmp"
 MAGIC = b"KMQB"
 VERSION = 1
 CHAINED_VERSION = 2
-"""With the chain of the records at the base; written where that is known."""
+"""Format version of a file that also holds the record chain at the base; written when that chain is known."""
 DAMAGED_BASE = "damaged_base"
 _BODY = struct.Struct("<4sBB2xQQQQ")
 _LINK = struct.Struct("<QQI")
@@ -28,8 +28,8 @@ FILE_BYTES = _BODY.size + 4
 
 
 class LogBase(NamedTuple):
-    """The record before the first kept one: where it ends, which is where the first kept one begins or will begin, its
-    index and its term.
+    """The last record before the first kept one: its index, its term, and the position where it ends. The first kept
+    record begins, or will begin, at that position.
     """
 
     position: int
@@ -41,19 +41,24 @@ BEGINNING = LogBase(0, 0, 0)
 
 
 class StoredBase(NamedTuple):
-    """What the file says."""
+    """The content of the `base` file."""
 
     base: LogBase
     installed_index: int = 0
-    """The state up to here was not made of this log: that it is applied does not prove that the log once held it."""
+    """The state up to this index came from a snapshot: that it is applied does not prove that this log once held the
+    entries.
+    """
     restarting: bool = False
-    """The log is being made anew: every segment there is belongs to the old one."""
+    """True while the log is being restarted: every segment on disk belongs to the old log."""
     link: Link | None = None
-    """The chain of the records at the base, if it is known."""
+    """The record chain at the base; None if the chain is not known."""
 
 
 def read_base(disk: Disk, directory: str) -> StoredBase:
-    """Raises `LogCorruption` when the file is damaged: without it nobody knows whether segments are missing."""
+    """Return the stored base; a missing file stands for the beginning of the log.
+
+    Raises `LogCorruption` when the file is damaged: without the base nobody knows whether segments are missing.
+    """
     path = f"{directory}/{FILE_NAME}"
     if not disk.exists(path):
         return StoredBase(BEGINNING, link=GENESIS)
@@ -72,10 +77,10 @@ def read_base(disk: Disk, directory: str) -> StoredBase:
 
 
 def write_base(disk: Disk, directory: str, stored: StoredBase) -> None:
-    """Durable on return: written to a temporary file, synced, renamed, directory synced.
+    """Store the base, durably on return: write a temporary file, sync it, rename it, sync the directory.
 
-    With `restarting` this alone throws a log away that is not open: opening it does the rest. Raises `DiskFull` with
-    nothing changed, `DiskError`: which base is on disk is then unknown.
+    With `restarting`, this call alone discards a log that is not open; the next opening removes its segments. Raises
+    `DiskFull` with nothing changed; `DiskError`, after which the base on disk is unknown.
     """
     base, installed, restarting, link = stored
     version = VERSION if link is None else CHAINED_VERSION

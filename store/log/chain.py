@@ -9,14 +9,16 @@ from store.log.segments import SegmentSet
 
 
 class LogChain:
-    """Loop-only. Reading it may load a segment's sidecar, as the positions of its records do."""
+    """The record chain of a log, read from its segment indexes. Loop-only; a read may load a segment's sidecar from
+    disk.
+    """
 
     def __init__(self, segments: SegmentSet, reader: LogReader) -> None:
         self._segments = segments
         self._reader = reader
 
     def at(self, index: int) -> Link | None:
-        """Behind record `index` of the log, or behind its base; None where the chain is not known."""
+        """Return the chain after record `index`, or at the log's base; None where the chain is not known."""
         segments = self._segments
         segment = segments.with_index(max(index, segments.segments[0].first_index))
         if index < segment.first_index:
@@ -25,24 +27,27 @@ class LogChain:
 
     @property
     def last(self) -> Link | None:
-        """Behind the last record."""
+        """The chain after the last record; None if it is not known."""
         active = self._segments.active.index
         assert active is not None
         return active.chain.at(active.next_index - 1)
 
     def sealed(self) -> list[SealedSegment]:
-        """The segments that are written to no more, in order."""
+        """Return the sealed segments, which are no longer written to, in order."""
         return [
             SealedSegment(each.path, each.start, each.length, each.first_index) for each in self._segments.segments[:-1]
         ]
 
     def crc_of(self, index: int) -> int:
-        """Of the payload of record `index`, by its header on disk. Raises as reading the record does."""
+        """Return the payload CRC of record `index`, read from the record's header on disk. Raises as reading the record
+        does.
+        """
         return self._reader.header(index).payload_crc
 
     def begin(self, link: Link) -> None:
-        """From here on the chain behind the last record is `link`; what was known before counts no more in this
-        segment."""
+        """Continue from `link` as the chain after the last record. The active segment's earlier chain values are
+        dropped.
+        """
         active = self._segments.active.index
         assert active is not None
         active.chain.begin(link, active.next_index)

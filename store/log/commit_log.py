@@ -1,9 +1,9 @@
 """The commit log: the Raft log on disk. Layout and recovery: docs/log-format.md.
 
 Threads: one thread may run `sync` at a time while the loop thread does everything else. They share no lock. Each
-attribute that both look at has one writer and is replaced as a whole (`_written`, `_loop_synced`, `_thread_synced`), so
-with the GIL a reader sees an old or a new value, never a mixture. A truncation starts a new epoch; what a sync that
-began in an older epoch publishes is ignored.
+attribute that both threads use has one writer and is replaced as a whole (`_written`, `_loop_synced`,
+`_thread_synced`), so with the GIL a reader sees an old or a new value, never a mixture. A truncation starts a new
+epoch; results of a sync that began in an older epoch are ignored.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from store.log.segment_files import cut_log, grow_active, prepare_segment, publi
 __all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
 
 CACHE_BYTES_DEFAULT = 32 * 1024 * 1024
-NOOP_RESERVE_BYTES = 64 * 1024  # behind the end of each segment: no-ops go there when no further segment can be had
+NOOP_RESERVE_BYTES = 64 * 1024  # behind the end of each segment: room for no-ops when no new segment can be allocated
 _JOIN_BYTES_MAX = 256 * 1024  # up to here, copying a payload behind its header is cheaper than a second write
 
 
 class _Written(NamedTuple):
-    """What a sync that starts now makes durable."""
+    """The part of the log that a sync starting now makes durable."""
 
     epoch: int
-    file: File  # the sync thread's own handle of the active segment: sealed ones are synced
+    file: File  # the sync thread's own handle of the active segment; sealed segments are synced already
     index: int  # type: ignore[assignment]  # hides tuple.index
     position: int
 
@@ -50,11 +50,11 @@ class CommitLog:
     """An append-only sequence of records with contiguous indexes and non-decreasing terms.
 
     Invariants: `base.index <= synced_index <= last_index`; every record up to `synced_index` survives a power loss. The
-    first record is that behind `base`; a log with a base may be empty.
+    first record follows `base`; a log with a base may be empty.
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, cache_bytes: int, recovered: Recovered) -> None:
-        """Use `CommitLog.open`."""
+        """Takes over a recovered log; callers use `CommitLog.open`."""
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -96,7 +96,7 @@ class CommitLog:
         committed_index: int = 0,
         may_be_new: bool = True,
     ) -> CommitLog:
-        """Runs recovery; everything the log then holds is durable. A new log gets its genesis no-op (index 1, term 0).
+        """Recovers the log, durable on return. A new log gets its genesis no-op (index 1, term 0).
 
         `cache_bytes` bounds the payloads kept in memory. `applied_index` (by the state machine) and `committed_index`
         (watermarks) prove a loss; without `may_be_new` so does an empty log. Raises `LogCorruption`, `UnsupportedLog`,
@@ -114,7 +114,7 @@ class CommitLog:
 
     @property
     def base(self) -> LogBase:
-        """The last record before the first kept one; all zero at the beginning."""
+        """The last record before the first kept one; all fields are zero at the beginning of the log."""
         return self._stored_base.base
 
     @property
@@ -123,12 +123,12 @@ class CommitLog:
 
     @property
     def synced_index(self) -> int:
-        """Every record up to it is on disk. Never moves back except by `truncate_from`."""
+        """Index up to which every record is on disk. Never moves back except by `truncate_from`."""
         return self._synced()[1]
 
     @property
     def synced_position(self) -> int:
-        """Every byte below it is on disk."""
+        """Position below which every byte is on disk."""
         return self._synced()[2]
 
     def _synced(self) -> _Synced:
@@ -140,10 +140,10 @@ class CommitLog:
     # Writing
 
     def append(self, index: int, term: int, kind: int, payload: bytes) -> int:
-        """Writes a record behind the last one and returns its position. Visible to reads at once, durable after `sync`.
+        """Writes a record after the last one and returns its position. Visible to reads at once, durable after `sync`.
 
-        Raises `DiskFull` when the log would have to grow and cannot (nothing changed, try again later), `LogFailed`
-        when this or an earlier write failed, `ValueError` for an index that is not the next, a term that goes back, a
+        Raises `DiskFull` when the log would have to grow and cannot (nothing changed, retry later), `LogFailed` when
+        this or an earlier write failed, `ValueError` for an index that is not the next, a term that goes back, a
         payload over `MAX_PAYLOAD_BYTES` or an unknown kind. The log keeps a reference to `payload`.
         """
         size = HEADER_BYTES + len(payload)
@@ -175,11 +175,11 @@ class CommitLog:
         return position
 
     def sync(self) -> int:
-        """Blocks until all appended before the call is durable; returns `synced_index` as of then.
+        """Blocks until all records appended before the call are durable; returns `synced_index` as of then.
 
         May run in one thread beside the loop. A truncation during the call makes the returned value stale: the loop
-        goes by `synced_index`. Raises `LogFailed` when the sync or anything before it failed; then nothing is promised
-        any more.
+        uses `synced_index` instead. Raises `LogFailed` when the sync or anything before it failed; then the log
+        promises nothing any more.
         """
         self._raise_if_failed()
         self._sync_running = True  # before looking at `_written`: from here on its file is not closed
@@ -200,7 +200,7 @@ class CommitLog:
         """Removes record `index` and all after it, durable on return.
 
         Raises `ValueError` unless `first_index <= index <= last_index + 1`, or for the genesis record; `LogFailed` when
-        the disk fails. The caller never truncates what is committed.
+        the disk fails. The caller must never truncate committed records.
         """
         self._raise_if_failed()
         if not max(self.first_index, 2) <= index <= self.last_index + 1:
@@ -213,7 +213,7 @@ class CommitLog:
         epoch = synced.epoch + 1
         self._loop_synced = _Synced(epoch, min(synced.index, index - 1), min(synced.position, position))
         try:
-            self._mark.set_floor(epoch, min(synced.position, position))  # else recovery would take the cut for a loss
+            self._mark.set_floor(epoch, min(synced.position, position))  # or recovery would take the cut for a loss
             cut_log(self._disk, self._segments, position)
             sync_file = self._disk.open(self._segments.active.path)
         except DiskError as error:
@@ -231,15 +231,15 @@ class CommitLog:
             self._fail(error)
 
     def can_drop_before(self, index: int) -> bool:
-        """Whether a whole segment but for the last one lies before record `index`."""
+        """Returns whether a whole segment other than the last one lies before record `index`."""
         segments = self._segments.segments
         return len(segments) > 1 and segments[1].first_index <= index
 
     def drop_before(self, index: int) -> LogBase:
-        """Removes the segments that lie wholly before record `index`, but for the last one; returns the base then.
+        """Removes the segments that lie wholly before record `index`, except the last segment; returns the new base.
 
-        The base is durable before anything is removed, the removal is on return. Raises `ValueError` for an index
-        beyond `synced_index + 1`, `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        The base is durable before anything is removed; the removal is durable on return. Raises `ValueError` for an
+        index beyond `synced_index + 1`, `DiskFull` with nothing changed, `LogFailed` when the disk fails.
         """
         self._raise_if_failed()
         if index > self.synced_index + 1:
@@ -258,10 +258,10 @@ class CommitLog:
         return base
 
     def restart_at(self, base: LogBase, installed_index: int = 0) -> None:
-        """Throws all records away and goes on behind `base`. Durable on return; a crash leaves the old log or the new.
+        """Discards all records and continues behind `base`. Durable on return; a crash leaves the old log or the new.
 
-        `installed_index` is what the state machine has applied without this log: that it did does not mean that the log
-        once held it. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
+        `installed_index` is the index that the state machine has applied without this log: it does not prove that the
+        log once held these records. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
         """
         self._raise_if_failed()
         self._set_base(StoredBase(base, installed_index, restarting=True))
@@ -283,8 +283,7 @@ class CommitLog:
         self._note_allocation(self._segment_bytes)
 
     def close(self) -> None:
-        """Makes what was appended durable and closes the files. No `sync` may be running, nothing may be called
-        afterwards.
+        """Syncs the log and closes its files. No `sync` may be running, and no method may be called afterwards.
 
         Raises `LogFailed` as `sync` does; the files are closed all the same.
         """
@@ -305,19 +304,19 @@ class CommitLog:
     # Reading
 
     def entry(self, index: int) -> Entry:
-        """Record `index`, its CRC verified. Raises `IndexError` (`LogTruncated`) outside the log, `LogCorruption`."""
+        """Reads record `index`, verifying its CRC. Raises `IndexError` (`LogTruncated`), `LogCorruption`."""
         self._check_bounds(index)
         return self._reader.entry(index)
 
     def term_at(self, index: int) -> int:
-        """Without reading the record; also of the base. Raises `IndexError` outside the log."""
+        """Returns the term of a record or of the base without reading it. Raises `IndexError` outside the log."""
         if index == self.base.index:
             return self.base.term
         self._check_bounds(index)
         return self._reader.term_at(index)
 
     def entries(self, first: int, max_bytes: int, last: int | None = None) -> list[Entry]:
-        """Records from `first` up to `last` that together take at most `max_bytes` on disk; at least one.
+        """Returns records from `first` up to `last` that together take at most `max_bytes` on disk; at least one.
 
         Raises as `entry` does.
         """
@@ -325,21 +324,21 @@ class CommitLog:
         return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
 
     def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """The same records as bytes, as they are on disk, and the index to go on with. Raises as `entry` does."""
+        """Returns records as bytes, and the index to continue with. Limits and errors are those of `entries`."""
         self._check_bounds(first)
         return self._reader.raw_records(first, min(last, self.last_index), max_bytes)
 
     def indexes_of_kind(self, kind: int, first: int) -> list[int]:
-        """The records of that kind from `first` on, by their headers alone. `first` may be the one after the last."""
+        """Returns the indexes of a kind's records from `first` on, at most `last_index + 1`. Reads headers only."""
         return self._reader.indexes_of_kind(kind, max(first, self.first_index), self.last_index)
 
     def position_of(self, index: int) -> int:
-        """Of the record's first byte. Raises `IndexError` outside the log."""
+        """Returns the position of the record's first byte. Raises `IndexError` outside the log."""
         self._check_bounds(index)
         return self._reader.position_of(index)
 
     def index_at(self, position: int) -> int:
-        """Of the record that begins at `position`. Raises `LookupError` if none does, `LogTruncated` before the log."""
+        """Returns the index of the record at a position. Raises `LookupError`, `LogTruncated` before the log."""
         if 0 <= position < self.base.position:
             raise LogTruncated(f"position {position}", self.first_index)
         index = self._reader.index_at(position) if 0 <= position < self.end_position else None
@@ -348,7 +347,7 @@ class CommitLog:
         return index
 
     def read(self, position: int, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset` of the payload of the record at `position`; the CRC of the whole is verified.
+        """Reads `length` bytes from `offset` on of the payload at `position`; verifies the CRC of the whole payload.
 
         Raises `LookupError` if no record begins there, `ValueError` if the payload is shorter, `LogCorruption`.
         """
@@ -384,7 +383,7 @@ class CommitLog:
         raise LogFailed(self._failure) from error
 
     def _set_base(self, stored: StoredBase) -> None:
-        """Durable on return. Raises `DiskFull` with nothing changed."""
+        """Stores the base, durable on return. Raises `DiskFull` with nothing changed."""
         try:
             write_base(self._disk, self._directory, stored)
         except DiskFull:
@@ -395,7 +394,7 @@ class CommitLog:
         self._segments.base_link = stored.link
 
     def _make_room(self, size: int, kind: int) -> None:
-        """Sees to it that `size` bytes fit behind the end, in the active segment or in a new one."""
+        """Ensures that `size` bytes fit behind the end, in the active segment or in a new one."""
         active = self._segments.active
         used = self.end_position - active.start
         try:
@@ -418,7 +417,7 @@ class CommitLog:
             self._mark.set_floor(epoch, self.end_position)
             segment = publish_segment(self._disk, self._directory, self.end_position, self.last_index + 1)
             sync_file = self._disk.open(segment.path)
-        except DiskError as error:  # DiskFull as well: the sealed segment may not be written to, and there is no other
+        except DiskError as error:  # DiskFull as well: the sealed segment may not be written to, and no other exists
             self._fail(error)
         self._segments.add(segment)
         self._loop_synced = _Synced(epoch, self.last_index, self.end_position)
@@ -426,7 +425,7 @@ class CommitLog:
         self._note_allocation(segment_bytes)
 
     def _restore_allocation(self) -> None:
-        """Allocates the active segment if there is space; if not, each `append` tries again."""
+        """Allocates the active segment if there is space; otherwise each `append` tries again."""
         self._limit = self._allocated = self.end_position
         with contextlib.suppress(DiskFull):
             self._grow(self._segment_bytes)
@@ -440,7 +439,7 @@ class CommitLog:
         self._allocated = self._limit + NOOP_RESERVE_BYTES
 
     def _replace_sync_file(self, epoch: int, file: File) -> None:
-        """From now on syncs use `file`. The old one is closed once no sync can be using it."""
+        """Makes later syncs use `file`. The old file is closed once no sync can be using it."""
         self._retired.append(self._written.file)
         self._written = _Written(epoch, file, self.last_index, self.end_position)
         if not self._sync_running:  # looked at after `_written` was replaced: a sync that starts now takes the new one

@@ -1,7 +1,7 @@
-"""The `differs` file: this replica was found to differ from the others. It stays until the replica is rebuilt.
+"""The `differs` file: it records that this replica was found to differ from the others, until the replica is rebuilt.
 
-Written before the node acts upon it, so that no restart makes it forget: what a node with another state says, and what
-it votes, must not count.
+The node writes the file before it acts on the finding, so that no restart forgets it: answers and votes of a node with
+another state must not count.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _CRC_BYTES: Final = 4
 
 
 class Difference(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Up to `agreed` two replicas are known to be equal, at `index` they differ; nothing is known of what is between.
-    `records`: their logs differ; otherwise what was made of equal logs.
+    """Two replicas are known to be equal up to entry `agreed` and to differ at entry `index`; the entries between are
+    unknown. With `records` their logs differ; otherwise equal logs produced different states.
     """
 
     index: int
@@ -29,7 +29,7 @@ class Difference(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
     @property
     def is_exact(self) -> bool:
-        """Whether `index` is the first entry that differs."""
+        """True when `index` is the first entry that differs."""
         return self.index == self.agreed + 1
 
     def __str__(self) -> str:
@@ -40,22 +40,22 @@ class Difference(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
 
 UNREADABLE: Final = Difference(0, 0, records=False)
-"""What a file that is damaged comes to: that it is there says enough."""
+"""Stands for a damaged file: the presence of the file alone proves that the replica differs."""
 
 
 class DiffersMark:
-    """The file of one node. Loop-only."""
+    """The `differs` file of one node. Loop-only."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Reads the file. DiskError when that fails."""
+        """Read the file. Raises DiskError when reading fails."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self.difference: Difference | None = self._read()
-        """None while the replica is not known to differ."""
+        """The recorded difference; None while the replica is not known to differ."""
 
     def note(self, difference: Difference) -> None:
-        """Durable on return. DiskFull with nothing changed; DiskError."""
+        """Store the difference, durably on return. Raises DiskFull with nothing changed; DiskError."""
         if difference == self.difference:
             return
         body = _MAGIC + msgspec.msgpack.encode(difference)

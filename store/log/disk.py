@@ -1,9 +1,9 @@
-"""Files as the store sees them: the `Disk` seam and its POSIX implementation.
+"""File access of the store: the `Disk` protocol and its POSIX implementation.
 
-The simulation and the crash tests pass a disk of their own that loses unsynced writes. Promises every `Disk` keeps:
+The simulation and the crash tests pass their own disk, which loses unsynced writes. Every `Disk` keeps these promises:
 
-* What `pwrite` and `truncate` did is visible to `pread` through every open `File` of that path at once, and durable
-  only after `fdatasync` of any of them returned.
+* The effect of `pwrite` and `truncate` is visible at once to `pread` through every open `File` of that path, and
+  durable only after `fdatasync` of any of these `File`s returned.
 * Names (`open(create=True)`, `rename`, `unlink`) are durable only after `sync_directory` of their directory returned.
 * Each `File` reports a failed write-back to its own next `fdatasync`, as Linux does per open file description: that
   is why the loop and the sync thread hold different `File`s of the same path.
@@ -32,7 +32,7 @@ class File(Protocol):
     """An open file, read and written at explicit positions."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to `length` bytes from `position`; shorter only where the file ends."""
+        """Returns up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -40,7 +40,9 @@ class File(Protocol):
         ...
 
     def fdatasync(self) -> None:
-        """Makes content and length durable. Releases the GIL; callable from another thread than the other methods."""
+        """Makes content and length durable. Releases the GIL; another thread than that of the other methods may call
+        it.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -48,10 +50,10 @@ class File(Protocol):
         ...
 
     def allocate(self, position: int, length: int) -> None:
-        """Reserves blocks for the range, which must hold nothing yet, and makes it read as zeros; the file grows to its
-        end.
+        """Reserves zeroed blocks for the range, which must hold no data yet, and extends the file to the end of the
+        range.
 
-        Raises `DiskFull` with the file as long as it was.
+        Raises `DiskFull` with the length of the file unchanged.
         """
         ...
 
@@ -70,15 +72,15 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Sorted names in `directory`."""
+        """Returns the sorted names in `directory`."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Makes `path` and missing parents, durable on return. Nothing happens if it is there."""
+        """Makes `path` and its missing parents, durably on return. Does nothing if `path` exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces `new` atomically."""
+        """Renames `old` to `new`, replacing `new` atomically."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -88,7 +90,7 @@ class Disk(Protocol):
     def read_bytes(self, path: str) -> bytes: ...
 
     def free_bytes(self, path: str) -> int:
-        """Space an unprivileged process may still use on the file system of `path`."""
+        """Returns the bytes that an unprivileged process may still use on the file system of `path`."""
         ...
 
 
@@ -101,7 +103,7 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 
 
 class PosixFile:
-    """A file descriptor."""
+    """An open file of the operating system; it owns one file descriptor."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -175,7 +177,7 @@ class PosixFile:
 
 
 class PosixDisk:
-    """The operating system's files."""
+    """The operating system's file system."""
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -226,7 +228,9 @@ class PosixDisk:
 
 
 def create_file(disk: Disk, path: str) -> File:
-    """Opens `path` as `open(create=True)` does; no file descriptor left is `DiskFull`: nothing changed."""
+    """Opens `path` as `open(create=True)` does. Raises `DiskFull`, with nothing changed, when no file descriptor is
+    left.
+    """
     try:
         return disk.open(path, create=True)
     except DiskError as error:
@@ -236,7 +240,7 @@ def create_file(disk: Disk, path: str) -> File:
 
 
 def require_free(disk: Disk, directory: str, length: int, reserve: int) -> None:
-    """Raises `DiskFull` unless `length` bytes can be taken in `directory` and `reserve` bytes still be left."""
+    """Raises `DiskFull` unless `directory` has `length` bytes free and `reserve` bytes on top of that."""
     free = disk.free_bytes(directory)
     if free < length + reserve:
         reason = f"{free} bytes free, {length} needed and {reserve} kept in reserve"

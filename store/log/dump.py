@@ -1,4 +1,4 @@
-"""The log for an operator's eyes: lists and verifies records as they are on disk. Reads only; needs no running node."""
+"""The operator's view of the log: lists and verifies records as they are on disk. Only reads; needs no running node."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class RecordLine(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be. `harmless`: opening the log repairs it, nothing synced is lost."""
+    """Something in the log files that is not as it should be. With `harmless`, opening the log repairs it without
+    losing synced data.
+    """
 
     segment: str
     position: int
-    raft_index: int | None  # of the record expected there, where known
+    raft_index: int | None  # of the record expected at `position`; None if not known
     harmless: bool
     detail: str
 
@@ -51,9 +53,9 @@ class VerifyReport(NamedTuple):
     first_index: int | None
     last_index: int | None
     end_position: int
-    synced_position: int  # what the `synced` file says
+    synced_position: int  # as the `synced` file says
     findings: tuple[Finding, ...]
-    base: LogBase  # what the `base` file says: what was before was removed
+    base: LogBase  # as the `base` file says; records before the base were removed
 
     @property
     def intact(self) -> bool:
@@ -61,7 +63,8 @@ class VerifyReport(NamedTuple):
 
 
 def dump_records(disk: Disk, directory: str, first: int = 0, last: int | None = None) -> Iterator[RecordLine]:
-    """Records with indexes `first` to `last` in order, up to the first that is not intact in each segment.
+    """Yields the records with indexes `first` to `last` in order; of each segment, up to its first record that is not
+    intact.
 
     Raises `DiskError`; `LogCorruption` if the base of the log is damaged; `UnsupportedRecord` at a record of a newer
     version.
@@ -107,7 +110,7 @@ def _line(start: int, header: Header) -> RecordLine:
 
 
 class _Verification:
-    """One pass over the log."""
+    """One verification pass over the log."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -118,7 +121,7 @@ class _Verification:
         self._previous: Header | None = None
         self._first_index: int | None = None
         self._records = 0
-        self._index: SegmentIndex | None = None  # of the segment in hand
+        self._index: SegmentIndex | None = None  # of the segment being verified
         self._findings: list[Finding] = []
 
     def run(self) -> VerifyReport:
@@ -141,7 +144,7 @@ class _Verification:
         )
 
     def _read_base(self) -> int:
-        """Where the log begins; segments before are left out."""
+        """Returns the position where the log begins; segments before that position are left out."""
         try:
             stored = read_base(self._disk, self._directory)
             self._base, restarting = stored.base, stored.restarting
@@ -169,7 +172,7 @@ class _Verification:
         return mark.position
 
     def _verify_segment(self, start: int, next_start: int | None) -> int:
-        """The position where the segment ends."""
+        """Verifies one segment; returns the position where the segment ends."""
         self._index = None
         file = self._disk.open(f"{self._directory}/{segment_name(start)}")
         try:
@@ -180,7 +183,7 @@ class _Verification:
             file.close()
 
     def _verify_sealed(self, file: File, start: int, length: int) -> int:
-        """File offset where the segment ends, at most `length`."""
+        """Verifies a sealed segment; returns the file offset where the segment ends, at most `length`."""
         size = file.size()
         offset = self._follow(file, start, 0)
         if offset == length:
@@ -196,7 +199,7 @@ class _Verification:
         return min(size, length)
 
     def _verify_last(self, file: File, start: int) -> int:
-        """File offset where the segment's last intact record ends."""
+        """Verifies the last segment; returns the file offset where its last intact record ends."""
         end = self._follow(file, start, 0)
         while last_nonzero(file, end) > end:
             later = [header.synced_position for header in later_headers(file, start, end)]
@@ -208,7 +211,7 @@ class _Verification:
         return end
 
     def _follow(self, file: File, start: int, offset: int) -> int:
-        """Notes the intact records from `offset` on; returns where they end."""
+        """Notes the intact records from `offset` on; returns the file offset where they end."""
         try:
             for header, _ in scan_records(file, start, offset):
                 self._check_order(start, header)
@@ -227,13 +230,13 @@ class _Verification:
     def _check_order(self, start: int, header: Header) -> None:
         previous = self._previous
         if previous is None or previous.end_position != header.position:
-            return  # after a gap that is reported on its own
+            return  # the record follows a gap, which is reported separately
         if header.index != previous.index + 1 or header.term < previous.term:
             detail = f"index {header.index} of term {header.term} follows {previous.index} of term {previous.term}"
             self._find(header.position, detail, segment=segment_name(start))
 
     def _report_damage(self, file: File, start: int, offset: int, *, harmless: bool) -> int | None:
-        """Reports what is not a record at `offset`; the offset of the next intact header, or None."""
+        """Reports damage at `offset`; returns the file offset of the next intact header, or None."""
         later = next(later_headers(file, start, offset), None)
         until = "the end" if later is None else f"position {later.position}"
         detail = f"{'an unsynced tail that is not whole' if harmless else 'damaged'} up to {until}"
@@ -241,7 +244,7 @@ class _Verification:
         return None if later is None else later.position - start
 
     def _verify_sidecar(self, start: int) -> None:
-        """Against the index that following all of the segment's records made."""
+        """Compares the sidecar with the index that reading all of the segment's records has produced."""
         name = sidecar_name(start)
         path = f"{self._directory}/{name}"
         index = self._index

@@ -1,4 +1,4 @@
-"""Entries kept in memory: the tail of the log, and what was read from disk lately."""
+"""Caches of entries in memory: the tail of the log, and entries recently read from disk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import OrderedDict
 
 from store.log.record import Entry
 
-ENTRY_OVERHEAD_BYTES = 256  # what an entry costs beside its payload: tuple, integers, dictionary slot
+ENTRY_OVERHEAD_BYTES = 256  # memory of an entry beside its payload: tuple, integers, dictionary slot
 
 POSITION_MAX = (1 << 63) - 1
 
 
 class TailCache:
-    """The newest entries, as many as fit; always a contiguous range that ends with the log's last entry."""
+    """The newest entries, up to `capacity_bytes`; always a contiguous range that ends with the log's last entry."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -25,7 +25,7 @@ class TailCache:
 
     @property
     def first_position(self) -> int:
-        """Where the oldest of them begins in the log; beyond any log without one."""
+        """Log position of the oldest cached entry; POSITION_MAX, beyond any log, when the cache is empty."""
         oldest = self._entries.get(self._oldest)
         return POSITION_MAX if oldest is None else oldest.position
 
@@ -47,7 +47,8 @@ class TailCache:
 
 
 class ReadCache:
-    """Entries read from disk, least recently used first out. One larger than the capacity is not kept."""
+    """Entries read from disk, up to `capacity_bytes`, evicted least recently used first. Larger entries are not kept.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes

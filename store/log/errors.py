@@ -1,15 +1,15 @@
-"""What can go wrong with the files under `data/log` and `data/hard_state`.
+"""Exceptions for the files under `data/log` and `data/hard_state`.
 
 LogError
 ├── DiskError          an operation on a file failed (EIO, EACCES, ...)
 │   └── DiskFull       no space (ENOSPC, EDQUOT), or no descriptor for a new file (EMFILE, ENFILE): nothing was changed,
-│                      trying again later is right
-├── LogFailed          the log was poisoned by an earlier failed write or sync: the process must stop
-├── LogCorruption      bytes that were synced are not what was written: the process must stop
-├── HardStateCorruption  the same for the file that holds term and vote
-└── InstallDamaged     the same for the decision to start with a snapshot
+│                      and the operation may be retried later
+├── LogFailed          an earlier write or sync failed and poisoned the log: the process must stop
+├── LogCorruption      synced bytes differ from the bytes that were written: the process must stop
+├── HardStateCorruption  the file that holds term and vote is damaged: the process must stop
+└── InstallDamaged     the decision to start with a snapshot is damaged: the process must stop
 
-LogTruncated           an IndexError: what is asked for was removed from the front of the log; nothing is wrong
+LogTruncated           an IndexError: the requested record was removed from the front of the log; nothing is wrong
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPAIR_ADVICE = (
 
 
 class LogError(Exception):
-    """Base of everything raised by the commit log and the hard state."""
+    """Base of all exceptions that the commit log and the hard state raise."""
 
 
 class DiskError(LogError):
@@ -40,20 +40,22 @@ class DiskError(LogError):
 
 
 class DiskFull(DiskError):
-    """No space, or no file descriptor, was left for `operation` on `path`. Nothing was changed; the same call works
-    once there is some again.
+    """No space, or no file descriptor, was left for `operation` on `path`. Nothing was changed; the same call succeeds
+    once space or a descriptor is free again.
     """
 
 
 class LogFailed(LogError):
-    """An earlier write or sync failed, so what is on disk is unknown. Nothing is retried: the process must stop.
+    """An earlier write or sync failed, so the content on disk is unknown. Nothing is retried: the process must stop.
 
     A failed fsync is never repeated: the kernel may have dropped the dirty pages and would report success.
     """
 
 
 class LogCorruption(LogError):
-    """Synced bytes are damaged or missing. `case` is a `RecoveryCase` value, `index` None where it is not known."""
+    """Synced bytes are damaged or missing. `case` is a `RecoveryCase` value; `index` is None if the record is not
+    known.
+    """
 
     def __init__(self, case: str, segment: str, position: int, index: int | None, detail: str) -> None:
         where = f"segment {segment}, position {position}" + ("" if index is None else f", index {index}")
@@ -86,7 +88,7 @@ class HardStateCorruption(LogError):
 
 
 class InstallDamaged(LogError):
-    """The decision to start with a received snapshot is damaged: what the node should start with is unknown."""
+    """The decision to start with a received snapshot is damaged: which state the node should start with is unknown."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"decision {path} is damaged: {detail}. {REPAIR_ADVICE}")
@@ -94,7 +96,7 @@ class InstallDamaged(LogError):
 
 
 class LogTruncated(IndexError):
-    """What is asked for lies before `first_index`, the first record that is kept."""
+    """The requested record or position lies before `first_index`, the first record that is kept."""
 
     def __init__(self, what: str, first_index: int) -> None:
         super().__init__(f"{what} was removed: the log begins at index {first_index}")
@@ -102,7 +104,7 @@ class LogTruncated(IndexError):
 
 
 def disk_error(operation: str, path: str, error: OSError) -> DiskError:
-    """The `DiskError` or `DiskFull` that stands for `error`."""
+    """Return the `DiskError` or `DiskFull` that stands for `error`."""
     number = error.errno or 0
     kind = DiskFull if number in _FULL_ERRNOS else DiskError
     return kind(operation, path, number, error.strerror or str(error))

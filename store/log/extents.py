@@ -1,9 +1,8 @@
-"""Reading pieces of the log's files without the log: from any thread, by file, offset and length.
+"""Reads pieces of the log's files without the log: from any thread, by file, offset and length.
 
-The loop says where (`store/log/places.py`), a thread reads. Each call opens the files it needs and closes them again:
-what the log does with its own handles meanwhile (a segment is removed, or is forgotten for a while) does not concern
-it. Bytes that are no longer there, or not what was written, are found by checksum and told; what that means is for the
-log to say.
+The loop computes the places (`store/log/places.py`), a thread reads them. Each call opens the files it needs and closes
+them again, so it does not matter when the log meanwhile removes a segment or unloads it. Checksums detect bytes that
+are gone or damaged; the log decides what the finding means.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from store.log.reader import parse_records
 from store.log.record import HEADER_BYTES, Entry, UnsupportedRecord, parse_header
 
 PAGE_BYTES = 4096
-"""What a disk reads at least: a read is counted in these."""
+"""Minimum unit of a disk read; the size of a read is counted in these pages."""
 GAP_BYTES = 32 * 1024
-"""Blocks of one file that are no further apart than this are read in one go, with what lies between them."""
+"""Blocks of one file at most this far apart are read in one operation, together with the bytes between them."""
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
@@ -40,14 +39,14 @@ class Extent(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """Where a message block lies, and the checksum of its bytes."""
+    """The place of a message block, and the checksum of its bytes."""
 
     extent: Extent
     crc32c: int
 
 
 class StoredRecord(NamedTuple):
-    """Where a record begins; `index` is not known before it is read."""
+    """The place of a record. Its index is unknown until the record is read."""
 
     segment: str
     extent: Extent
@@ -55,7 +54,7 @@ class StoredRecord(NamedTuple):
 
 
 class StoredRecords(NamedTuple):
-    """Whole records `first` to `last` of one segment, the first of which begins at the log position `position`."""
+    """The whole records `first` to `last` of one segment; record `first` begins at the log position `position`."""
 
     segment: str
     extent: Extent
@@ -65,18 +64,18 @@ class StoredRecords(NamedTuple):
 
 
 class BlockPlan:
-    """Blocks that are read in one step, and how many bytes that takes."""
+    """A list of blocks that are read in one step, with the number of bytes that the step reads."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
-        """Of the disk, in whole pages, with what lies between blocks."""
+        """Bytes read from the disk, in whole pages, including the gaps between blocks."""
         self._spans: list[tuple[Extent, list[StoredBlock]]] = []
 
     def __len__(self) -> int:
         return sum(len(blocks) for _, blocks in self._spans)
 
     def bytes_with(self, block: StoredBlock) -> int:
-        """What `read_bytes` would be with this one as well."""
+        """Return the value of `read_bytes` if `block` were added."""
         _, grown, before = self._joined(block)
         return self.read_bytes + _pages(grown) - before
 
@@ -91,7 +90,9 @@ class BlockPlan:
             self._spans.append((grown, [block]))
 
     def _joined(self, block: StoredBlock) -> tuple[bool, Extent, int]:
-        """Whether the block is read with those before it, what is read then, and the bytes of that counted already."""
+        """Return whether `block` joins the last read, the extent of that read then, and the bytes of it that are
+        counted already.
+        """
         if self._spans:
             span = self._spans[-1][0]
             extent = block.extent
@@ -101,8 +102,9 @@ class BlockPlan:
         return False, block.extent, 0
 
     def read(self, disk: Disk) -> list[bytes | None]:
-        """Each block in the order of `add`; None for one whose bytes are not those of its checksum. Raises `DiskError`;
-        `DiskFull` when there is no file descriptor left.
+        """Read the blocks in the order of `add`; None stands for a block whose bytes do not match its checksum.
+
+        Raises `DiskError`; `DiskFull` when no file descriptor is left.
         """
         found: list[bytes | None] = []
         path, file = "", None
@@ -116,7 +118,7 @@ class BlockPlan:
                 data = file.pread(span.length, span.offset)
                 for block in blocks:
                     begin = block.extent.offset - span.offset
-                    # A copy: a slice of the whole would keep what lies between in memory.
+                    # A copy: a memoryview of the whole span would keep the gaps between blocks in memory.
                     part = data[begin : begin + block.extent.length] if len(blocks) > 1 else data
                     found.append(part if crc32c(part) == block.crc32c else None)
         finally:
@@ -126,11 +128,11 @@ class BlockPlan:
 
 
 def read_record(disk: Disk, record: StoredRecord) -> Entry:
-    """The whole record, its CRC verified. Raises `LogCorruption`, `UnsupportedLog`, `DiskError`, `DiskFull`."""
+    """Read a whole record and verify its CRCs. Raises `LogCorruption`, `UnsupportedLog`, `DiskError`, `DiskFull`."""
     with _opened(disk, record.extent.path) as file:
         data = file.pread(HEADER_BYTES, record.extent.offset)
         header = None
-        with suppress(UnsupportedRecord):  # said below, of which segment
+        with suppress(UnsupportedRecord):  # parse_records raises it below, with the segment's name
             header = parse_header(data)
         if header is not None:
             data += file.pread(header.payload_length, record.extent.offset + HEADER_BYTES)
@@ -139,7 +141,7 @@ def read_record(disk: Disk, record: StoredRecord) -> Entry:
 
 
 def read_records(disk: Disk, records: StoredRecords) -> bytes:
-    """The records as they are on disk, each CRC verified. Raises as `read_record` does."""
+    """Read the records as they are on disk and verify their CRCs. Raises as `read_record` does."""
     with _opened(disk, records.extent.path) as file:
         data = file.pread(records.extent.length, records.extent.offset)
     parse_records(memoryview(data), records.segment, records.position, records.first, records.last)
@@ -147,7 +149,7 @@ def read_records(disk: Disk, records: StoredRecords) -> bytes:
 
 
 def is_missing(error: DiskError) -> bool:
-    """Whether there is no such file, which is right if the log has removed it."""
+    """Return whether the error says that the file does not exist, which is right if the log has removed it."""
     return error.errno == errno.ENOENT
 
 

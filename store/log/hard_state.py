@@ -1,4 +1,5 @@
-"""Term and vote of this node, in a file of their own: what Raft must never forget, and whether it has."""
+"""Term and vote of this node, in a file of their own: state that Raft must never forget, and whether the node may vote.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ _TEMPORARY_SUFFIX = ".tmp"
 class HardState:
     """The term this node is in and the candidate it voted for in that term.
 
-    `voter` says that the node's disk holds everything it ever acknowledged: it began with the cluster, or has caught up
-    since its data directory was new. Once true it stays true, unless the node learns that its disk was put back to an
-    earlier state.
+    `voter` says that the node's disk holds everything the node ever acknowledged: the node began with the cluster, or
+    has caught up since its data directory was new. `voter` stays true, unless the node learns that its disk was put
+    back to an earlier state.
 
-    Invariants: `term` never goes back; within a term the vote, once given, does not change. A file that is not there
-    stands for term 0 without a vote. A temporary file left by a crash was never promised to anybody and is ignored.
+    Invariants: `term` never goes back; within a term the vote, once given, does not change. A missing file stands for
+    term 0 without a vote. A temporary file left by a crash was never promised to anybody and is ignored.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -51,21 +52,23 @@ class HardState:
         return self._voter
 
     def set(self, term: int, voted_for: int | None) -> None:
-        """Durable on return: written to a temporary file, synced, renamed, directory synced.
+        """Stores term and vote, durably on return: writes a temporary file, syncs it, renames it, syncs the directory.
 
         Raises `ValueError` for a term that goes back, a changed vote or a negative id; `DiskFull` when there is no
-        space or no file descriptor (nothing was changed); `LogFailed` when the disk failed: which state is on disk is
-        then unknown, the process must stop.
+        space or no file descriptor (nothing was changed); `LogFailed` when the disk failed: the state on disk is then
+        unknown and the process must stop.
         """
         self._check(term, voted_for)
         self._write(term, voted_for, self._voter)
 
     def become_voter(self) -> None:
-        """Durable on return; raises as `set` does."""
+        """Notes that the node may vote, durably on return. Raises as `set` does."""
         self._write(self._term, self._voted_for, True)
 
     def lose_vote(self) -> None:
-        """The disk lacks what the node acknowledged. Durable on return; raises as `set` does."""
+        """Notes that the disk lacks acknowledged data and the node may not vote, durably on return. Raises as `set`
+        does.
+        """
         self._write(self._term, self._voted_for, False)
 
     def _write(self, term: int, voted_for: int | None, voter: bool) -> None:
@@ -95,7 +98,7 @@ class HardState:
     def _write_temporary(self, path: str, data: bytes) -> None:
         file = create_file(self._disk, path)
         try:
-            if file.size() != len(data):  # what was kept for it stays
+            if file.size() != len(data):  # a file of that size is the reserved one: its blocks are kept
                 file.truncate(0)
             file.pwrite(data, 0)
             file.fdatasync()
@@ -103,8 +106,8 @@ class HardState:
             file.close()
 
     def _keep_room(self) -> None:
-        """For the next write: a node has to follow a new term on a disk that something else has filled meanwhile. What
-        the rename has freed is enough; without room there is none for the next one.
+        """Allocates the temporary file for the next write: a node has to follow a new term even on a disk that other
+        files have filled meanwhile. The space that the rename has freed is enough; without space nothing is reserved.
         """
         with contextlib.suppress(DiskFull):
             file = create_file(self._disk, self._path + _TEMPORARY_SUFFIX)

@@ -1,4 +1,4 @@
-"""Where pieces of the log are, for those who read them without the log: in memory, or in which file and where.
+"""Locations of pieces of the log, for readers that work without the log: in memory, or in a file at an offset.
 
 Nothing here reads a payload from disk.
 """
@@ -17,14 +17,16 @@ from store.log.segments import SegmentSet
 
 
 class LogPlaces:
-    """Loop-only, as the log itself. Positions are those of records, as the index has them."""
+    """Finds the places of records and blocks. Loop-only, as the log itself is. Positions are log positions of records,
+    as the index stores them.
+    """
 
     def __init__(self, segments: SegmentSet, reader: LogReader) -> None:
         self._segments = segments
         self._reader = reader
 
     def cached(self, position: int) -> bytes | None:
-        """The payload of the record there if the newest part of the log, which is in memory, has it."""
+        """Return the payload of the record at `position` if the tail cache holds the record; otherwise None."""
         tail = self._reader.tail
         if position < tail.first_position:
             return None
@@ -33,20 +35,23 @@ class LogPlaces:
         return None if entry is None else entry.payload
 
     def require(self, position: int) -> None:
-        """Raises `LogTruncated` when the record there was removed from the front of the log."""
+        """Raise `LogTruncated` when the record at `position` was removed from the front of the log."""
         first = self._segments.segments[0]
         if position < first.start:
             raise LogTruncated(f"position {position}", first.first_index)
 
     def block(self, position: int, offset: int, length: int, checksum: int) -> StoredBlock:
-        """`length` bytes of the payload of the record at `position`, from `offset` on. Raises `LogTruncated`."""
+        """Return the place of a block: `length` payload bytes from `offset` on in the record at `position`.
+
+        Raises `LogTruncated`.
+        """
         self.require(position)
         segment = self._segments.with_position(position)
         begin = position - segment.start + HEADER_BYTES + offset
         return StoredBlock(Extent(segment.path, begin, length), checksum)
 
     def record(self, position: int) -> StoredRecord:
-        """Raises `LogTruncated`."""
+        """Return the place of the record at `position`. Raises `LogTruncated`."""
         self.require(position)
         segment = self._segments.with_position(position)
         return StoredRecord(segment.name, Extent(segment.path, position - segment.start, HEADER_BYTES), position)
@@ -54,8 +59,11 @@ class LogPlaces:
     def load_ahead(
         self, index: int
     ) -> tuple[Callable[[], SegmentIndex | None], Callable[[SegmentIndex | None], None]] | None:
-        """What `records` from record `index` on needs to know of its segment and would read: a step for any thread, and
-        what takes its result back on the loop. None when it is known.
+        """Prepare loading the segment index that `records` needs for record `index`; None when the index is loaded
+        already.
+
+        The first callable reads the index and may run in any thread; the second takes the result and must run on the
+        loop.
         """
         found = self._segments.load_ahead(index)
         if found is None:
@@ -64,8 +72,8 @@ class LogPlaces:
         return load, partial(self._segments.adopt, segment)
 
     def place_of(self, index: int) -> tuple[int, int] | None:
-        """Term and position of record `index`, which is at most the last one. None if it was removed from the front of
-        the log, or if that is not known without a read.
+        """Return term and position of record `index`, which must not lie beyond the last record. None if the record was
+        removed from the front of the log, or if finding its place would need a read.
         """
         if index < self._segments.segments[0].first_index:
             return None
@@ -74,12 +82,12 @@ class LogPlaces:
         return None if known is None else (known.term_of(index), segment.start + known.offset_of(index))
 
     def start_of(self, index: int) -> int:
-        """Of the segment that holds record `index`."""
+        """Return the start position of the segment that holds record `index`."""
         return self._segments.with_index(index).start
 
     def records(self, first: int, last: int, max_bytes: int) -> StoredRecords:
-        """Record `first`, and those behind it in its segment up to `last` that fit `max_bytes` with it. Raises
-        `LogTruncated`, `LogCorruption`.
+        """Return the place of record `first` and of the records that follow in its segment, up to record `last` and
+        `max_bytes`. The result always contains `first`. Raises `LogTruncated`, `LogCorruption`.
         """
         oldest = self._segments.segments[0]
         if first < oldest.first_index:

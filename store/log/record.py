@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A record's header that passed its CRC."""
+    """A record's header whose CRC was verified."""
 
     kind: int
     payload_length: int
@@ -51,19 +51,19 @@ class Header(NamedTuple):
 
 
 class UnsupportedRecord(Exception):
-    """An intact header of a version or kind this program does not know: newer data, never to be cut."""
+    """An intact header of a version or kind this program does not know: newer data, which must never be cut."""
 
 
 def encode_header(
     kind: int, payload_length: int, payload_crc: int, index: int, term: int, position: int, synced_position: int
 ) -> bytes:
-    """The 52 bytes that precede the payload on disk."""
+    """Returns the 52 bytes that precede the payload on disk."""
     body = _BODY.pack(MAGIC, VERSION, kind, 0, payload_length, payload_crc, index, term, position, synced_position)
     return body + crc32c(body).to_bytes(4, "little")
 
 
 def parse_header(data: Buffer, offset: int = 0) -> Header | None:
-    """The header at `offset`, or None if what is there is not an intact header.
+    """Returns the header at `offset`, or None if there is no intact header.
 
     Raises `UnsupportedRecord` when the CRC holds but version, kind or reserved bits are unknown.
     """

@@ -1,8 +1,8 @@
-"""A hash chained over the records of the log: equal on two nodes exactly if all records since its origin are.
+"""A hash chained over the records of the log: equal on two nodes exactly if all records since its origin are equal.
 
-`value(i) = crc32c(what identifies record i, seeded with value(i - 1))`, where what identifies a record are the first 40
-bytes of its header: kind, length and CRC of the payload, index, term, position. For given bytes the step is a bijection
-of the seed, so a difference, once there, never vanishes. Values are compared only where they have the same origin.
+`value(i) = crc32c(identity of record i, seeded with value(i - 1))`. The identity of a record is the first 40 bytes of
+its header: kind, length and CRC of the payload, index, term, position. For given bytes the step is a bijection of the
+seed, so a difference never vanishes once it exists. Values are compared only if they have the same origin.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import Final, NamedTuple
 from store.log.record import HEADER_BYTES, MAGIC, VERSION, Header
 
 CHAINED_BYTES: Final = 40
-"""Of the header; what follows, the synced position, differs between nodes."""
+"""Length of the chained part of a header; the rest, the synced position, differs between nodes."""
 _CHAINED: Final = struct.Struct("<4sBBHIIQQQ")
 assert _CHAINED.size == CHAINED_BYTES < HEADER_BYTES
 
 
 class Link(NamedTuple):
-    """The chain at some record, and where it began: behind that entry, (0, 0) for the beginning of the log."""
+    """The chain value after some record, with the index and term of the chain's origin; (0, 0) is the beginning of the
+    log.
+    """
 
     origin_index: int
     origin_term: int
     value: int
 
     def differs(self, other: Link | None) -> bool:
-        """Whether the records before are known to differ; False also when that cannot be told."""
+        """Return whether the records before are known to differ; False also when the two links cannot be compared."""
         return other is not None and other[:2] == self[:2] and other.value != self.value
 
 
@@ -35,7 +37,7 @@ GENESIS: Final = Link(0, 0, 0)
 
 
 def chained(kind: int, length: int, crc: int, index: int, term: int, position: int) -> bytes:
-    """What of a record goes into the chain: the beginning of its header."""
+    """Return the chained part of a record: the beginning of its header."""
     return _CHAINED.pack(MAGIC, VERSION, kind, 0, length, crc, index, term, position)
 
 
@@ -44,9 +46,9 @@ def chained_of(header: Header) -> bytes:
 
 
 class RecordChain:
-    """The values of one segment's records, from where they are known: 4 bytes each.
+    """The chain values of one segment's records, from the first known one on: 4 bytes each.
 
-    Invariant: without an origin there are no values; with one, they are those of all records from `first` on.
+    Invariant: without an origin there are no values; with an origin there is a value for every record from `first` on.
     """
 
     __slots__ = ("first", "last", "origin", "seed", "values")
@@ -56,19 +58,22 @@ class RecordChain:
         self.first = 0
         """Index of the first record that has a value here."""
         self.seed = 0
-        """The value before it."""
+        """The chain value before record `first`."""
         self.last = 0
         self.values = array("I")
 
     def begin(self, link: Link | None, first: int) -> None:
-        """Forget what there is; the next record is `first`, and `link` the chain before it, None if that is unknown."""
+        """Forget all values and restart before record `first`. `link` is the chain before that record, None if unknown.
+        """
         self.values = array("I")
         self.first = first
         self.origin = None if link is None else link[:2]
         self.seed = self.last = 0 if link is None else link.value
 
     def at(self, index: int) -> Link | None:
-        """Behind record `index`, or behind the one before the first; None where it is not known."""
+        """Return the chain after record `index`, or before record `first` for `first - 1`; None where the chain is not
+        known.
+        """
         if self.origin is None:
             return None
         ordinal = index - self.first
@@ -79,7 +84,7 @@ class RecordChain:
         return Link(*self.origin, self.values[ordinal])
 
     def truncate(self, index: int) -> None:
-        """Forget record `index` and all after it; what is left may be nothing."""
+        """Forget record `index` and all after it; possibly no value is left."""
         if self.origin is None:
             return
         if index < self.first:

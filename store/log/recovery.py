@@ -1,7 +1,7 @@
-"""Opening a log after whatever happened: the recovery table of docs/log-format.md.
+"""Recovery when a log is opened, whatever happened before: the recovery table of docs/log-format.md.
 
-Only the last segment may hold unsynced bytes, so only it is scanned. Sealed segments are checked for being there, for
-their length and for their first record; damage inside them is found when they are read, or by `keelmqd log verify`.
+Only the last segment may hold unsynced bytes, so only the last one is scanned. Sealed segments are checked for
+presence, length and first record; damage inside them is found when they are read, or by `keelmqd log verify`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _OWN_NAMES = (SYNCED_MARK_NAME, BASE_NAME)
 
 
 class RecoveryCase(Enum):
-    """What was found. The first group is repaired and reported, the second stops the node with `LogCorruption`."""
+    """The finding of a recovery. Cases of the first group are repaired and reported, those of the second stop the node
+    with `LogCorruption`.
+    """
 
     NEW_LOG = "new_log"
     CLEAN_END = "clean_end"
@@ -57,24 +59,24 @@ class RecoveryCase(Enum):
 
 
 class RecoveryReport(NamedTuple):
-    """What opening the log found and did.
+    """The findings and repairs of opening the log.
 
-    Invariant: `cut_bytes` is 0 unless `case` names an unsynced tail; nothing that was ever synced is counted in it.
+    Invariant: `cut_bytes` is 0 unless `case` names an unsynced tail; it never counts bytes that were synced.
     """
 
     case: RecoveryCase
-    segment: str  # the last one
+    segment: str  # name of the last segment
     end_position: int  # where the log ends now; bytes beyond were cut
     cut_bytes: int  # up to the last byte that was not zero
     records_scanned: int
-    rewritten_bytes: int  # of the tail that was not known to be synced
+    rewritten_bytes: int  # size of the tail that was not known to be synced and was written again
     removed_files: tuple[str, ...] = ()  # leftovers of an interrupted operation
-    ignored_files: tuple[str, ...] = ()  # not ours: left alone
-    trimmed_segments: tuple[str, ...] = ()  # sealed, with zeros behind their last record
+    ignored_files: tuple[str, ...] = ()  # files unknown to the log: left alone
+    trimmed_segments: tuple[str, ...] = ()  # sealed segments that had zeros after their last record
 
 
 class Recovered(NamedTuple):
-    segments: SegmentSet  # empty for a new log, and for one that is made anew
+    segments: SegmentSet  # empty for a new log, and for a restarted one
     mark: SyncedMark
     stored_base: StoredBase
     report: RecoveryReport
@@ -87,21 +89,21 @@ class _Names(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What other files say about the log."""
+    """Evidence about the log from other files."""
 
     base: LogBase
     mark_position: int
-    evident_index: int  # of what was applied from this log, or noted to be committed in it
+    evident_index: int  # highest index known to be applied from this log, or committed in it
 
 
 class _Tail(NamedTuple):
-    """The last segment up to the first record that is not intact."""
+    """The intact records of the last segment, up to the first record that is not intact, and the size of the rest."""
 
     segment: Segment
     file: File
     records: SegmentIndex
     previous: Header | None  # the last intact record
-    surplus_bytes: int  # from there to the last byte that is not zero
+    surplus_bytes: int  # from the end of `records` to the last byte that is not zero
 
     @property
     def end_position(self) -> int:
@@ -111,12 +113,12 @@ class _Tail(NamedTuple):
 def recover(
     disk: Disk, directory: str, applied_index: int, committed_index: int = 0, may_be_new: bool = True
 ) -> Recovered:
-    """Checks the log in `directory`, cuts an unsynced tail that is not whole, and makes what is left durable.
+    """Checks the log in `directory`, cuts an incomplete unsynced tail, and makes the rest durable.
 
-    Raises `LogCorruption` when anything that was synced is damaged or missing, having changed nothing but leftovers.
+    Raises `LogCorruption` when synced data is damaged or missing; then only leftovers were removed.
     """
     disk.make_directory(directory)
-    disk.sync_directory(directory)  # of names that a process saw before it died: they are acted upon from here on
+    disk.sync_directory(directory)  # names that an earlier process created: recovery relies on them from here on
     stored = read_base(disk, directory)
     if stored.restarting:
         return _restart(disk, directory, stored)
@@ -127,10 +129,10 @@ def recover(
         raise _corruption(RecoveryCase.INDEX_BEHIND_BASE, name, base.position, base.index + 1, detail)
     names = _sort_names(disk, directory, base)
     mark = SyncedMark.open(disk, directory)
-    disk.sync_directory(directory)  # of the mark
+    disk.sync_directory(directory)  # makes the mark's name durable
     segments = SegmentSet(disk, directory)
     segments.base_link = stored.link
-    # What was applied without this log proves nothing about it.
+    # A state that was installed without this log proves nothing about the log.
     evident_index = max(committed_index, applied_index if applied_index > stored.installed_index else 0)
     try:
         if names.starts:
@@ -145,7 +147,9 @@ def recover(
 
 
 def _restart(disk: Disk, directory: str, stored: StoredBase) -> Recovered:
-    """The log was being made anew: whatever of it is there goes, and what was synced of the old one means nothing."""
+    """Removes all segments of a log that was being restarted, and resets the mark: synced data of the old log means
+    nothing.
+    """
     removed = remove_segments(disk, directory)
     leftovers = _sort_names(disk, directory, stored.base)
     mark = SyncedMark.open(disk, directory)
@@ -160,7 +164,9 @@ def _restart(disk: Disk, directory: str, stored: StoredBase) -> Recovered:
 
 
 def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
-    """There is no segment: a new log, unless anything says that there was one."""
+    """Reports a new log when there is no segment. Raises `LogCorruption` when there is evidence that the log had
+    segments.
+    """
     base = known.base
     detail = None
     if base != BEGINNING or known.mark_position > 0 or known.evident_index > 0:
@@ -177,7 +183,7 @@ def _begin(names: _Names, known: _Known, may_be_new: bool) -> RecoveryReport:
 
 
 def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _Known) -> RecoveryReport:
-    """Adds all segments to `segments`, the last one cut to what is whole."""
+    """Adds all segments to `segments`, with the last one cut to its intact records."""
     trimmed = _check_sealed(disk, segments, names.starts, known.base)
     segment = Segment(segments.directory, names.starts[-1], _next_index(segments, known.base))
     segment.file = disk.open(segment.path)
@@ -203,10 +209,10 @@ def _recover_segments(disk: Disk, segments: SegmentSet, names: _Names, known: _K
 
 
 def _sort_names(disk: Disk, directory: str, base: LogBase) -> _Names:
-    """Segment positions in order; removes leftovers, keeps what it does not know."""
+    """Returns the segment positions in order; removes leftovers and keeps unknown files."""
     removed: list[str] = []
     names = disk.list(directory)
-    if segment_name(base.position) in names:  # else segments are missing, and nothing is changed
+    if segment_name(base.position) in names:  # otherwise segments are missing, and nothing may be changed
         removed.extend(remove_segments(disk, directory, before=base.position))
         names = [name for name in names if name not in removed]
     starts = [start for name in names if (start := start_of(name, SEGMENT_SUFFIX)) is not None]
@@ -225,7 +231,7 @@ def _sort_names(disk: Disk, directory: str, base: LogBase) -> _Names:
 
 
 def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: LogBase) -> tuple[str, ...]:
-    """Adds all but the last segment; returns the names of those that had zeros behind their last record."""
+    """Adds all but the last segment; returns the names of the segments that had zeros after their last record."""
     next_index = base.index + 1
     if starts[0] != base.position:
         detail = f"the first segment begins at position {starts[0]}, the log at {base.position}"
@@ -253,7 +259,7 @@ def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: Log
 
 
 def _check_length(segment: Segment, file: File) -> bool:
-    """True if zeros had to be cut off."""
+    """Checks the length of a sealed segment. Returns True if surplus zeros were cut off."""
     size = file.size()
     if size > segment.length:
         if last_nonzero(file, segment.length) > segment.length:
@@ -288,8 +294,8 @@ def _first_header(segment: Segment, file: File) -> Header | None:
 
 
 def _scan_last(segment: Segment, file: File, link: Link | None) -> _Tail:
-    """Reads every record of the last segment up to the first that is not intact, and checks their order. `link` is the
-    chain before them.
+    """Reads the records of the last segment up to the first one that is not intact, and checks their order. `link` is
+    the chain before the segment.
     """
     start = segment.start
     index: SegmentIndex | None = None
@@ -324,7 +330,9 @@ def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorr
 
 
 def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
-    """Names what follows the last intact record. Raises `LogCorruption` if it is known to have been synced."""
+    """Names the case of the bytes after the last intact record. Raises `LogCorruption` if those bytes are known to have
+    been synced.
+    """
     end = tail.end_position
     evidence = _evidence(known.mark_position, known.evident_index, end, tail.records.next_index)
     if not tail.surplus_bytes:
@@ -347,7 +355,7 @@ def _classify(tail: _Tail, known: _Known) -> RecoveryCase:
 
 
 def _evidence(mark_position: int, evident_index: int, end: int, next_index: int) -> str | None:
-    """Why what lies at `end` must have been durable, or None."""
+    """Returns the reason why the record at position `end` must have been durable, or None."""
     if mark_position > end:
         return f"everything below position {mark_position} was synced"
     if evident_index >= next_index:
@@ -356,7 +364,9 @@ def _evidence(mark_position: int, evident_index: int, end: int, next_index: int)
 
 
 def _is_header_before_zeros(tail: _Tail) -> bool:
-    """An intact header with nothing but zeros behind it: its blocks were allocated, its payload never arrived."""
+    """Returns whether the tail is an intact header followed by zeros only: its blocks were allocated, its payload never
+    arrived.
+    """
     try:
         header = parse_header(tail.file.pread(HEADER_BYTES, tail.records.length))
     except UnsupportedRecord:
@@ -365,10 +375,10 @@ def _is_header_before_zeros(tail: _Tail) -> bool:
 
 
 def _settle(tail: _Tail, mark_position: int) -> int:
-    """Cuts what is not whole and makes the rest durable; returns how many bytes were written again.
+    """Cuts the incomplete tail and makes the rest durable; returns the number of bytes that were written again.
 
-    After a failed fsync the kernel may hold pages as clean that never reached the disk, and a process that starts anew
-    would read them and believe them. So what is not known to be synced is written again before it is called durable.
+    After a failed fsync the kernel may hold pages as clean that never reached the disk, and a new process would read
+    them and believe them. So bytes that are not known to be synced are written again before they are called durable.
     """
     file, start, length = tail.file, tail.segment.start, tail.records.length
     if tail.surplus_bytes:

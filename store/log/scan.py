@@ -1,4 +1,4 @@
-"""Walks the records of one segment file without an index: recovery, rebuilding sidecars and the operator's dump."""
+"""Scans the records of one segment file without an index: for recovery, rebuilding sidecars and the operator's dump."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ZERO_WINDOW_BYTES = 256 * 1024  # small enough to stay in the processor's cache
 
 
 def scan_records(file: File, start: int, offset: int = 0) -> Iterator[tuple[Header, memoryview]]:
-    """Header and payload of every record of the segment that begins at `start`, from file offset `offset` up to the
-    first that is not intact.
+    """Yields header and payload of every record of the segment that begins at position `start`, from file offset
+    `offset` up to the first record that is not intact.
 
-    A record counts as intact when both CRCs hold and it says it lies where it lies. Order of indexes and terms is for
-    the caller to judge. The payload is only valid until the next step. Raises `UnsupportedRecord` at an intact header
-    of an unknown version.
+    A record is intact when both CRCs hold and its header names the position where the record lies. The caller judges
+    the order of indexes and terms. The payload is only valid until the next step. Raises `UnsupportedRecord` at an
+    intact header of an unknown version.
     """
     window = memoryview(b"")
-    base = offset  # of the window in the file; `offset` is that of the next record
+    base = offset  # file offset of the window; `offset` is the file offset of the next record
     while True:
         at = offset - base
         if at + HEADER_BYTES > len(window):
@@ -43,12 +43,12 @@ def scan_records(file: File, start: int, offset: int = 0) -> Iterator[tuple[Head
 
 
 def later_headers(file: File, start: int, after: int) -> Iterator[Header]:
-    """Every intact header that lies where it says it lies, at any byte beyond file offset `after`. Payloads are not
-    checked.
+    """Yields every intact header beyond file offset `after`, at any byte, that names the position where it lies.
+    Payloads are not checked.
     """
     base = after + 1
     while True:
-        window = file.pread(SCAN_WINDOW_BYTES + HEADER_BYTES - 1, base)  # overlaps: a header may lie across
+        window = file.pread(SCAN_WINDOW_BYTES + HEADER_BYTES - 1, base)  # windows overlap: a header may lie across two
         at = window.find(MAGIC)
         while 0 <= at < SCAN_WINDOW_BYTES:
             header = _header_or_none(window, at)
@@ -68,11 +68,11 @@ def _header_or_none(window: bytes, at: int) -> Header | None:
 
 
 def last_nonzero(file: File, offset: int) -> int:
-    """The file offset after the last byte that is not zero, at or beyond `offset`; `offset` if there is none."""
+    """Returns the file offset after the last nonzero byte at or beyond `offset`; `offset` if all bytes are zero."""
     end = position = offset
     zeros = bytes(_ZERO_WINDOW_BYTES)
     while window := file.pread(_ZERO_WINDOW_BYTES, position):
-        if window != zeros[: len(window)]:  # comparing is much faster than stripping, and almost always it is all
+        if window != zeros[: len(window)]:  # comparing is much faster than stripping, and usually all are zeros
             end = position + len(window.rstrip(b"\0"))
         position += len(window)
     return end

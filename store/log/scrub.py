@@ -1,7 +1,7 @@
-"""Reading sealed segments for no other reason than to see whether they are still what was written.
+"""Reads sealed segments only to check that they still hold the bytes that were written.
 
-Not the loop's: whoever uses it gives it a disk and runs it in a thread, in steps as small as it likes. A segment that
-is cut or removed meanwhile may look damaged: what is found counts only if the segment is still the same afterwards.
+The scrub does not run on the loop: its caller gives it a disk and runs it in a thread, in steps of any size. A segment
+that is cut or removed meanwhile may look damaged: a finding counts only if the segment is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.log.sidecar import decode_sidecar
 
 
 class SealedSegment(NamedTuple):
-    """A segment that is written to no more, as it is now."""
+    """A segment that is no longer written to, as it is at this moment."""
 
     path: str
     start: int
@@ -30,7 +30,7 @@ class SealedSegment(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """The first thing in a segment that is not as it was written."""
+    """The first damage found in a segment."""
 
     path: str
     position: int
@@ -39,9 +39,9 @@ class Damage(NamedTuple):
 
 
 class SegmentScrub:
-    """One pass over one segment. `damage` is None as long as all that was read is sound.
+    """One pass over one segment. `damage` is None as long as all data read so far is sound.
 
-    `before` is the chain at the end of the segment before this one, by this pass, if it is known.
+    `before` is the chain that this pass found at the end of the previous segment; None if it is not known.
     """
 
     def __init__(self, disk: Disk, segment: SealedSegment, before: Link | None) -> None:
@@ -50,10 +50,12 @@ class SegmentScrub:
         self._before = before
         self.damage: Damage | None = None
         self.after: Link | None = None
-        """The chain at the end of the segment, once all of it was read; None if it is not known."""
+        """The chain at the end of the segment, once the whole segment was read; None if it is not known."""
 
     def steps(self, step_bytes: int) -> Generator[int, None, None]:
-        """Reads on; yields whenever about `step_bytes` were read, and how many they were. DiskError never."""
+        """Reads the segment; after about every `step_bytes` yields the number of bytes read. Never raises DiskError: a
+        failure of the disk is reported in `damage`.
+        """
         segment = self._segment
         at, index = segment.start, segment.first_index
         try:
@@ -99,7 +101,9 @@ class SegmentScrub:
         yield unreported
 
     def _chain(self) -> RecordChain:
-        """By the sidecar: empty without one, or if an earlier build wrote it."""
+        """Returns the chain that the sidecar holds; an empty chain without a sidecar, or if an earlier build wrote the
+        sidecar.
+        """
         segment = self._segment
         path = f"{segment.path.rpartition('/')[0]}/{sidecar_name(segment.start)}"
         decoded = None

@@ -1,4 +1,4 @@
-"""A segment: one file of the log, and where its records are."""
+"""A segment: one file of the log, with the index of its records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sidecar_name(start: int) -> str:
 
 
 def start_of(name: str, suffix: str) -> int | None:
-    """The position in a file name of the log, or None if it is not such a name."""
+    """Returns the start position in the name of a segment or sidecar file, or None if `name` is no such name."""
     digits = name.removesuffix(suffix)
     if len(digits) != _NAME_DIGITS or digits + suffix != name or not (digits.isascii() and digits.isdigit()):
         return None
@@ -61,19 +61,22 @@ class SegmentIndex:
         return 4 * (len(self.offsets) + len(self.chain.values)) + 16 * len(self.run_firsts)
 
     def append(self, size: int, term: int, header: bytes) -> None:
-        """Notes a record of `size` bytes after the last one; `header` is what of it is chained, or more."""
+        """Notes a record of `size` bytes after the last one; `header` must begin with the chained part of the record's
+        header.
+        """
         if not self.run_terms or self.run_terms[-1] != term:
             self.run_firsts.append(self.next_index)
             self.run_terms.append(term)
         self.offsets.append(self.length)
         self.length += size
         chain = self.chain
-        if chain.origin is not None:  # here, since a call would cost as much again
+        if chain.origin is not None:  # inlined: a method call would double the cost
             chain.last = value = crc32c(header[:CHAINED_BYTES], chain.last)
             chain.values.append(value)
 
     def offset_of(self, index: int) -> int:
-        """File offset of record `index`, or of the end for the index after the last."""
+        """Returns the file offset of record `index`; for the index after the last record, the file offset of the end.
+        """
         ordinal = index - self.first_index
         return self.length if ordinal == len(self.offsets) else self.offsets[ordinal]
 
@@ -81,14 +84,14 @@ class SegmentIndex:
         return self.run_terms[bisect_right(self.run_firsts, index) - 1]
 
     def index_at(self, offset: int) -> int | None:
-        """The record that begins at file offset `offset`."""
+        """Returns the index of the record that begins at file offset `offset`, or None."""
         ordinal = bisect_left(self.offsets, offset)
         if ordinal == len(self.offsets) or self.offsets[ordinal] != offset:
             return None
         return self.first_index + ordinal
 
     def last_within(self, first: int, size: int) -> int:
-        """The last record that ends within `size` bytes from the start of record `first`; at least `first`."""
+        """Returns the last record that ends within `size` bytes from the start of record `first`; at least `first`."""
         limit = self.offset_of(first) + size
         if self.length <= limit:
             return self.next_index - 1
@@ -106,7 +109,7 @@ class SegmentIndex:
 
 
 class Segment:
-    """A file of the log. A sealed one is cut to its records and synced; only the last one is not sealed.
+    """A file of the log. A sealed segment is cut to its records and synced; only the last segment is not sealed.
 
     `index` and `file` of a sealed segment are loaded on demand and may be dropped at any time.
     """
@@ -118,6 +121,6 @@ class Segment:
         self.path = f"{directory}/{self.name}"
         self.start = start
         self.first_index = first_index
-        self.length = length  # of a sealed segment: the length of its file
+        self.length = length  # file length of a sealed segment
         self.index: SegmentIndex | None = None
         self.file: File | None = None

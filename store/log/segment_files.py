@@ -1,4 +1,4 @@
-"""Steps that make, grow, seal and cut segment files, in the order that keeps every crash recoverable."""
+"""Steps that make, grow, seal and cut segment files, in an order that keeps every crash recoverable."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from store.log.errors import DiskFull
 from store.log.segment import PENDING_NAME, SEGMENT_SUFFIX, SIDECAR_SUFFIX, Segment, SegmentIndex, start_of
 from store.log.segments import SegmentSet
 
-DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never taken for segments: hard state and index go on when the log may not grow
+DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never used for segments: hard state and index need it when the log cannot grow
 
 
 def prepare_segment(disk: Disk, directory: str, length: int) -> None:
-    """Allocates the next segment under a name that is not part of the log. Raises `DiskFull` leaving nothing behind."""
+    """Allocates the next segment under a name that is not part of the log. Raises `DiskFull`, leaving nothing behind.
+    """
     require_free(disk, directory, length, DISK_RESERVE_BYTES)
     path = f"{directory}/{PENDING_NAME}"
     if disk.exists(path):
@@ -20,7 +21,7 @@ def prepare_segment(disk: Disk, directory: str, length: int) -> None:
         file = create_file(disk, path)
         try:
             file.allocate(0, length)
-            file.fdatasync()  # where blocks are given out late, only this tells that there are none
+            file.fdatasync()  # file systems that allocate blocks late report a full disk only here
         finally:
             file.close()
     except DiskFull:
@@ -30,7 +31,7 @@ def prepare_segment(disk: Disk, directory: str, length: int) -> None:
 
 
 def publish_segment(disk: Disk, directory: str, start: int, first_index: int) -> Segment:
-    """Gives the prepared segment its name, durable on return. The segment before it must be sealed."""
+    """Renames the prepared segment into the log, durably on return. The segment before it must be sealed."""
     segment = Segment(directory, start, first_index)
     disk.rename(f"{directory}/{PENDING_NAME}", segment.path)
     disk.sync_directory(directory)
@@ -40,7 +41,7 @@ def publish_segment(disk: Disk, directory: str, start: int, first_index: int) ->
 
 
 def seal_active(segments: SegmentSet) -> None:
-    """Cuts the active segment to its records and makes them durable; only then may the next one get its name."""
+    """Cuts the active segment to its records and makes them durable; only then may the next segment be published."""
     active = segments.active
     index, file = segments.index_of(active), segments.file_of(active)
     file.truncate(index.length)
@@ -50,7 +51,8 @@ def seal_active(segments: SegmentSet) -> None:
 
 
 def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
-    """Allocates the active segment up to `length` behind its records. Raises `DiskFull` with nothing changed."""
+    """Allocates the active segment from the end of its records up to `length`. Raises `DiskFull` with nothing changed.
+    """
     active = segments.active
     index, file = segments.index_of(active), segments.file_of(active)
     missing = length - file.size()
@@ -62,7 +64,7 @@ def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
 def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tuple[str, ...]:
     """Removes the segments that begin before position `before`, or all, with their sidecars; durable on return.
 
-    First ones first, so that a crash leaves no gap. Returns the names.
+    Segments are removed in ascending order, so that a crash leaves no gap. Returns the names of the removed files.
     """
     names = disk.list(directory)
     gone = []
@@ -78,8 +80,8 @@ def remove_segments(disk: Disk, directory: str, before: int | None = None) -> tu
 
 
 def cut_log(disk: Disk, segments: SegmentSet, position: int) -> None:
-    """Removes all bytes from `position` on, durable on return, last ones first: a crash leaves a shorter log, never a
-    gap.
+    """Removes all bytes from `position` on, durably on return. The last segments go first: a crash leaves a shorter
+    log, never a gap.
     """
     while segments.active.start > position:
         removed = segments.remove_last()

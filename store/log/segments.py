@@ -1,4 +1,6 @@
-"""The segments of a log in order: which one holds an index or a position, and what of the sealed ones is in memory."""
+"""The segments of a log in order: finds the segment of an index or a position, and bounds the sealed segments in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ LOADED_INDEX_BYTES_MAX = 16 * 1024 * 1024
 
 
 class SegmentSet:
-    """Never empty once recovery is done. The last segment is the active one: its index and file are always there.
+    """The segments of a log; never empty once recovery is done. The last segment is the active one: its index and file
+    are always loaded.
 
-    Invariant: each segment begins where, and with the index with which, the one before it ends.
+    Invariant: each segment begins at the position and the index where the segment before it ends.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -32,18 +35,18 @@ class SegmentSet:
         self.segments: list[Segment] = []
         self._starts: list[int] = []
         self._firsts: list[int] = []
-        self._loaded: OrderedDict[int, Segment] = OrderedDict()  # sealed ones, least recently used first
+        self._loaded: OrderedDict[int, Segment] = OrderedDict()  # sealed segments, least recently used first
         self.sidecars_rebuilt = 0
         self.base_link: Link | None = None
-        """The chain before the first record, if it is known."""
+        """The chain before the first record; None if it is not known."""
 
     @property
     def active(self) -> Segment:
         return self.segments[-1]
 
     def add(self, segment: Segment) -> None:
-        """Makes `segment` the last one. The one before, now sealed, keeps what it has loaded until it is evicted. The
-        chain goes on in a segment that is new.
+        """Makes `segment` the last one; a new segment continues the chain. The previous one, now sealed, stays loaded
+        until it is evicted.
         """
         if segment.index is not None and not segment.index.offsets:
             segment.index.chain.begin(self.link_before(segment), segment.first_index)
@@ -55,7 +58,9 @@ class SegmentSet:
         self._evict()
 
     def remove_last(self) -> Segment:
-        """Takes the last segment out, files untouched; the one before it is loaded and becomes the active one."""
+        """Takes the last segment out, leaving its files untouched; the segment before it is loaded and becomes the
+        active one.
+        """
         removed = self.segments.pop()
         self._starts.pop()
         self._firsts.pop()
@@ -65,7 +70,7 @@ class SegmentSet:
         return removed
 
     def remove_first(self) -> Segment:
-        """Takes the first segment, which is not the active one, out; closed, its files untouched."""
+        """Takes the first segment, which must not be the active one, out and closes it. Its files stay untouched."""
         removed = self.segments.pop(0)
         self._starts.pop(0)
         self._firsts.pop(0)
@@ -76,7 +81,7 @@ class SegmentSet:
         return removed
 
     def clear(self) -> None:
-        """Forgets all segments, the active one included; closed, their files untouched."""
+        """Forgets all segments, the active one included, and closes them. Their files stay untouched."""
         self.close()
         for known in (self.segments, self._starts, self._firsts, self._loaded):
             known.clear()
@@ -103,7 +108,8 @@ class SegmentSet:
         return segment.index
 
     def link_before(self, segment: Segment) -> Link | None:
-        """The chain before the segment's first record, if that can be told without reading another segment."""
+        """Returns the chain before the segment's first record; None if another segment would have to be scanned for it.
+        """
         ordinal = bisect_right(self._starts, segment.start - 1) - 1
         if ordinal < 0:
             return self.base_link
@@ -112,7 +118,9 @@ class SegmentSet:
         return None if index is None else index.chain.at(index.next_index - 1)
 
     def write_sidecar(self, segment: Segment) -> None:
-        """Not durable on return; given up when the disk is full: derived data, rebuilt by a scan when missing."""
+        """Writes the sidecar, not durable on return. Gives up when the disk is full: a missing sidecar is rebuilt by a
+        scan.
+        """
         index, file = self.index_of(segment), self.file_of(segment)
         data = encode_sidecar(segment.start, index, _last_header_crc(file, index))
         path = f"{self.directory}/{sidecar_name(segment.start)}"
@@ -155,7 +163,9 @@ class SegmentSet:
                 segment.file = None
 
     def load_ahead(self, index: int) -> tuple[Segment, Callable[[], SegmentIndex | None]] | None:
-        """The sealed segment of record `index`, and what reads its sidecar in any thread; None when it is loaded."""
+        """Returns the sealed segment of record `index` and a callable that reads its sidecar in any thread; None if it
+        is loaded.
+        """
         segment = self.with_index(index)
         if segment.index is not None:
             return None
@@ -163,7 +173,9 @@ class SegmentSet:
         return segment, partial(read_sidecar, self._disk, place)
 
     def adopt(self, segment: Segment, index: SegmentIndex | None) -> None:
-        """What `load_ahead` read, unless the segment was changed or removed meanwhile, or the sidecar is no good."""
+        """Takes over an index that `load_ahead` read, unless the segment was changed or removed meanwhile, or the index
+        is None.
+        """
         unchanged = segment in self.segments and segment.index is None
         if index is not None and unchanged and segment.length == index.length:
             segment.index = index
@@ -203,7 +215,7 @@ class SegmentSet:
 
 
 class SidecarPlace(NamedTuple):
-    """Of a sealed segment, what its sidecar has to fit."""
+    """The location of a sealed segment, with the values that its sidecar has to match."""
 
     directory: str
     path: str
@@ -213,7 +225,9 @@ class SidecarPlace(NamedTuple):
 
 
 def read_sidecar(disk: Disk, place: SidecarPlace) -> SegmentIndex | None:
-    """Of one segment, if there is one that fits; from any thread. Raises `DiskError`."""
+    """Returns the index in the sidecar of one segment; None if there is none or it does not match. Callable from any
+    thread. Raises `DiskError`.
+    """
     path = f"{place.directory}/{sidecar_name(place.start)}"
     if not disk.exists(path):
         return None

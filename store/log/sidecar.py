@@ -1,8 +1,8 @@
-"""The sidecar of a sealed segment: its `SegmentIndex` as a file, so that opening a log does not scan it.
+"""The sidecar of a sealed segment: its `SegmentIndex` as a file, so that opening a log does not scan the segment.
 
-Derived data. A sidecar that does not belong to the segment beside it is never used: it names the segment's length and
-the header CRC of its last record, and by Raft's log matching two logs that agree on a record's term and index agree on
-all before.
+A sidecar is derived data. It is used only if it belongs to the segment beside it: it names the segment's length and the
+header CRC of the segment's last record, and by Raft's log matching property two logs that agree on a record's term and
+index agree on all records before.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from store.log.segment import SegmentIndex
 MAGIC = b"KMQI"
 VERSION = 1
 CHAINED_VERSION = 2
-"""With the chain of the records behind the rest; written where that is known."""
+"""Format version of a sidecar that also holds the record chain, at its end; written when the chain is known."""
 _HEADER = struct.Struct("<4sB3xQQQIII")
 _CHAIN = struct.Struct("<QQQII")
 _CRC_BYTES = 4
 
 
 def encode_sidecar(start: int, index: SegmentIndex, last_header_crc: int) -> bytes:
-    """The bytes of the sidecar for the segment at `start`."""
+    """Returns the bytes of the sidecar for the segment at `start`."""
     header = _HEADER.pack(
         MAGIC,
         VERSION if index.chain.origin is None else CHAINED_VERSION,
@@ -43,7 +43,9 @@ def encode_sidecar(start: int, index: SegmentIndex, last_header_crc: int) -> byt
 
 
 def decode_sidecar(data: bytes, start: int, length: int, first_index: int) -> tuple[SegmentIndex, int] | None:
-    """The index and its last record's header CRC, which the caller compares; None if damaged or not of this segment."""
+    """Returns the index and its last record's header CRC, for the caller to compare; None if damaged or of another
+    segment.
+    """
     if len(data) < _HEADER.size + _CRC_BYTES:
         return None
     if crc32c(memoryview(data)[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
@@ -74,7 +76,9 @@ def _encode_chain(chain: RecordChain) -> bytes:
 
 
 def _decode_chain(index: SegmentIndex, data: bytes, *, chained: bool) -> bool:
-    """Whether that is the chain of the index, or none where none is said to be."""
+    """Reads the chain into the index. Returns False if `data` is not the index's chain, or is not empty without
+    `chained`.
+    """
     if not chained:
         return not data
     if len(data) < _CHAIN.size:

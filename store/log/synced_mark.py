@@ -1,12 +1,12 @@
-"""The `synced` file: a lower bound of what is durable, by which recovery tells damage from a torn tail.
+"""The `synced` file: a lower bound of the durable log position, by which recovery tells damage from a torn tail.
 
-Two slots in different sectors, each with one writer, so that no lock is needed:
+Two slots in different sectors have one writer each, so that no lock is needed:
 
-* the *floor*, written by the loop and synced: at open, at rollover and before a truncation cuts anything;
-* the *progress*, written by the sync thread after each sync, not synced.
+* the loop writes the *floor* and syncs it: at open, at rollover and before a truncation cuts anything;
+* the sync thread writes the *progress* after each sync and does not sync it.
 
-Both carry an epoch, which every truncation raises. Progress of another epoch than the floor's counts for nothing: that
-is a sync which ran while the log was truncated. A floor that cannot be read makes the mark 0: less is detected, nothing
+Both carry an epoch, which every truncation raises. Progress whose epoch differs from the floor's is ignored: it comes
+from a sync that ran while the log was truncated. An unreadable floor makes the mark 0: less damage is detected, no data
 is lost.
 """
 
@@ -45,7 +45,7 @@ def _decode(data: bytes) -> tuple[int, int] | None:
 
 
 class SyncedMark:
-    """The open `synced` file of a log directory. `epoch` and `position` are what it said when it was opened."""
+    """The open `synced` file of a log directory. `epoch` and `position` are the values it held when it was opened."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -58,7 +58,7 @@ class SyncedMark:
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> SyncedMark:
-        """Opens or creates the file; its blocks are allocated, so that later writes cannot run out of space."""
+        """Opens or creates the file. Its blocks are allocated, so that later writes cannot run out of space."""
         file = disk.open(f"{directory}/{FILE_NAME}", create=True)
         size = file.size()
         if size < FILE_BYTES:
@@ -66,12 +66,12 @@ class SyncedMark:
         return cls(file)
 
     def set_floor(self, epoch: int, position: int) -> None:
-        """From the loop. Durable on return."""
+        """Writes the floor, durably on return. Called by the loop."""
         self._file.pwrite(_encode(epoch, position), _FLOOR_OFFSET)
         self._file.fdatasync()
 
     def set_progress(self, epoch: int, position: int) -> None:
-        """From the sync thread. Not durable on return: it is a hint."""
+        """Writes the progress, which is a hint and not durable on return. Called by the sync thread."""
         self._file.pwrite(_encode(epoch, position), _PROGRESS_OFFSET)
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""The `watermarks` file: what this node knows to be committed, and what it knows the others to have acknowledged.
+"""The `watermarks` file: log indexes that this node knows to be committed, and those it knows other nodes acknowledged.
 
-A log says what its node holds; the watermarks say what must not be missing, here or elsewhere. They are lower bounds:
-written at once and synced now and then, so they survive the death of the process whole, and a power loss as of the last
-sync. A part that cannot be read counts for nothing: less is noticed, nothing is lost.
+The log says which records this node holds; the watermarks say which records must not be missing, here or elsewhere.
+They are lower bounds: written at once and synced from time to time. They survive the death of the process in full, and
+a power loss as of the last sync. An unreadable part is ignored: fewer losses are noticed, no data is lost.
 
-Two slots in different pages (docs/log-format.md): the commit watermarks, written with every commit, and the marks of
-the other nodes.
+The file has two slots in different pages (docs/log-format.md): the commit watermarks, written with every commit, and
+the marks of the other nodes.
 """
 
 from __future__ import annotations
@@ -30,38 +30,40 @@ MARKS_BYTES_MAX: Final = FILE_BYTES - _MARKS_OFFSET - _MARKS.size - 4
 
 
 class PeerMark(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What another node was known to have on its disk, by its own word. It concerns that disk alone: a node that comes
-    with another incarnation begins anew.
+    """The data that another node was known to have on its disk, by its own word. The mark concerns that disk alone: a
+    node that returns with another incarnation starts a new mark.
     """
 
     incarnation: str
     term: int = 0
-    """The latest term in which it spoke."""
+    """The latest term in which the node sent a message."""
     acked_term: int = 0
     acked_index: int = 0
-    """It acknowledged to the leader of `acked_term` to hold everything up to here; 0 before it did."""
+    """The node acknowledged to the leader of `acked_term` to hold all records up to this index; 0 before it
+    acknowledged any.
+    """
     superseded: tuple[str, ...] = ()
-    """Incarnations that it gave up for later ones; the latest last."""
+    """Incarnations that the node gave up for later ones, the latest at the end."""
 
 
 class Watermarks:
-    """The open file. Used from the loop, but for `sync`. After an error (DiskError) the node must stop."""
+    """The open `watermarks` file. Loop-only except for `sync`. After an error (DiskError) the node must stop."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._marks_written = b""
         self._is_dirty = False
         self.sync_wanted = False
-        """Whoever syncs the log next is asked to call `sync` as well."""
+        """True asks the next sync of the log to call `sync` as well."""
         self.committed_index, self.known_term, self.known_index, self.cut_term = _read_commits(file)
         self.marks = _read_marks(file)
-        """As they were when the file was opened."""
+        """The marks as they were when the file was opened."""
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> Watermarks:
-        """Opens or creates the file; its blocks are allocated, so that later writes cannot run out of space.
+        """Opens or creates the file. Its blocks are allocated, so that later writes cannot run out of space.
 
-        Its name is durable on return. Raises DiskFull and DiskError.
+        The file's name is durable on return. Raises DiskFull and DiskError.
         """
         file = disk.open(f"{directory}/{FILE_NAME}", create=True)
         size = file.size()
@@ -72,16 +74,17 @@ class Watermarks:
         return cls(file)
 
     def note_commit(self, committed_index: int, known_term: int, known_index: int) -> None:
-        """Everything up to `committed_index` in this node's log is committed and synced here. Somewhere the entry
-        (known_term, known_index) is committed, the last one this node was told of. Not durable on return.
+        """Notes that all records up to `committed_index` are committed and synced in this node's log, and that the
+        entry (known_term, known_index), the last one this node was told of, is committed somewhere. Not durable on
+        return.
         """
         if (committed_index, known_term, known_index) != (self.committed_index, self.known_term, self.known_index):
             self.committed_index, self.known_term, self.known_index = committed_index, known_term, known_index
             self._write_commits()
 
     def note_cut(self, term: int) -> None:
-        """In this term the log is about to be cut: what was acknowledged in an earlier one may be missing. Durable on
-        return.
+        """Notes, durably on return, that the log is about to be cut in this term: records acknowledged in an earlier
+        term may be missing.
         """
         if term != self.cut_term:
             self.cut_term = term
@@ -89,7 +92,9 @@ class Watermarks:
             self._file.fdatasync()
 
     def note_marks(self, marks: Mapping[int, PeerMark]) -> None:
-        """The marks of the other nodes, by node id. Not durable on return. Raises ValueError beyond MARKS_BYTES_MAX."""
+        """Writes the marks of the other nodes, by node id. Not durable on return. Raises ValueError beyond
+        MARKS_BYTES_MAX.
+        """
         body = msgspec.msgpack.encode(sorted(marks.items()))
         if body == self._marks_written:
             return
@@ -102,18 +107,18 @@ class Watermarks:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything was written since the last sync."""
+        """True when anything was written since the last sync."""
         return self._is_dirty
 
     def sync(self) -> None:
-        """From the sync thread, or while none runs: what was written before the call is durable on return."""
+        """Makes everything written before the call durable. Called by the sync thread, or while no sync thread runs."""
         self.sync_wanted = False
         if self._is_dirty:
-            self._is_dirty = False  # before the sync: what is written from here on may not be covered
+            self._is_dirty = False  # before the sync, which may not cover writes from here on
             self._file.fdatasync()
 
     def close(self) -> None:
-        """Nothing may be called afterwards. What was written since the last sync is not made durable."""
+        """Closes the file without syncing it. No method may be called afterwards."""
         self._file.close()
 
     def _write_commits(self) -> None:
