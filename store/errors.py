@@ -1,12 +1,12 @@
-"""What the store refuses, and what makes it stop.
+"""The store's exceptions: refusals of a command, and errors that make the node stop.
 
-    Refused         a command that cannot be carried out: deterministic, the same on every replica, changed nothing.
-                    It is a *result* of apply, not a failure: the client is answered with `code`.
-    IndexOutdated   an earlier version wrote the index, and it has to be made anew from the log.
-    IndexDamaged    the RocksDB index cannot be opened or was written by a later version: the node stops.
+    Refused         A command cannot be carried out. Apply refuses it deterministically, alike on every replica, and
+                    changes nothing. Refused is a *result* of apply, not a failure: the client is answered with `code`.
+    IndexOutdated   An earlier version wrote the index; the index must be rebuilt from the log.
+    IndexDamaged    The RocksDB index cannot be opened, or a later version wrote it: the node stops.
 
-Everything else that is raised while applying is a bug and stops the node: a replica that skipped an entry would
-differ from the others for ever.
+Any other exception raised while applying is a bug and stops the node: a replica that skipped an entry would differ from
+the others for ever.
 """
 
 from collections.abc import Mapping
@@ -36,12 +36,14 @@ TOO_MANY_HELD: Final = "too_many_held"
 SUBSCRIPTION_MISMATCH: Final = "subscription_mismatch"
 NOT_SCHEDULED: Final = "not_scheduled"
 CLOCK_IN_DOUBT: Final = "clock_in_doubt"
-"""Of what only the broker's own services propose: no client is answered with it."""
+"""Refuses commands that only the broker's own services propose; no client is answered with this code."""
 INVALID_REQUEST: Final = "invalid_request"
 
 
 class Refused(Exception):
-    """A command that changed nothing. `code` is stable, `detail` says what to do, `extra` goes into the problem."""
+    """A command that changed nothing. `code` is stable, `detail` says what to do, `extra` goes into the problem
+    document.
+    """
 
     def __init__(self, code: str, detail: str, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__(code, detail)
@@ -57,12 +59,12 @@ class Refused(Exception):
 
 
 class IndexDamaged(Exception):
-    """The index cannot be opened or has another format.
+    """The index cannot be opened or has an unknown format.
 
-    What makes up for it depends on the log: one that goes back to its beginning makes the index anew. Of what was
-    removed before a base the index alone holds the effects, so the node has to begin anew as a whole.
+    The remedy depends on the log. A log that reaches back to its beginning rebuilds the index. For records removed
+    before the log's base, the index alone holds their effects, so the whole node has to start anew.
     """
 
 
 class IndexOutdated(Exception):
-    """The index is of an earlier version, which lacks what this one needs. It can be made anew from a complete log."""
+    """An earlier version wrote the index, which lacks data that this version needs. A complete log can rebuild it."""

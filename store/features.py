@@ -1,9 +1,9 @@
 """Feature levels: what a build may send, log, store and hash, so that builds of different versions form one cluster.
 
-Everything that another node, or a later start, has to understand belongs to a level. Level 1 is everything there was
-in 0.2.0. A later level names what came with it in `adds`: a struct by its name (`Pop`), a field by `Struct.field`
-(`Produce.priority`), anything else by a word of its own that code asks for with `knows`. docs/upgrading.md says how a
-level is added; tests/versions/ fails when something is added without one.
+Everything that another node, or a later start, has to understand belongs to a level. Level 1 is everything that 0.2.0
+had. A later level lists its additions in `adds`: a struct by its name (`Pop`), a field as `Struct.field`
+(`Produce.priority`), any other feature by a name that code queries with `knows`. docs/upgrading.md says how a level is
+added; tests/versions/ fails when something is added without a level.
 """
 
 import typing
@@ -15,15 +15,17 @@ import msgspec
 from store.version import VERSION
 
 FIRST_LEVEL: Final = 1
-"""Of every log that names none."""
+"""The level of every log that names no level."""
 LEVEL_MAX: Final = 1 << 16
 VERSION_LENGTH_MAX: Final = 64
 _LEVEL_AT: Final = 2
-"""Where in a configuration record the level is, and behind it the version. Never moved: every build must find it."""
+"""Index of the level in a configuration record; the version follows the level. This never changes: every build must
+find the level.
+"""
 
 
 class FeatureLevel(NamedTuple):
-    """A level, the first version that knows it, and the names of what came with it."""
+    """A feature level: its number, the first version that knows it, and the names of the features it added."""
 
     number: int
     version: str
@@ -31,32 +33,37 @@ class FeatureLevel(NamedTuple):
 
 
 LEVELS: Final = (FeatureLevel(1, "0.2.0"),)
-"""Ascending, without a gap. Only ever appended to once a level was released."""
+"""All levels, ascending and without a gap. A released level is never changed; new levels are only appended."""
 
 FEATURE_LEVEL_MIN: Final = 1
-"""The lowest level that this build works at. Older entries of a log are replayed all the same."""
+"""The lowest level that this build works at. Log entries of lower levels are still replayed."""
 
 
 class UnknownFeatureLevel(Exception):
-    """A log, or a cluster, is at a level that this build does not work at. The message names the version to start."""
+    """The level of a log, or of a cluster, is one that this build does not work at. The message names the version to
+    start.
+    """
 
 
 class LevelOf(NamedTuple):
-    """The level that a configuration record says, and the version that brought it; empty when the record names none."""
+    """The level that a configuration record names, and the version that introduced it; `version` is empty when none is
+    named.
+    """
 
     level: int
     version: str
 
 
 class Features:
-    """A table of levels, and what follows from it. There is one per process, `FEATURES`."""
+    """A table of levels, with the lookups derived from it. There is one per process, `FEATURES`."""
 
     def __init__(self, levels: Iterable[FeatureLevel], minimum: int, version: str) -> None:
-        """`version` is that of the build."""
+        """Set the table; `version` is the version of the build."""
         self.set_levels(levels, minimum, version)
 
     def set_levels(self, levels: Iterable[FeatureLevel], minimum: int, version: str) -> None:
-        """Exchange the table. For tests of versions to come, before anything else of the process has looked at it."""
+        """Replace the table. Only for tests of future versions, before anything else in the process has read the table.
+        """
         self.levels = tuple(levels)
         self.minimum = minimum
         self.version = version
@@ -65,21 +72,25 @@ class Features:
         self._changed: dict[type, bool] = {}
 
     def level_of(self, name: str) -> int:
-        """The level that a struct, a field or another feature belongs to."""
+        """Return the level that a struct, a field or another feature belongs to."""
         return self._level_of.get(name, FIRST_LEVEL)
 
     def knows(self, name: str, level: int) -> bool:
-        """Whether a feature may be used at a level: what code asks whose effect is not the mere presence of a field."""
+        """Return whether a feature may be used at a level. Code asks this when a feature is more than the presence of a
+        field.
+        """
         return level >= self.level_of(name)
 
     def version_of(self, level: int) -> str:
-        """The first version that knows a level of this table."""
+        """Return the first version that knows a level of this table."""
         return next(each.version for each in self.levels if each.number == level)
 
     # --- what may be proposed or sent --------------------------------------------------------------------------
 
     def needed(self, value: Any) -> int:
-        """The level that a struct needs: its own and those of its fields that are not as if they had been left out."""
+        """Return the level that a struct needs: the highest of its own level and the levels of its fields that are
+        required or differ from their default.
+        """
         if not self._level_of:
             return FIRST_LEVEL
         if isinstance(value, tuple | list):
@@ -95,8 +106,11 @@ class Features:
         return level
 
     def at(self, value: Any, level: int) -> Any:
-        """What to encode at a level instead of `value`: the same without the fields that came later. ValueError for a
-        struct that came later itself. At the highest level it is `value`, at no cost.
+        """Return the value to encode at `level` in place of `value`: the same value without the fields that came later.
+        At the highest level the result is `value` itself, at no cost.
+
+        Raises ValueError when the struct itself came later than `level`, or when a field of `level` lies behind one of
+        a later level.
         """
         if level >= self.maximum:
             return value
@@ -114,12 +128,15 @@ class Features:
         return items if config.tag is None else [config.tag, *items]
 
     def _has_changed(self, kind: type) -> bool:
-        """Whether the struct, or anything that it may hold, is named by a later level."""
+        """Return whether a later level names the struct, or any struct that it may hold."""
         known = self._changed.get(kind)
         if known is None:
             self._changed[kind] = False  # until it is known: structs that hold themselves end here
             held = {part for hint in typing.get_type_hints(kind).values() for part in _structs_in(hint)}
-            named = {kind.__name__, *(f"{kind.__name__}.{name}" for name in kind.__struct_fields__)}  # type: ignore[attr-defined]
+            named = {
+                kind.__name__,
+                *(f"{kind.__name__}.{name}" for name in kind.__struct_fields__),  # type: ignore[attr-defined]
+            }
             known = not named.isdisjoint(self._level_of) or any([self._has_changed(part) for part in held])
             self._changed[kind] = known
         return known
@@ -127,7 +144,7 @@ class Features:
     # --- what may be read --------------------------------------------------------------------------------------
 
     def require_known(self, found: LevelOf, what: str) -> None:
-        """UnknownFeatureLevel when `what`, such as `this log`, is above what this build knows."""
+        """Raise UnknownFeatureLevel when `what`, such as `this log`, has a higher level than this build knows."""
         if found.level > self.maximum:
             version = f"KeelMQ {found.version} and later" if found.version else "a later KeelMQ"
             raise UnknownFeatureLevel(
@@ -137,7 +154,9 @@ class Features:
             )
 
     def require_supported(self, found: LevelOf, what: str) -> None:
-        """As `require_known`, and UnknownFeatureLevel when `what` is below what this build works at."""
+        """Raise UnknownFeatureLevel when this build does not know the level of `what`, or when it no longer works at
+        that level.
+        """
         self.require_known(found, what)
         if found.level < self.minimum:
             raise UnknownFeatureLevel(
@@ -147,18 +166,18 @@ class Features:
             )
 
     def describe(self) -> str:
-        """The levels of this build, in words."""
+        """Return the range of levels that this build works at, in words."""
         return describe(self.minimum, self.maximum)
 
 
 def describe(minimum: int, maximum: int) -> str:
-    """A range of levels, in words."""
+    """Return a range of levels in words."""
     return str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
 
 
 def read_level(configuration: bytes) -> LevelOf:
-    """The level in a configuration record, whatever else is in it: also of a version that this build cannot read.
-    ValueError when it is no such record.
+    """Return the level in a configuration record. The other fields are ignored, so this also reads the records of
+    versions that this build cannot read. Raises ValueError when `configuration` is not a configuration record.
     """
     try:
         fields = msgspec.msgpack.decode(configuration)
@@ -175,7 +194,7 @@ def read_level(configuration: bytes) -> LevelOf:
 
 
 def _structs_in(hint: Any) -> Iterable[type]:
-    """Every struct that a type names, in unions, tuples and annotations too."""
+    """Yield every struct type that a type hint names, including those inside unions, tuples and annotations."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         yield hint
     for part in typing.get_args(hint):

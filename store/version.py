@@ -1,4 +1,4 @@
-"""The version of this tree: what every program of it calls itself, and what the packages are built as."""
+"""The version of this tree. Every program reports this version, and the packages are built with it."""
 
 from typing import Final
 

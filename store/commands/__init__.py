@@ -1,1 +1,1 @@
-"""The commands of the log, and the result of each."""
+"""The commands of the log, each with its result."""

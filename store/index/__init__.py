@@ -1,1 +1,1 @@
-"""The index over RocksDB: its keys, and the writes that one entry stages."""
+"""The index in RocksDB: its keys, and the staging of one entry's writes."""

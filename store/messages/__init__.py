@@ -1,1 +1,1 @@
-"""Topics, queues, and where each message is."""
+"""Topics, queues, and the location of each message."""

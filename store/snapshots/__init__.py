@@ -1,1 +1,1 @@
-"""The state as a stream, to another node and from it."""
+"""Snapshots: the state as a stream, sent to another node or received from one."""

@@ -1,1 +1,1 @@
-"""The state machine that applies entries, and the questions that are asked of it."""
+"""The state machine that applies entries, and the queries on its state."""

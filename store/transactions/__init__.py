@@ -1,1 +1,1 @@
-"""Transactions, from half message to outcome."""
+"""Transactions, from the half message to the outcome."""
