@@ -12,7 +12,7 @@ class PutSettings(CommandBase, frozen=True, tag=17):
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What operators can switch for the whole cluster."""
+    """Settings that operators can switch for the whole cluster."""
 
     reject_transactions: bool = False
 

@@ -1,9 +1,10 @@
-"""Entries: what a Raft entry asks the state machine to do, and how its payload is laid out.
+"""Entries: the commands that a Raft entry hands to the state machine, and the layout of the entry's payload.
 
     u32 header_length (little-endian) | header (msgpack) | block 0 | block 1 | ...
     header = [timestamp_ms, [command, ...]]
 
-The commands are beside this file, each with its result. Blocks are opaque: headers say how long they are, in order.
+The modules beside this file define the commands, each with its result. Blocks are opaque: the headers give their
+lengths, in order.
 """
 
 import struct
@@ -93,7 +94,7 @@ Command = (
     | DeleteGroup
     | ReleaseMessages
 )
-"""Every command; applying one gives its result, or a refusal."""
+"""Every command; applying a command gives its result, or a refusal."""
 
 Result = (
     TopicPut
@@ -128,32 +129,32 @@ _WITH_BATCHES: Final = (Produce, Prepare)
 
 
 class Proposal(NamedTuple):
-    """A command with the message blocks of its batches, in their order."""
+    """A command with the message blocks of its batches, in the order of the batches."""
 
     command: Command
     blocks: tuple[bytes, ...] = ()
 
 
 IRREVERSIBLE: Final = (ExpireMessages, ReleaseMessages, SweepIndex, FireTimers, Discard)
-"""Done because time has passed, and never undone: refused in an entry that was stamped in doubt."""
+"""Commands that act because time has passed and cannot be undone: refused in an entry whose timestamp is in doubt."""
 
 
 class DecodedEntry(NamedTuple):
     timestamp_ms: int
     commands: tuple[Command, ...]
     block_offsets: tuple[tuple[int, ...], ...]
-    """Per command, per batch: where the block begins in the payload."""
+    """Per command, per batch: the offset in the payload where the block begins."""
     header_bytes: int
-    """Length of what comes before the first block."""
+    """Length in bytes of the payload before the first block."""
     in_doubt: bool = False
-    """The leader was not sure of the time: nothing irreversible follows from this entry."""
+    """True when the leader was not sure of the time: irreversible commands are then refused."""
 
 
 class _Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     timestamp_ms: int
     commands: tuple[Command, ...]
     in_doubt: bool = False
-    """Left out when False, as in every entry of before it was known."""
+    """Left out when False, as in every entry written before the field existed."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -161,15 +162,17 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def batches_of(command: Command) -> tuple[BatchHeader, ...]:
-    """The batches whose blocks follow the header; empty for a command without messages."""
+    """Return the batches whose blocks follow the header; empty for a command without messages."""
     return command.batches if isinstance(command, _WITH_BATCHES) else ()
 
 
 def encode_entry(
     timestamp_ms: int, proposals: Sequence[Proposal], *, in_doubt: bool = False, level: int = LEVEL_MAX
 ) -> bytes:
-    """One Raft entry's payload as feature level `level` has it; `in_doubt` when the leader is not sure of the time.
-    ValueError when blocks and headers disagree, or a command is above the level: that is a bug of the caller."""
+    """Return one Raft entry's payload, encoded for feature level `level`. `in_doubt` says that the leader is not sure
+    of the time. Raises ValueError when blocks and headers disagree, or a command is above the level: a bug of the
+    caller.
+    """
     blocks: list[bytes] = []
     for proposal in proposals:
         batches = batches_of(proposal.command)
@@ -185,10 +188,10 @@ def encode_entry(
 
 
 def decode_entry(payload: bytes) -> DecodedEntry:
-    """Read an entry's header; blocks stay where they are.
+    """Read an entry's header; the blocks are located, not copied.
 
-    ValueError (msgspec's errors are ValueErrors too) when it is not an entry: the log's CRC vouches for the bytes, so
-    they were written by a newer version or by a bug.
+    Raises ValueError (msgspec's errors are ValueErrors too) when `payload` is not an entry: the log's CRC vouches for
+    the bytes, so a newer version or a bug wrote them.
     """
     if len(payload) < _HEADER_LENGTH.size:
         raise ValueError(f"an entry of {len(payload)} bytes has no header")

@@ -10,7 +10,7 @@ FilterType = Literal["tags", "sql"]
 
 
 class TopicFilter(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Which messages of a topic a subscription is about: tags separated by ` || `, or an SQL92 expression."""
+    """Selects messages of a subscribed topic: by tags separated by ` || `, or by an SQL92 expression."""
 
     topic: str
     type: FilterType
@@ -26,7 +26,7 @@ class AssignedQueue(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class QueueOffset(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """`offset` is the next one to read."""
+    """A queue and an offset in it; `offset` is the next offset to read."""
 
     topic: str
     queue: int
@@ -40,8 +40,9 @@ class JoinGroup(CommandBase, frozen=True, tag=9):
     topics: tuple[str, ...]
     session_timeout_ms: int
     filters: tuple[TopicFilter, ...] = ()
-    """At most one per topic; a topic without one is subscribed to as a whole. Nobody looks into the expressions here:
-    they are the same when their text is."""
+    """At most one filter per topic; a topic without a filter is subscribed to as a whole. The store does not parse the
+    expressions: two filters are equal when their texts are.
+    """
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -65,14 +66,18 @@ class Left(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class CommitOffsets(CommandBase, frozen=True, tag=11):
-    """All offsets or none. `member_id` and `generation` are both given, or both None for a group without members."""
+    """Commit all offsets or none. `member_id` and `generation` are both given, or both None for a group without
+    members.
+    """
 
     group: str
     member_id: str | None
     generation: int | None
     offsets: tuple[QueueOffset, ...]
     begins: bool = False
-    """Where the group has no offset yet, it begins there: what is before was not processed."""
+    """True makes each offset the start position of a queue for which the group has no offset: messages before it count
+    as skipped, not as processed.
+    """
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -81,7 +86,7 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
 
 class ResetOffsets(CommandBase, frozen=True, tag=12):
-    """Set offsets, backwards too, and move the generation on."""
+    """Set offsets, backwards too, and increment the generation."""
 
     group: str
     offsets: tuple[QueueOffset, ...]
@@ -94,7 +99,9 @@ class OffsetsReset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class CloneOffsets(CommandBase, frozen=True, tag=20):
-    """Set the offsets of a group without members to those of another: of one topic, or of all that it has read."""
+    """Set the offsets of a group without members to those of another group: of one topic, or of all topics the other
+    group has read.
+    """
 
     group: str
     source: str
@@ -102,7 +109,9 @@ class CloneOffsets(CommandBase, frozen=True, tag=20):
 
 
 class GivenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A message that its group could not process, and when to try again: None for the group's back-off."""
+    """A message that its group could not process. `delay_ms` is the time until the next try; None uses the group's
+    backoff.
+    """
 
     topic: str
     queue: int
@@ -115,7 +124,7 @@ GiveBackOutcome = Literal["scheduled", "dead_lettered", "already_given_back"]
 
 
 class GiveBack(CommandBase, frozen=True, tag=13):
-    """All messages or none; fenced like CommitOffsets. Given back once: again changes nothing."""
+    """Give back all messages or none; fenced like CommitOffsets. Giving back the same message again changes nothing."""
 
     group: str
     member_id: str | None
@@ -124,7 +133,9 @@ class GiveBack(CommandBase, frozen=True, tag=13):
 
 
 class MessageGivenBack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`due_at_ms` is when the group gets it again; a dead letter never is."""
+    """The outcome for one message. `due_at_ms` is the time at which the group gets the message again; None for a dead
+    letter.
+    """
 
     topic: str
     queue: int
@@ -135,7 +146,7 @@ class MessageGivenBack(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
 
 class MessagesGivenBack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """In the order of the command's messages."""
+    """The outcomes, in the order of the command's messages."""
 
     group: str
     generation: int
@@ -148,7 +159,7 @@ class PutGroup(CommandBase, frozen=True, tag=18):
     group: str
     retry_max_attempts: int | None = None
     retry_delays_ms: tuple[int, ...] | None = None
-    """Of the first, second, … attempt; the last one also of all that follow."""
+    """Backoff of the first, second, ... attempt; the last value also applies to all later attempts."""
 
 
 class GroupPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -159,14 +170,16 @@ class GroupPut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class ReplayDeadLetters(CommandBase, frozen=True, tag=19):
-    """Let the group process these of its dead letters once more, with all attempts before them. All or none."""
+    """Deliver dead letters of a group to the group once more, with all retry attempts available again. All or none."""
 
     group: str
     offsets: tuple[int, ...]
 
 
 class DeadLetterReplayed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """When the dead letter at `offset` was made visible to its group again; `duplicate`: by an earlier command."""
+    """The time at which the dead letter at `offset` became visible to its group again; `duplicate` when an earlier
+    command had replayed it.
+    """
 
     offset: int
     replayed_at_ms: int
@@ -179,7 +192,7 @@ class DeadLettersReplayed(msgspec.Struct, frozen=True, array_like=True, forbid_u
 
 
 class DeleteGroup(CommandBase, frozen=True, tag=27):
-    """Remove a group that nobody uses. `operator` and `reason` are for whoever reads the log."""
+    """Remove a group that nobody uses. `operator` and `reason` are informational, for readers of the log."""
 
     group: str
     with_dead_letters: bool = False
@@ -188,7 +201,7 @@ class DeleteGroup(CommandBase, frozen=True, tag=27):
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`topics` are those of its own that went with it."""
+    """The result of DeleteGroup; `topics` are the group's own topics that were removed with it."""
 
     group: str
     topics: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Commands that bring messages, each with its result."""
+"""Commands that carry messages or affect waiting ones, each with its result."""
 
 from typing import Literal
 
@@ -17,20 +17,23 @@ class BatchHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
     count: int
     batch_id: str
     message_ids: tuple[str | None, ...] | None
-    """By ordinal in the block; None where the id is implicit (`<batch_id>-<ordinal>`). None when all are implicit."""
+    """Message ids by ordinal in the block; None stands for an implicit id (`<batch_id>-<ordinal>`), and None for the
+    whole tuple when all ids are implicit.
+    """
     crc32c: int
     length: int
     encoding: BlockEncoding = "none"
-    """How the block is compressed; `crc32c` and `length` are those of the block as it is stored."""
+    """Compression of the block; `crc32c` and `length` are those of the block as it is stored."""
     uncompressed_bytes: int | None = None
-    """What a compressed block unpacks to, exactly; None when it is not compressed."""
+    """Exact size in bytes of the unpacked block; None when the block is not compressed."""
     deliver_at_ms: int | None = None
-    """Visible at this time; at once when it is past. Not together with `delay_ms`."""
+    """Time at which the batch becomes visible; a past time means at once. Excludes `delay_ms`."""
     delay_ms: int | None = None
-    """Visible so long after the produce is applied; in a transaction, after its commit is."""
+    """Time from applying the produce until the batch becomes visible; in a transaction, from applying its commit."""
     keys: tuple[bytes, ...] | None = None
-    """By ordinal in the block, the hashes (message_index.py) of the message's keys, one after the other. None when no
-    message has a key, and of entries that were written before keys could be looked up."""
+    """By ordinal in the block, the concatenated hashes (message_index.py) of the message's keys. None when no message
+    has a key, and in entries written before key lookup existed.
+    """
 
     @property
     def is_delayed(self) -> bool:
@@ -38,7 +41,7 @@ class BatchHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
 
 
 class MessagePlaced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message that waits has no offset yet, but a time at which it gets one."""
+    """The place of one message. A waiting message has no offset yet; it gets one at `deliver_at_ms`."""
 
     message_id: str
     queue: int
@@ -48,13 +51,14 @@ class MessagePlaced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class BatchPlaced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a batch is. `count` messages from `offset` on were appended for it, by this command or, when `duplicate`,
-    by an earlier one.
+    """The place of a batch. `count` messages from `offset` on were appended for it, by this command or, when
+    `duplicate`, by an earlier one.
 
-    When some of its explicit message ids were known already, `messages` says where each message of the batch is. If all
-    were known, nothing was appended: `count` is 0, `offset` is that of its first message and `duplicate` is true.
+    When some of the batch's explicit message ids were known already, `messages` gives the place of each message. If all
+    were known, nothing was appended: `count` is 0, `offset` is that of the batch's first message and `duplicate` is
+    true.
 
-    A batch that waits for its time has no offset, but `deliver_at_ms`; `count` of its messages will get one then.
+    A waiting batch has no offset, but `deliver_at_ms`; `count` of its messages will get an offset at that time.
     """
 
     topic: str
@@ -71,18 +75,19 @@ class Produce(CommandBase, frozen=True, tag=3):
 
     batches: tuple[BatchHeader, ...]
     client_id: str = ""
-    """Who sent them, by its own word; nothing depends on it."""
+    """The sender, by its own word; nothing depends on it."""
 
 
 class Produced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """In the order of the command's batches."""
+    """The places of the batches, in the order of the command's batches."""
 
     results: tuple[BatchPlaced, ...]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a batch became visible: `count` messages from `offset` on. While it waits for its time, `deliver_at_ms`,
-    it has no offset."""
+    """The place where a batch became visible: `count` messages from `offset` on. A batch that waits for `deliver_at_ms`
+    has no offset.
+    """
 
     topic: str
     queue: int
@@ -92,27 +97,29 @@ class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class FireTimers(CommandBase, frozen=True, tag=14):
-    """Make what is due by the clock of this entry visible, the longest due first: at most `limit` timers."""
+    """Make messages visible whose timers are due by the clock of this entry, the longest due first: at most `limit`
+    timers.
+    """
 
     limit: int
 
 
 class Fired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What became visible, by due time; `dropped` messages were for topics that are gone."""
+    """The places of the batches that became visible, by due time; `dropped` counts messages of topics that are gone."""
 
     positions: tuple[Position, ...]
     dropped: int
 
 
 class CancelScheduled(CommandBase, frozen=True, tag=15):
-    """Take back a message that is not due yet."""
+    """Cancel a scheduled message that is not due yet."""
 
     topic: str
     message_id: str
 
 
 class Cancelled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The message will not be delivered."""
+    """Confirms that the message will not be delivered."""
 
     topic: str
     message_id: str

@@ -9,7 +9,8 @@ from store.commands.groups import TopicFilter
 
 
 class PopPick(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Messages of a queue that were looked at, `begin` to before `end`, and which of them are wanted."""
+    """The offsets `begin` <= o < `end` of a queue that a filter has looked at, and the `offsets` among them that match.
+    """
 
     queue: int
     begin: int
@@ -18,7 +19,7 @@ class PopPick(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 
 
 class PopHandle(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One handing out of one message: of the entry at `raft_index`, its lease `number`."""
+    """Identifies one lease of one message: `number` is the lease's number within the entry at `raft_index`."""
 
     raft_index: int
     number: int
@@ -43,7 +44,8 @@ InvisibleOutcome = Literal["held", "scheduled", "dead_lettered", "gone"]
 
 
 class Pop(CommandBase, frozen=True, tag=23):
-    """Hand out what comes next in the topic's queues and in the group's retries, each message for `invisible_ms`."""
+    """Hand out the next messages of the topic's queues and of the group's retries, with a lease of `invisible_ms` each.
+    """
 
     group: str
     topic: str
@@ -51,37 +53,40 @@ class Pop(CommandBase, frozen=True, tag=23):
     max_messages: int
     invisible_ms: int
     from_end: bool = False
-    """Where the group has no offset yet, it begins at the end."""
+    """True starts the group at the end of every queue for which the group has no offset."""
     filter: TopicFilter | None = None
     picks: tuple[PopPick, ...] = ()
-    """With a filter, what of the topic matches it. A pick that does not begin at the group's offset is left alone."""
+    """With a filter, the matching messages of the topic. A pick that does not begin at the group's offset is ignored.
+    """
 
 
 class Popped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`messages` may be empty: somebody else was first."""
+    """The messages handed out; `messages` is empty when other consumers were first."""
 
     group: str
     messages: tuple[PoppedMessages, ...]
     due_ms: int
-    """Until then they are this consumer's."""
+    """End of the leases: until this time the messages belong to the consumer."""
 
 
 class AckPopped(CommandBase, frozen=True, tag=24):
-    """These messages are processed; each for itself."""
+    """Acknowledge messages as processed; each handle succeeds or fails on its own."""
 
     group: str
     handles: tuple[PopHandle, ...]
 
 
 class PopsAcked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """In the order of the command's handles."""
+    """The outcomes, in the order of the command's handles."""
 
     group: str
     outcomes: tuple[AckOutcome, ...]
 
 
 class ChangeInvisible(CommandBase, frozen=True, tag=25):
-    """Hold a message for so long from now on; 0 gives it back for at once, None by the group's back-off."""
+    """Extend a message's lease to `invisible_ms` from now; 0 gives the message back at once, None by the group's
+    backoff.
+    """
 
     group: str
     handle: PopHandle
@@ -90,8 +95,9 @@ class ChangeInvisible(CommandBase, frozen=True, tag=25):
 
 
 class InvisibleChanged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`due_ms` is when the message comes again; None for a dead letter. `held`: the handle goes on until then. `gone`:
-    the message was removed meanwhile."""
+    """The outcome of ChangeInvisible. `due_ms` is the time at which the message comes again; None for a dead letter.
+    `held` means that the lease runs until then, `gone` that the message was removed meanwhile.
+    """
 
     group: str
     outcome: InvisibleOutcome
@@ -99,14 +105,18 @@ class InvisibleChanged(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
 
 class ExpirePopped(CommandBase, frozen=True, tag=26):
-    """Give back what was not acknowledged in its time, by the clock of this entry: `limit` messages, or one lease."""
+    """Give back messages whose lease has expired by the clock of this entry: at most `limit` messages, but at least one
+    lease.
+    """
 
     limit: int
 
 
 class PopsExpired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What was given back, with its group: `scheduled` of the messages come again, `dead_lettered` do not; others were
-    removed meanwhile. `leases` are those that are over, acknowledged or not."""
+    """The messages that were given back, each set with its group: `scheduled` counts messages that come again,
+    `dead_lettered` those that do not; the remaining ones were removed meanwhile. `leases` counts the leases that ended,
+    acknowledged or not.
+    """
 
     messages: tuple[tuple[str, PoppedMessages], ...]
     scheduled: int

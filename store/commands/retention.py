@@ -1,4 +1,4 @@
-"""Commands that remove what nobody needs any more, each with its result."""
+"""Commands that remove data that is no longer needed, each with its result."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from store.commands.base import CommandBase
 
 
 class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`messages` were removed; offsets from `start` on are kept."""
+    """The removals from one queue: `messages` were removed; offsets from `start` on are kept."""
 
     topic: str
     queue: int
@@ -15,15 +15,16 @@ class ExpiredQueue(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class ExpireMessages(CommandBase, frozen=True, tag=21):
-    """Remove what is older than its retention by the clock of this entry, at most `limit` rows: of deleted topics, of
-    these queues from their starts on, and transactions that were decided long ago."""
+    """Remove data older than its retention by the clock of this entry: at most `limit` rows, of deleted topics and from
+    the starts of these queues, and at most `limit` transactions that were decided or discarded long ago.
+    """
 
     queues: tuple[tuple[str, int], ...]
     limit: int
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What ExpireMessages removed. `rows` counts those of deleted topics too."""
+    """The removals of ExpireMessages. `rows` includes rows of deleted topics."""
 
     queues: tuple[ExpiredQueue, ...]
     rows: int
@@ -31,26 +32,28 @@ class Expired(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class ReleaseMessages(CommandBase, frozen=True, tag=28):
-    """Remove what nobody needs although its retention is not over, at most `limit` rows and timers: timers of deleted
-    topics, and from the starts of these system topics on, rows that store/state/release.py lets go."""
+    """Remove data that nobody needs although its retention is not over, at most `limit` rows and timers: timers of
+    deleted topics, and, from the starts of these system topics, rows that store/state/release.py allows to go.
+    """
 
     topics: tuple[str, ...]
     limit: int
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What ReleaseMessages removed: rows from the fronts of these queues, and messages that waited for their time in
-    deleted topics."""
+    """The removals of ReleaseMessages: rows from the fronts of these queues, and `dropped` messages that were scheduled
+    in deleted topics.
+    """
 
     queues: tuple[ExpiredQueue, ...]
     dropped: int
 
 
 class SweepIndex(CommandBase, frozen=True, tag=22):
-    """Look at the next `limit` keys of what is kept for those who search, and remove what is about nothing any more."""
+    """Look at the next `limit` keys of the search tables, and remove keys whose messages are gone."""
 
     limit: int
 
 
 class Swept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """SweepIndex was carried out. What it found is not part of the state, and need not be the same everywhere."""
+    """SweepIndex was carried out. Its findings are not part of the state, and may differ between replicas."""

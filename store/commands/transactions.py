@@ -24,7 +24,9 @@ class Prepare(CommandBase, frozen=True, tag=4):
 
 
 class Prepared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`state` is the recorded one: a duplicate may have been decided meanwhile."""
+    """The result of Prepare. `state` is the recorded one: the transaction of a duplicate may have been decided
+    meanwhile.
+    """
 
     transaction_id: str
     state: TransactionState
@@ -39,13 +41,13 @@ class Decide(CommandBase, frozen=True, tag=5):
     client_id: str = ""
     producer_group: str | None = None
     force: bool = False
-    """Decide a discarded transaction too. Only of an operator, who gives a name and a reason."""
+    """True decides a discarded transaction too. Only for an operator, who must give a name and a reason."""
     reason: str = ""
     operator: str = ""
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`positions` is empty unless the state is committed."""
+    """The result of Decide; `positions` is empty unless the state is committed."""
 
     transaction_id: str
     state: TransactionState
@@ -53,7 +55,9 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class RecordChecks(CommandBase, frozen=True, tag=6):
-    """These transactions' checks were delivered to `client_id`; the next ones are due after `next_check_after_ms`."""
+    """Record that these transactions' check-backs were delivered to `client_id`; the next ones are due after
+    `next_check_after_ms`.
+    """
 
     transaction_ids: tuple[str, ...]
     client_id: str
@@ -62,28 +66,29 @@ class RecordChecks(CommandBase, frozen=True, tag=6):
 
 
 class ChecksRecorded(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The transactions that were still prepared."""
+    """The transactions that were still prepared, and so were recorded."""
 
     transaction_ids: tuple[str, ...]
 
 
 class Discard(CommandBase, frozen=True, tag=7):
-    """Give up on transactions that nobody decided."""
+    """Discard transactions that nobody decided."""
 
     transaction_ids: tuple[str, ...]
     check_times: tuple[int, ...] = ()
-    """How often each had been asked about when this was proposed: one that was resumed since is left alone. Empty in
-    entries of before that was known: then all are given up."""
+    """The number of check-backs of each transaction when this command was proposed: a transaction that was resumed
+    since is left alone. Empty in entries written before the field existed: then all transactions are discarded.
+    """
 
 
 class Discarded(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The transactions that were still prepared."""
+    """The transactions that were still prepared, and so were discarded."""
 
     transaction_ids: tuple[str, ...]
 
 
 class ResumeTransaction(CommandBase, frozen=True, tag=16):
-    """Ask about a discarded transaction again: it is prepared, its checks are counted anew."""
+    """Make a discarded transaction prepared again: its check-backs resume, counted from zero."""
 
     transaction_id: str
     operator: str

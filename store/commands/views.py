@@ -1,4 +1,4 @@
-"""What queries return: frozen values that hold no reference to the index."""
+"""Results of queries: frozen values that hold no reference to the index."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,7 +12,7 @@ from store.limits import RETRY_DELAYS_MS, RETRY_MAX_ATTEMPTS
 
 
 class QueueRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Offsets min_offset <= o < max_offset can be read."""
+    """The readable offsets of a queue: min_offset <= o < max_offset."""
 
     queue: int
     min_offset: int
@@ -20,7 +20,7 @@ class QueueRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message that waits for its time."""
+    """A message that waits until `deliver_at_ms`."""
 
     message_id: str
     queue: int
@@ -30,14 +30,14 @@ class ScheduledMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
 
 class ScheduledPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`next` continues the listing; None when it is complete."""
+    """One page of a listing. `next` continues the listing; None when the listing is complete."""
 
     messages: tuple[ScheduledMessage, ...]
     next: str | None
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One time that a message was given back: the `attempt`-th, by which member, and why."""
+    """One time that a message was given back: the `attempt`-th time, with the member and its reason."""
 
     attempt: int
     at_ms: int
@@ -47,8 +47,9 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Redelivery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Makes a row that of a single message, which a group is given again: `only` is its ordinal in a block of
-    `block_count` messages. `topic`, `queue` and `offset` are where it was first."""
+    """Makes a row hold a single message that is redelivered to a group: `only` is its ordinal in a block of
+    `block_count` messages. `topic`, `queue` and `offset` are the message's original place.
+    """
 
     only: int
     block_count: int
@@ -56,9 +57,9 @@ class Redelivery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     queue: int
     offset: int
     attempt: int
-    """How many times it was given back before, since it was produced or replayed."""
+    """How many times the message was given back before, since it was produced or replayed."""
     history: tuple[Attempt, ...]
-    """The last ones, the youngest at the end."""
+    """The last attempts, the latest at the end."""
 
 
 class MemberView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -70,7 +71,7 @@ class MemberView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """What one member of a group has."""
+    """The state of one member of a group."""
 
     generation: int
     assignment: tuple[AssignedQueue, ...]
@@ -83,14 +84,16 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     topics: tuple[str, ...]
     members: tuple[MemberView, ...]
     filters: tuple[TopicFilter, ...] = ()
-    """By topic; those without one are read as a whole."""
+    """Filters by topic; a topic without a filter is read as a whole."""
     retry_max_attempts: int = RETRY_MAX_ATTEMPTS
     retry_delays_ms: tuple[int, ...] = RETRY_DELAYS_MS
 
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`offset` is the next one to read; `lag` is how many messages are behind it, or handed out to pop consumers and
-    not acknowledged: those are `held`. Everything before `processed` is processed."""
+    """A group's position in one queue. `offset` is the next offset to read; `lag` counts the messages from `offset` on
+    plus `held`, the messages handed out to pop consumers and not acknowledged. Everything before `processed` is
+    processed.
+    """
 
     topic: str
     queue: int
@@ -102,10 +105,10 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One visible batch of a queue: `count` messages, `base_offset` and following.
+    """One visible batch of a queue: `count` messages with the offsets from `base_offset` on.
 
-    `block_length` bytes of the payload of the commit log record at `position`, from `block_offset` on, are its message
-    block; the ordinals in `skip` are not delivered (their ids were known already) and take no offset.
+    The message block is `block_length` bytes from `block_offset` on in the payload of the commit log record at
+    `position`; the ordinals in `skip` are not delivered (their ids were known already) and take no offset.
     """
 
     base_offset: int
@@ -121,11 +124,11 @@ class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     skip: tuple[int, ...]
     encoding: BlockEncoding = "none"
     uncompressed_bytes: int | None = None
-    """What a compressed block unpacks to; None when it is not compressed."""
+    """Size in bytes of the unpacked block; None when the block is not compressed."""
     redelivery: Redelivery | None = None
-    """Of a row that holds a single message of its block; `skip` is empty then."""
+    """Set for a row that holds a single message of its block; `skip` is empty then."""
     inline: bytes | None = None
-    """The block itself, of a message that the broker made: then it is in no log record."""
+    """The block itself, for a message that the broker made: such a block is in no log record."""
 
     @property
     def next_offset(self) -> int:
@@ -133,16 +136,16 @@ class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
     @property
     def block_bytes(self) -> int:
-        """What the block takes in the memory of whoever reads it."""
+        """Memory in bytes that the unpacked block takes in a reader."""
         return self.block_length if self.uncompressed_bytes is None else self.uncompressed_bytes
 
     @property
     def unpacked_bytes(self) -> int:
-        """What the row's messages take in the memory of whoever reads them; an average if it is one of several."""
+        """Memory in bytes that the row's messages take in a reader; the block's average for a redelivered message."""
         return self.block_bytes if self.redelivery is None else -(-self.block_bytes // self.redelivery.block_count)
 
     def ordinals(self) -> Sequence[int]:
-        """Which messages of the block are the row's, in the order of their offsets."""
+        """Return the ordinals of the row's messages in the block, in the order of their offsets."""
         if self.redelivery is not None:
             return (self.redelivery.only,)
         if not self.skip:
@@ -195,7 +198,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class TransactionPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`next` continues the listing; None when it is complete."""
+    """One page of a listing. `next` continues the listing; None when the listing is complete."""
 
     transactions: tuple[TransactionView, ...]
     next: str | None
