@@ -50,7 +50,7 @@ class Released(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class SweepIndex(CommandBase, frozen=True, tag=22):
-    """Look at the next `limit` keys of the search tables, and remove keys whose messages are gone."""
+    """Look at the next `limit` keys of the search tables, and remove keys that no longer refer to anything."""
 
     limit: int
 

@@ -1,4 +1,4 @@
-"""Where a block of messages lies in the log."""
+"""The location of a message block in the log."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from store.commands.views import Row
 
 
 class BlockLocation(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A message block: `length` bytes of the payload of the commit log record at `position`, from `offset` on."""
+    """A message block: `length` bytes from `offset` on in the payload of the commit log record at `position`."""
 
     position: int
     offset: int
@@ -17,11 +17,11 @@ class BlockLocation(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     encoding: BlockEncoding = "none"
     uncompressed_bytes: int | None = None
     inline: bytes | None = None
-    """The block itself, of a message that the broker made: then it is in no log record."""
+    """The block itself, for a message that the broker made: such a block is in no log record."""
 
     @classmethod
     def of_row(cls, row: Row) -> "BlockLocation":
-        """The block that a row points at."""
+        """Return the location of the block that a row points at."""
         return cls(
             row.position,
             row.block_offset,
@@ -35,7 +35,7 @@ class BlockLocation(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
     @classmethod
     def of(cls, header: BatchHeader, position: int, offset: int) -> "BlockLocation":
-        """The block of `header` in the record at `position`."""
+        """Return the location of the block of `header`, at `offset` in the payload of the record at `position`."""
         return cls(
             position,
             offset,

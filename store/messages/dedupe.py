@@ -1,14 +1,14 @@
-"""The dedupe window: batch and message ids that were made visible in the last DEDUPE_WINDOW_MS of the replicated clock,
-and in any case the DEDUPE_MIN_ENTRIES youngest.
+"""The dedupe window: batch and message ids that became visible in the last DEDUPE_WINDOW_MS of the replicated clock,
+and in any case the DEDUPE_MIN_ENTRIES youngest ids.
 
 An id is remembered when its message gets its offset: at once for a plain produce, at the commit of a transaction for a
-half message, when its timer fires for a delayed one (until then the timer holds it, see timers.py). So an id that was
-only ever in a rolled-back transaction can be used again, and an id that arrives twice, by whatever way, is delivered
-once.
+half message, when its timer fires for a delayed message (until then the timer holds the id, see timers.py). So an id
+that was only ever in a rolled-back transaction can be used again, and an id that arrives twice, by any path, is
+delivered once.
 
 Each entry that remembers ids leaves one expiry record; each later entry removes at most EXPIRED_RECORDS_PER_ENTRY of
-the oldest that are out of the window, or too many. What is remembered is thus a function of the log alone, and the work
-per entry is bounded.
+the oldest records that are out of the window, or too many. The remembered ids are thus a function of the log alone, and
+the work per entry is bounded.
 """
 
 from typing import Final
@@ -21,12 +21,13 @@ from store.index.index import Index
 from store.limits import DEDUPE_MAX_ENTRIES, DEDUPE_MIN_ENTRIES, DEDUPE_WINDOW_MS
 
 EXPIRED_RECORDS_PER_ENTRY: Final = 2
-"""More than one, so that expiry catches up after a burst; an entry adds at most one."""
+"""More than one, so that expiry catches up after a burst: an entry adds at most one expiry record."""
 
 
 class KnownMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A message of a batch that was not appended with it, and where the one with its id is. One that waited for its
-    time then had no offset."""
+    """A message of a batch that was not appended with it, because its id was known, and the place of the message that
+    has the id. `offset` is None if that message was waiting for its time.
+    """
 
     ordinal: int
     queue: int
@@ -35,20 +36,20 @@ class KnownMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, 
 
 
 class SeenBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A batch that was accepted: its content, by which a retry is told from another use of the id, and its place."""
+    """An accepted batch: its content, which tells a retry from another use of the id, and its place."""
 
     count: int
     crc32c: int
     length: int
     queue: int
     offset: int | None
-    """None while the batch waits for its time, and when all of it was taken back before."""
+    """Offset of the first message; None while the batch waits for its time, and when all of it was cancelled before."""
     appended: int
-    """Messages that were appended for it; fewer than `count` when some of its explicit ids were known."""
+    """Number of messages appended for the batch; fewer than `count` when some of its explicit ids were known."""
     known: tuple[KnownMessage, ...] = ()
     """The messages that were not appended, by ordinal."""
     deliver_at_ms: int | None = None
-    """Given when `offset` is None."""
+    """The time the batch waits for; set when `offset` is None."""
 
     def is_of(self, header: BatchHeader) -> bool:
         return (self.count, self.crc32c, self.length) == (header.count, header.crc32c, header.length)
@@ -60,7 +61,7 @@ class SeenMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
 
 
 class DedupeCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Replicated: expiry records are first_sequence <= s < next_sequence; they hold `entries` ids."""
+    """Replicated counters: expiry records are first_sequence <= s < next_sequence; together they hold `entries` ids."""
 
     first_sequence: int = 0
     next_sequence: int = 0
@@ -99,11 +100,11 @@ class DedupeWindow:
         return _decode_message(value) if value is not None else None
 
     def remember_batch(self, topic_id: int, batch_id: str, seen: SeenBatch) -> None:
-        """Remember an id that is not known."""
+        """Remember a batch id. The id must not be known."""
         self._remember(keys.batch_id(topic_id, batch_id), _encode(seen))
 
     def remember_message(self, topic_id: int, message_id: str, seen: SeenMessage) -> None:
-        """Remember an id that is not known."""
+        """Remember a message id. The id must not be known."""
         self._remember(keys.message_id(topic_id, message_id), _encode(seen))
 
     def is_cancelled(self, topic_id: int, message_id: str) -> bool:
@@ -113,7 +114,9 @@ class DedupeWindow:
         self._remember(keys.cancelled_message(topic_id, message_id), b"")
 
     def end_entry(self, clock_ms: int, *, by_age: bool = True) -> None:
-        """Close the entry: note when its ids expire, forget some that have; without `by_age` only of too many."""
+        """Close the entry: store when its ids expire and forget expired ids. Without `by_age` only surplus ids are
+        forgotten.
+        """
         counters = self.counters
         if self._remembered:
             self._index.put(keys.dedupe_expiry(counters.next_sequence), _encode((clock_ms, self._remembered)))
@@ -151,7 +154,9 @@ class DedupeWindow:
         return True
 
     def _may_expire(self, at_ms: int, count: int, clock_ms: int | None) -> bool:
-        """A record goes as a whole, and holds up to a request's worth of ids: the floor counts what stays behind."""
+        """Return whether an expiry record may be removed. A record is removed as a whole and holds up to one request's
+        ids: the floor counts the ids that stay.
+        """
         entries = self.counters.entries
         is_old = clock_ms is not None and clock_ms - at_ms >= self._window_ms
         over = entries > self._max_entries or is_old

@@ -1,8 +1,8 @@
-"""What of the log the state still points at: how many blocks per range of positions, by the kind of what points there.
+"""References from the state to the log: the number of blocks per range of log positions, by kind of holder.
 
-Rows, timers and the halves of undecided transactions point at message blocks in log records. Whatever lies before the
-first range that anything points at may be removed. The counts are a function of the entries, the same on every replica.
-A table of the holders, and of when each lets go, is in docs/retention.md.
+Rows, timers and the halves of undecided transactions point at message blocks in log records. The log before the first
+range that any holder points at may be removed. The counts are a function of the entries, the same on every replica.
+docs/retention.md has a table of the holders and of when each kind lets go.
 """
 
 import struct
@@ -15,24 +15,24 @@ from store.index.index import Index
 from store.messages.block_location import BlockLocation
 
 LOG_RANGE_BYTES: Final = 4 * 1024 * 1024
-"""Positions are counted in ranges of this size: so much more than necessary may be kept."""
+"""Size of a range of counted positions; up to this many bytes more than necessary may be kept."""
 
 
 class Holder(IntEnum):
-    """What points at a block. The numbers are those of the counts in the index."""
+    """The kinds of holders that point at a block. The values are positions of the counts in the index."""
 
     MESSAGE = 0
-    """A row of a topic, within the topic's retention."""
+    """A row of a topic, while the topic's retention lasts."""
     RETRY = 1
     """A row of `%RETRY%<group>`, until the group has processed it."""
     DEAD_LETTER = 2
     """A row of `%DLQ%<group>`."""
     SCHEDULED = 3
-    """A timer, until it is due or taken back."""
+    """A timer, until it is due or cancelled."""
     TRANSACTION = 4
-    """A half of a transaction that is prepared or discarded, or its row among the discarded ones."""
+    """A half of a transaction that is prepared or discarded, or its row in the discarded topic."""
     VIEW = 5
-    """A row of the half topic: it can be read as long as the log is there, and goes when nothing else needs the log."""
+    """A row of the half topic: readable as long as the log is there, and removed when nothing else needs the log."""
 
 
 _VALUE: Final = struct.Struct(f">{1 + len(Holder)}Q")
@@ -45,23 +45,24 @@ class _Range:
         self.first_index = first_index
         self.counts = counts
         self.held = sum(counts) - counts[Holder.VIEW]
-        """Blocks that something points at that needs them: views do not."""
+        """Number of blocks with holders that need them; views do not count."""
 
 
 class HeldFrom(NamedTuple):
-    """Where in the log what some kind of holder points at begins: an entry, and a position at or before its record."""
+    """The begin of the log that a kind of holder points at: an entry, and a position at or before the entry's record.
+    """
 
     raft_index: int
     position: int
 
 
 class LogReferences:
-    """All counts are in memory, written through to the index: one key per range that something points at."""
+    """The counts of all ranges, in memory and written through to the index: one key per range with a holder."""
 
     def __init__(self, index: Index, range_bytes: int = LOG_RANGE_BYTES) -> None:
         self._index = index
         self._range_bytes = range_bytes
-        self._ranges: dict[int, _Range] = {}  # in ascending order: a new range is that of the newest entry
+        self._ranges: dict[int, _Range] = {}  # in ascending order: a new range belongs to the newest entry
         self._touched: set[int] = set()
         self._totals = [0] * len(Holder)
         self._entry_index = 0
@@ -74,7 +75,9 @@ class LogReferences:
         self._entry_index = raft_index
 
     def add(self, block: BlockLocation, holder: Holder) -> None:
-        """Something new points at the block: its own entry is being applied, or something points at it already."""
+        """Count a new reference to the block. Either the block's own entry is being applied, or a holder points at it
+        already.
+        """
         if block.inline is not None:
             return
         number = block.position // self._range_bytes
@@ -101,7 +104,9 @@ class LogReferences:
         self._touched.add(number)
 
     def end_entry(self) -> None:
-        """Store what has changed. Only now is a range forgotten: what an entry moves, it points at all the time."""
+        """Store the changed counts. Empty ranges are forgotten only here: an entry that moves a reference removes it
+        first.
+        """
         for number in self._touched:
             known = self._ranges[number]
             if any(known.counts):
@@ -112,33 +117,36 @@ class LogReferences:
         self._touched.clear()
 
     def floor(self, applied_index: int) -> int:
-        """Nothing that is applied points before this entry; `applied_index` + 1 if nothing points anywhere."""
+        """Return the first entry that any holder may point at; `applied_index` + 1 if there are no holders."""
         first = next((each for each in self._ranges.values() if any(each.counts)), None)
         return applied_index + 1 if first is None else first.first_index
 
     def needed(self, applied_index: int) -> int:
-        """Nothing but views points before this entry; `applied_index` + 1 if nothing else points anywhere."""
+        """Return the first entry that a holder other than a view may point at; `applied_index` + 1 if there is none."""
         first = next((each for each in self._ranges.values() if each.held), None)
         return applied_index + 1 if first is None else first.first_index
 
     def needed_position(self) -> int | None:
-        """Nothing but views points before this log position; None if nothing else points anywhere. It is a function of
-        the tables alone, whatever version counted them and from which entry on."""
+        """Return the first log position that a holder other than a view may point at; None if there is none. The result
+        is a function of the tables alone, whatever version counted them and from which entry on.
+        """
         first = next((number for number, each in self._ranges.items() if each.held), None)
         return None if first is None else first * self._range_bytes
 
     def holds_views_alone(self) -> bool:
-        """Whether views point before everything else that points at the log."""
+        """Return whether the first referenced range of the log is referenced by views only."""
         first = next(iter(self._ranges.values()), None)
         return first is not None and not first.held
 
     def is_kept(self, position: int) -> bool:
-        """Whether the log has the record at this position on every node that has applied it."""
+        """Return whether every node that has applied the record at this position still has it in its log."""
         first = next(iter(self._ranges), None)
         return first is not None and first <= position // self._range_bytes
 
     def first_of(self, holder: Holder) -> HeldFrom | None:
-        """Where what a kind of holder points at begins; None when it points at nothing. Looks at each range before."""
+        """Return where the log that a kind of holder points at begins; None without such holders. Visits every range
+        before.
+        """
         if self._totals[holder]:
             for number, each in self._ranges.items():
                 if each.counts[holder]:
@@ -146,12 +154,12 @@ class LogReferences:
         return None
 
     def is_in_range(self, position: int, held: HeldFrom) -> bool:
-        """Whether a block lies in the range that begins there."""
+        """Return whether a log position lies in the range that begins at `held`."""
         return position // self._range_bytes == held.position // self._range_bytes
 
 
 def range_of(value: bytes) -> tuple[int, list[int]]:
-    """First entry, and counts by holder, of a range as it is in the index."""
+    """Return first entry and counts by holder of a range, decoded from its value in the index."""
     first_index, *counts = _VALUE.unpack(value)
     return int(first_index), list(map(int, counts))
 

@@ -1,14 +1,15 @@
-"""The message index: where a message is, found by its id or by a key, however long ago it was stored.
+"""The message index: finds a message's place by its id or by a key, even long after it was stored.
 
-Everything here is written beside what apply does anyway, and nothing that apply decides depends on it:
+The tables are written beside the regular effects of apply, and no decision of apply depends on them:
 
-    - Of a batch, its place by its id. Of an explicit message id, the batch and the ordinal in it. So a message is found
-      by either form of its id, with one more write per batch, and one per explicit id.
-    - Of a half batch its transaction, of a delayed one its timer: messages are found before they are visible, too.
-    - Of a key its hash, in time order: who asks compares the key itself, which is in the block.
-    - What happens to a single message after it was delivered: given back, given again, dead, replayed.
+    - A batch id maps to the batch's place. An explicit message id maps to the batch and the ordinal in it. So a message
+      is found by either form of its id, with one more write per batch, and one per explicit id.
+    - The id of a half batch maps to its transaction, the id of a delayed batch to its timer: messages are also found
+      before they are visible.
+    - A key's hash maps to messages in time order: the reader compares the key itself, which is in the block.
+    - The events of a single message after its delivery: given back, redelivered, dead-lettered, replayed.
 
-What was stored before this table existed is not in it. Places of rows that are gone are left out when they are read.
+Messages stored before this table existed are not in it. Places whose rows are gone are left out when they are read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +26,11 @@ KEY_HASH_BYTES: Final = 8
 
 RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
 _KINDS: Final[tuple[RedeliveryEventName, ...]] = ("given_back", "replayed", "given_again", "dead_lettered")
-"""In the order in which those of one entry happen."""
+"""In the order in which the events of one entry happen."""
 
 
 def key_hash(key: str) -> bytes:
-    """What stands for a key in the log and in the index."""
+    """Return the hash that stands for a key in the log and in the index."""
     return blake2b(key.encode(), digest_size=KEY_HASH_BYTES).digest()
 
 
@@ -40,7 +41,7 @@ class TakenBack(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
 
 
 class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A batch that was scheduled, kept after its time."""
+    """A batch that was scheduled; kept after it was delivered."""
 
     queue: int
     due_ms: int
@@ -51,7 +52,8 @@ class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
 
 class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What a group did with a message. `offset` is where it is among the group's own, once it is there."""
+    """An action of a group on a message. `offset` is the message's offset in the group's own topic, once it is there.
+    """
 
     at_ms: int
     group: str
@@ -70,7 +72,7 @@ class FoundEvent(NamedTuple):
 
 
 class KeyedMessage(NamedTuple):
-    """Sorts by time."""
+    """The place of a message with some key. Sorts by time."""
 
     stored_at_ms: int
     queue: int
@@ -83,16 +85,16 @@ class BatchTimerOf(NamedTuple):
 
 
 class KnownOfId(NamedTuple):
-    """What is known of an id in one topic, each in the order of its keys."""
+    """All places and references known for an id in one topic, each list in the order of its keys."""
 
     places: list[tuple[int, int]]
-    """Of a batch: queue and offset of its first message."""
+    """For a batch id: queue and offset of the batch's first message."""
     batches: list[tuple[str, int]]
-    """Of an explicit message id: batch id and ordinal."""
+    """For an explicit message id: batch id and ordinal."""
     transactions: list[str]
     timers: list[BatchTimerOf]
     fired: dict[int, int]
-    """By sequence of the timer, the offset at which its first message became visible."""
+    """By the timer's sequence number: the offset at which the timer's first message became visible."""
 
 
 class Place(NamedTuple):
@@ -113,17 +115,18 @@ class MessageIndex:
     # Changes, during apply.
 
     def add_batch(self, topic_id: int, queue: int, offset: int, batch_id: str) -> None:
-        """A batch became visible."""
+        """Note that a batch became visible."""
         self._index.put(keys.place_of_batch(topic_id, batch_id, queue, offset), b"")
 
     def forget_batch(self, topic_id: int, queue: int, offset: int, batch_id: str) -> None:
-        """A batch is gone; what else is known of it is swept out later (store/state/sweep.py)."""
+        """Note that a batch is gone; its other keys are swept out later (store/state/sweep.py)."""
         self._index.delete(keys.place_of_batch(topic_id, batch_id, queue, offset))
 
     def add_ids(
         self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
     ) -> None:
-        """The explicit ids of a batch that was accepted, but for the ordinals that were known already."""
+        """Note the explicit ids of an accepted batch, except those of the ordinals in `skip`, which were known already.
+        """
         skipped = frozenset(skip)
         for ordinal, message_id in enumerate(message_ids):
             if message_id is not None and ordinal not in skipped:
@@ -132,7 +135,7 @@ class MessageIndex:
     def add_keys(
         self, topic_id: int, queue: int, offset: int, hashes: Sequence[bytes], skip: Iterable[int], stored_at_ms: int
     ) -> None:
-        """The keys of a batch that became visible, but for the ordinals that did not."""
+        """Note the keys of a batch that became visible, except those of the ordinals in `skip`, which did not."""
         skipped = frozenset(skip)
         for ordinal, joined in enumerate(hashes):
             if ordinal in skipped:
@@ -143,20 +146,22 @@ class MessageIndex:
             offset += 1
 
     def add_half(self, topic_id: int, batch_id: str, transaction_id: str) -> None:
-        """A half batch was prepared."""
+        """Note that a half batch was prepared."""
         self._index.put(keys.transaction_of_batch(topic_id, batch_id, transaction_id), b"")
 
     def add_timer(self, key: TimerKey, timer: Timer) -> None:
-        """A batch was scheduled."""
+        """Note that a batch was scheduled."""
         self._index.put(_timer_key(key, timer), _encode(_of_timer(key, timer)))
 
     def timer_fired(self, key: TimerKey, timer: Timer, offset: int) -> None:
-        """Its first message is visible now, at `offset`. Reads nothing: many are due at once."""
+        """Note that the timer's first message became visible at `offset`. Reads nothing, because many timers are due at
+        once.
+        """
         fired = keys.fired_of_batch_id(timer.topic_id, timer.block.batch_id, key.sequence)
         self._index.put(fired, keys.u64(offset))
 
     def taken_back(self, key: TimerKey, timer: Timer, taken_back: TakenBack) -> None:
-        """One of its messages will not be delivered."""
+        """Note that one of the timer's messages was cancelled."""
         stored = _timer_key(key, timer)
         value = self._index.get(stored)
         recorded = _decode_timer(value) if value is not None else _of_timer(key, timer)
@@ -166,19 +171,19 @@ class MessageIndex:
     def add_event(
         self, place: Place, raft_index: int, group_id: int, name: RedeliveryEventName, event: RedeliveryEvent
     ) -> None:
-        """Something happened to the message at `place`."""
+        """Note an event of the message at `place`."""
         key = keys.event_of_place(keys.events_of_place(*place), raft_index, group_id, _KINDS.index(name))
         self._index.put(key, _encode(event))
 
     def forget_topic(self, topic_id: int) -> None:
-        """A topic is gone."""
+        """Remove everything known of a deleted topic."""
         for prefix in keys.messages_of_topic(topic_id):
             self._index.delete_range(prefix, keys.after(prefix))
 
     # Queries.
 
     def batches(self, topic_id: int, message_id: str) -> list[tuple[str, int]]:
-        """Batch id and ordinal of all messages that may have this id: whether they do is in their blocks."""
+        """Return batch id and ordinal of all messages that may have this id: the message blocks tell which do."""
         found = dict.fromkeys(self._known(topic_id, message_id).batches)
         batch_id, dash, number = message_id.rpartition("-")
         if dash and number.isascii() and number.isdigit() and len(number) <= 9 and str(int(number)) == number:
@@ -186,17 +191,17 @@ class MessageIndex:
         return list(found)
 
     def of_batch(self, topic_id: int, batch_id: str) -> KnownOfId:
-        """What became of the batches of this id; places may be gone."""
+        """Return all places and references of the batches with this id; places may be gone."""
         return self._known(topic_id, batch_id)
 
     def keyed(self, topic_id: int, hashed: bytes, begin: KeyedMessage, end_ms: int) -> Iterator[KeyedMessage]:
-        """The messages with a key of this hash from `begin` on and stored before `end_ms`, in time order."""
+        """Yield the messages with a key of this hash from `begin` on and stored before `end_ms`, in time order."""
         first = keys.keyed_message(topic_id, hashed, *begin)
         for key, _ in self._index.scan(first, keys.keyed_message(topic_id, hashed, end_ms, 0, 0)):
             yield KeyedMessage(*keys.keyed_message_parts(key))
 
     def events(self, place: Place) -> Iterator[FoundEvent]:
-        """What happened to the message at `place`, in order."""
+        """Yield the events of the message at `place`, in order."""
         prefix = keys.events_of_place(*place)
         for key, value in self._index.scan(prefix, keys.after(prefix)):
             raft_index, kind = keys.event_of_place_parts(key)

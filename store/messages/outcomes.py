@@ -1,12 +1,11 @@
-"""What applying an entry did to messages: which got an offset, which wait, what was decided, committed or given back.
+"""Outcomes: the effects of an entry on messages, such as offsets assigned, decisions, commits and redeliveries.
 
-The log says what was asked for. Where a batch was placed, which of its messages were known before, from where an offset
-moved, and what a timer brought is decided by apply, so apply keeps it: one row per entry that did something, written
-with the effects themselves. A row is a function of the entries before it, the same on every replica, never changed;
-rows of entries that the log need not keep are removed.
+The log says what was requested. Apply decides where a batch is placed, which of its messages were known before, from
+which offset a group moved, and which messages a timer made visible. So apply keeps these effects: one row per entry
+with effects, written with the effects themselves. A row is a function of the entries before it, the same on every
+replica, and never changed; rows of entries that the log no longer needs to keep are removed.
 
-A row refers to message blocks and does not copy them; their ids, and who produced them, are in the record that has
-them.
+A row refers to message blocks and does not copy them; message ids and producers are in the record that holds the block.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +35,9 @@ EventType = Literal[
 
 
 class MessagesOf(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Messages of the block at `block_offset` of the record at `position`: one, `only`, or all but those in `skip`."""
+    """Messages of the block at `block_offset` of the record at `position`: one (`only`), or all except the ordinals in
+    `skip`.
+    """
 
     position: int
     block_offset: int
@@ -46,12 +47,12 @@ class MessagesOf(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
 
 class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """One thing that happened, to `messages` or to a transaction; `offset` is that of the first of the messages.
+    """One effect on `messages` or on a transaction; `offset` is the offset of the first message.
 
-    `offset_end` is for ACK: the group's offset moved from `offset` to it. `group` is the consumers' for ACK, RETRY and
-    DLQ; where it is None, of what has messages, their producer's is meant. `attempt` is how often a message was given
-    back, or a transaction asked about. `message_id` is for what has no block in the log. Without a `topic`, that of the
-    batch is meant.
+    `offset_end` is for ACK: the group's offset moved from `offset` to it. `group` is the consumer group for ACK, RETRY
+    and DLQ; an event with messages and without `group` refers to the producer group of the messages. `attempt` counts
+    how often a message was given back, or a transaction was checked. `message_id` is for messages without a block in
+    the log. Without `topic`, the topic of the batch is meant.
     """
 
     type: EventType
@@ -68,12 +69,12 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
     @property
     def rows(self) -> int:
-        """How many messages it is about; one when it is about none."""
+        """Number of messages the event is about; one for an event without messages."""
         return 1 if self.messages is None else self.messages.count
 
 
 class Outcome(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The row of an entry. `clock_ms` is the replicated clock when it was applied."""
+    """The row of an entry. `clock_ms` is the replicated clock at which the entry was applied."""
 
     term: int
     clock_ms: int
@@ -90,7 +91,7 @@ _decode = msgspec.msgpack.Decoder(Outcome).decode
 
 
 class Outcomes:
-    """Collects the events of the entry that is being applied."""
+    """Collects the events of the entry that is being applied, and keeps the rows of earlier entries in the index."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -103,26 +104,26 @@ class Outcomes:
         self._events.extend(events)
 
     def mark(self) -> int:
-        """Where `undo` goes back to."""
+        """Return a mark for `undo`."""
         return len(self._events)
 
     def undo(self, mark: int) -> None:
-        """Forget what was added since: it was refused."""
+        """Forget the events added since `mark`, because their command was refused."""
         del self._events[mark:]
 
     def store(self, raft_index: int, term: int, clock_ms: int) -> None:
-        """Stage the row of the entry, if it did anything."""
+        """Stage the row of the entry, if the entry had effects."""
         if self._events:
             outcome = Outcome(term, clock_ms, tuple(self._events))
             self._index.put(keys.outcome(raft_index), _encode(outcome))
             self._events.clear()
 
     def remove(self, first: int, before: int) -> None:
-        """Forget the rows of the entries first <= index < before."""
+        """Remove the rows of the entries first <= index < before."""
         self._index.delete_range(keys.outcome(first), keys.outcome(before))
 
     def scan(self, first: int, last: int) -> Iterator[OutcomeOf]:
-        """Of the entries first <= index <= last that did something, in order."""
+        """Yield the rows of the entries first <= index <= last that had effects, in order."""
         for key, value in self._index.scan(keys.outcome(first), keys.outcome(last + 1)):
             yield OutcomeOf(keys.read_u64(key[1:]), _decode(value))
 
@@ -140,7 +141,9 @@ def message_events(
     client: str | None = None,
     transaction_id: str | None = None,
 ) -> Event:
-    """An event of messages. Those of a block that the broker made are named: their block is in no record."""
+    """Return an event about messages. Messages of a block that the broker made are named by id: their block is in no
+    record.
+    """
     if block.inline is None:
         return Event(type, None, topic, queue, offset, None, group, client, attempt, None, messages)
     message_id = f"{block.batch_id}-0"

@@ -1,16 +1,16 @@
-"""Giving batches their offsets, once.
+"""Placement: gives batches their offsets, once.
 
 Plain produce, the commit of a transaction and a timer that is due all end here, so a message is delivered once per
-queue position whichever way, and however often, it arrives:
+queue position, by whichever path and however often it arrives:
 
-    - A batch id that is known with the same content is not appended; the answer is where it was.
-    - Of a batch with explicit message ids only the messages whose id is not known are appended; the ordinals of the
-      others are in the row's `skip`, and the offsets stay dense.
-    - A batch id that is known with *other* content is refused where it can be: at produce and at prepare. If the id was
-      used otherwise between prepare and commit, the commit appends the batch all the same: it was promised, and other
-      content is another message. The window keeps the first use.
-    - A batch that waits for its time reserves its ids meanwhile. They are the window's when it is delivered, so nothing
-      has to be looked up then: what was scheduled is delivered.
+    - A batch id that is known with the same content is not appended again; the answer is the place of the first batch.
+    - Of a batch with explicit message ids, only messages with unknown ids are appended; the ordinals of the others are
+      in the row's `skip`, and the offsets stay dense.
+    - A batch id that is known with *other* content is refused at produce and at prepare. If the id was used otherwise
+      between prepare and commit, the commit appends the batch all the same: it was promised, and other content is
+      another message. The window keeps the first use.
+    - A batch that waits for its time reserves its ids meanwhile, and hands them to the window when it is delivered. So
+      delivery looks nothing up: every scheduled message is delivered.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class At(NamedTuple):
     position: int
     clock_ms: int
     feature_level: int = FIRST_LEVEL
-    """In force here: whatever apply does otherwise from a later level on, it does by this."""
+    """The feature level in force at this entry; behaviour that a later level changes depends on this value."""
 
 
 class CheckedBatch(NamedTuple):
@@ -50,8 +50,8 @@ class CheckedBatch(NamedTuple):
 
 
 class CarriedOut(NamedTuple):
-    """A command that was applied before: its result, as a duplicate. Entry `index` made it visible; the record at
-    `position` holds it, which is another one when it was delayed, or part of a transaction.
+    """A command that was applied before: its result, as a duplicate. Entry `index` made the result visible; the record
+    at `position` holds the messages, and is another record when they were delayed, or part of a transaction.
     """
 
     result: Produced | Prepared
@@ -61,7 +61,7 @@ class CarriedOut(NamedTuple):
 
 
 class OfTransaction(NamedTuple):
-    """The transaction that a batch was committed with, and which of its positions the batch's is."""
+    """The transaction that a batch was committed with, and the batch's index among the transaction's positions."""
 
     transaction_id: str
     position: int
@@ -85,7 +85,7 @@ class Placement:
         self._outcomes = outcomes
 
     def check(self, headers: Sequence[BatchHeader], *, transactional: bool, clock_ms: int) -> list[CheckedBatch]:
-        """Look everything up and refuse what cannot be appended; changes nothing."""
+        """Look up every batch and refuse those that cannot be appended; changes nothing."""
         if not headers:
             raise Refused(INVALID_REQUEST, "there is no batch in the request")
         checked: list[CheckedBatch] = []
@@ -107,12 +107,13 @@ class Placement:
         return checked
 
     def seen(self, topic: Topic, batch_id: str) -> SeenBatch | None:
-        """What is known of a batch id at this moment, placed or waiting."""
+        """Return the known batch with this id, placed or waiting; None if the id is unknown."""
         return self._dedupe.batch(topic.id, batch_id) or self._timers.batch(topic.id, batch_id)
 
     def placed_before(self, headers: Sequence[BatchHeader]) -> CarriedOut | None:
-        """Where these batches are, if all of them came by one entry with this content, and no part of them was known
-        before it; None also for what waits for its time, and what has expired. Changes nothing.
+        """Return the places of these batches if one entry brought all of them with this content, and no part of them
+        was known before it; None otherwise, and also for batches that wait for their time or have expired. Changes
+        nothing.
         """
         placed: list[BatchPlaced] = []
         first: Row | None = None
@@ -133,7 +134,7 @@ class Placement:
     def place(
         self, batch: CheckedBatch, block: BlockLocation, at: At, transaction: OfTransaction | None = None
     ) -> BatchPlaced:
-        """Append what is not known of a batch, or schedule it. `batch.seen` must be what is known at this moment."""
+        """Append the unknown messages of a batch, or schedule them. `batch.seen` must be up to date."""
         topic, header, seen = batch
         if seen is not None and seen.is_of(header):
             return _placed(topic, header, seen, duplicate=True)
@@ -179,7 +180,7 @@ class Placement:
         return _placed(topic, header, placed, duplicate=not appended)
 
     def deliver(self, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
-        """Append what a timer held, that was just removed; the offset of the first message."""
+        """Append the messages of a timer that was just removed; return the offset of the first message."""
         block = timer.block
         if timer.redelivery is not None:
             return self.redeliver(topic, block, timer.redelivery, at, timer.transaction_id)
@@ -195,7 +196,7 @@ class Placement:
     def redeliver(
         self, topic: Topic, block: BlockLocation, redelivery: Redelivery, at: At, transaction_id: str | None
     ) -> int:
-        """Append one message of a block to the only queue of a group's own topic; its offset there."""
+        """Append one message of a block to the only queue of a group's own topic; return its offset there."""
         offset = self._queues.append(
             topic,
             0,
@@ -226,14 +227,14 @@ class Placement:
     def note(
         self, redelivery: Redelivery, topic: Topic, name: RedeliveryEventName, event: RedeliveryEvent, at: At
     ) -> None:
-        """Keep what a group did with a message, of which `topic` is the group's own, for its trace."""
+        """Record an action of a group on a message, for the message's trace. `topic` is the group's own topic."""
         origin = self._topics.get(redelivery.topic)
         if origin is not None:
             place = Place(origin.id, redelivery.queue, redelivery.offset)
             self._messages.add_event(place, at.raft_index, topic.id, name, event)
 
     def recheck(self, batch: CheckedBatch) -> CheckedBatch:
-        """The same batch with what is known now: for a batch id that is repeated within a command."""
+        """Return the batch with its `seen` looked up again: for a batch id that is repeated within a command."""
         return batch._replace(seen=self.seen(batch.topic, batch.header.batch_id))
 
     def _append(
@@ -261,13 +262,13 @@ class Placement:
         self._messages.add_batch(topic.id, queue, offset, block.batch_id)
         if hashes is not None:
             self._messages.add_keys(topic.id, queue, offset, hashes, skip, at.clock_ms)
-        # Written out: this is the path of every message.
+        # Built without message_events: every message takes this path.
         messages = MessagesOf(block.position, block.offset, count, skip)
         self._outcomes.add(Event("PUBLISH", None, topic.name, queue, offset, messages=messages))
         return offset
 
     def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:
-        """The messages whose explicit id is known, or repeated within the batch."""
+        """Return the messages whose explicit id is known, or repeated within the batch."""
         known: list[KnownMessage] = []
         in_batch: dict[str, int | None] = {}
         next_offset = topic.ends[header.queue]
@@ -289,7 +290,7 @@ class Placement:
         return tuple(known)
 
     def _remember_messages(self, topic: Topic, message_ids: Sequence[str | None], placed: SeenBatch) -> None:
-        """The explicit ids of what was appended."""
+        """Remember the explicit ids of the appended messages."""
         skipped = {message.ordinal for message in placed.known}
         offset = placed.offset
         assert offset is not None

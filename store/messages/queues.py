@@ -1,7 +1,7 @@
-"""Consume queues: one row per visible batch, dense offsets, in order.
+"""Consume queues: one row per visible batch, with dense offsets, in order.
 
-A row says where in the commit log the batch's message block is; the block itself is never copied. `stored_at_ms` never
-falls within a queue (it is the replicated clock), so an offset is found by time with a binary search over offsets.
+A row gives the place of the batch's message block in the commit log; the block itself is never copied. `stored_at_ms`
+never falls within a queue (it is the replicated clock), so a binary search over offsets finds an offset by time.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RemovedRow(NamedTuple):
-    """Of a row that was removed from the front of a queue."""
+    """A row that was removed from the front of a queue."""
 
     base_offset: int
     messages: int
@@ -45,9 +45,9 @@ class Queues:
         self._topics = topics
         self._references = references
         self._first_stored_at_ms: dict[tuple[int, int], int] = {}
-        """By topic id and queue, of the first rows, once they were looked for."""
+        """`stored_at_ms` of the first rows that were looked up, by topic id and queue."""
         self._grown: dict[tuple[str, int], None] = {}
-        """Queues by topic and number; a dict for a set, in the order of their first growth."""
+        """Queues that grew, by topic and number: a dict used as a set, in the order of their first growth."""
 
     def append(
         self,
@@ -62,7 +62,7 @@ class Queues:
         skip: tuple[int, ...] = (),
         redelivery: Redelivery | None = None,
     ) -> int:
-        """Make `count` messages of a block visible; the offset of the first."""
+        """Make `count` messages of a block visible; return the offset of the first one."""
         base_offset = self._topics.advance(topic, queue, count)
         value = _Value(block, count, stored_at_ms, raft_index, transaction_id, skip, redelivery)
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
@@ -71,24 +71,26 @@ class Queues:
         return base_offset
 
     def take_grown(self) -> tuple[tuple[str, int], ...]:
-        """Topic and number of each queue that was appended to since this was called last."""
+        """Return topic and number of each queue that was appended to since the last call."""
         grown = tuple(self._grown)
         self._grown.clear()
         return grown
 
     def expire(self, topic: Topic, queue: int, until_ms: int, limit: int) -> list[RemovedRow]:
-        """Remove the first rows of the queue that were stored until then, at most `limit`; its start moves on."""
+        """Remove the first rows of the queue stored at or before `until_ms`, at most `limit`, and move the queue's
+        start.
+        """
         return self._remove_first(topic, queue, limit, lambda _, value: value.stored_at_ms <= until_ms)
 
     def release(self, topic: Topic, may_go: Callable[[Row], bool], limit: int) -> list[RemovedRow]:
-        """Remove the first rows of a system topic's only queue as long as they may go, at most `limit`."""
+        """Remove the first rows of a system topic's only queue while `may_go` allows it, at most `limit`."""
         return self._remove_first(topic, 0, limit, lambda key, value: may_go(_row(key, value)))
 
     def first_row(self, topic: Topic, queue: int) -> Row | None:
-        """The first row that is kept, by an index seek; None without one."""
+        """Return the first kept row, found by an index seek; None for an empty queue."""
         if topic.starts[queue] == topic.ends[queue]:
             return None
-        first = next(self._kept_rows(topic, queue), None)  # none either of a topic that was deleted meanwhile
+        first = next(self._kept_rows(topic, queue), None)  # None also if the topic was deleted meanwhile
         return None if first is None else _row(*first)
 
     def _remove_first(
@@ -106,7 +108,7 @@ class Queues:
         return removed
 
     def remove_dropped(self, topic_id: int, holder: Holder, limit: int) -> int:
-        """Remove rows of a deleted topic, at most `limit`; how many there were."""
+        """Remove rows of a deleted topic, at most `limit`; return how many rows were removed."""
         removed = 0
         prefix = keys.rows(topic_id)
         for key, data in self._index.scan(prefix, keys.after(prefix)):
@@ -117,7 +119,9 @@ class Queues:
         return removed
 
     def first_stored_at_ms(self, topic: Topic, queue: int) -> int | None:
-        """When the first message that is kept was stored; None without one. Mostly known, at worst an index seek."""
+        """Return when the first kept message was stored; None for an empty queue. Mostly cached, at worst an index
+        seek.
+        """
         if topic.starts[queue] == topic.ends[queue]:
             return None
         place = (topic.id, queue)
@@ -128,7 +132,8 @@ class Queues:
         return known
 
     def _kept_rows(self, topic: Topic, queue: int) -> Iterator[tuple[bytes, "_Value"]]:
-        """The rows that are there: what was removed before them would have to be passed by."""
+        """Yield the kept rows. The scan begins at the queue's start: it would have to skip the removed rows before it.
+        """
         begin, end = keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
         for key, data in self._index.scan(begin, end):
             yield key, _decode(data)
@@ -157,7 +162,9 @@ class Queues:
         return QueueRange(queue, topic.starts[queue], topic.ends[queue])
 
     def offset_at(self, topic: Topic, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
-        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (end, None) without one."""
+        """Return offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (end, None) if there
+        is none.
+        """
         found = self.range(topic, queue)
         low, high = found.min_offset, found.max_offset
         stored_at_ms: int | None = None
@@ -170,7 +177,7 @@ class Queues:
         return low, stored_at_ms
 
     def row_at(self, topic: Topic, queue: int, offset: int) -> Row | None:
-        """The last row that begins at or before `offset`; None before the start of the queue."""
+        """Return the last row that begins at or before `offset`; None before the start of the queue."""
         start = topic.starts[queue]
         if offset < start:
             return None

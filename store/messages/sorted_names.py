@@ -1,11 +1,11 @@
-"""Names in order, for walks and lists that go on behind the last name they have seen."""
+"""Sorted names, for walks and listings that continue after the last name they have seen."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 
 class SortedNames:
-    """Each name once, sorted. Adding and removing move pointers only, `after` costs what it returns."""
+    """A sorted set of names. Adding and removing only move pointers; `after` costs as much as it returns."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = sorted(set(names))
@@ -21,7 +21,7 @@ class SortedNames:
             insort(self._names, name)
 
     def remove(self, name: str) -> None:
-        """ValueError when it is not there."""
+        """Remove a name. Raises ValueError when it is not in the set."""
         if name not in self:
             raise ValueError(f"no such name: {name}")
         del self._names[bisect_left(self._names, name)]
@@ -31,11 +31,13 @@ class SortedNames:
         return place < len(self._names) and self._names[place] == name
 
     def after(self, name: str | None, limit: int) -> list[str]:
-        """The names behind `name`, which need not be there any more, at most `limit`; None: from the first on."""
+        """Return at most `limit` names after `name`, which need not be in the set any more; None starts at the first
+        name.
+        """
         begin = 0 if name is None else bisect_right(self._names, name)
         return self._names[begin : begin + limit]
 
     def starting(self, name: str, limit: int) -> list[str]:
-        """`name` itself, if it is there, and the names behind it, at most `limit`."""
+        """Return at most `limit` names from `name` on, including `name` itself if it is in the set."""
         begin = bisect_left(self._names, name)
         return self._names[begin : begin + limit]

@@ -1,13 +1,13 @@
 """The table of timers: messages that become visible at a time of the replicated clock.
 
-A timer makes messages of one block visible in one queue. It is general: a delayed message is one, and so is whatever
-else is to appear in a queue later. Timers are in the index and nowhere else; what is in memory does not grow with
-their number.
+A timer makes messages of one block visible in one queue. Delayed messages and redeliveries use timers, as may anything
+else that is to appear in a queue later. Timers are in the index and nowhere else; memory does not grow with their
+number.
 
-    - They are due in the order of (time, sequence), the sequence being that in which they were scheduled.
-    - A timer that `reserves` its ids keeps others from using them until it is due: it can be found by its explicit
-      message ids, and by its batch id if it `holds_batch_id`. One that does not is only known by its time.
-    - A timer is always due later than the clock of the entry that schedules it: what is due now needs none.
+    - Timers are due in the order of (time, sequence); the sequence is the order in which they were scheduled.
+    - A timer that `reserves` its ids keeps other batches from using them until it is due: it can be found by its
+      explicit message ids, and by its batch id if it `holds_batch_id`. Other timers are only found by their time.
+    - A timer is always due later than the clock of the entry that schedules it: messages due now need no timer.
 """
 
 import itertools
@@ -29,14 +29,14 @@ _NEVER: Final = keys.after(keys.TIMER)
 
 
 class TimerKey(NamedTuple):
-    """Sorts in the order in which timers are due."""
+    """The key of a timer. Sorts in the order in which timers are due."""
 
     due_ms: int
     sequence: int
 
 
 class Timer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Value of a timer in the index: `count` messages of a block of `block_count`, for one queue of a topic."""
+    """The value of a timer in the index: `count` messages of a block of `block_count`, for one queue of a topic."""
 
     topic_id: int
     queue: int
@@ -44,30 +44,31 @@ class Timer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     block_count: int
     count: int
     known: tuple[KnownMessage, ...]
-    """By ordinal, the messages of the block that are left out: `count` and these make up the block."""
+    """By ordinal, the messages of the block that are left out: `count` and these add up to the block."""
     message_ids: tuple[str | None, ...] | None
-    """As in a batch header; None also when no id is to be reserved."""
+    """Message ids as in a batch header; None also when no id is to be reserved."""
     reserves: bool
     scheduled_at_ms: int
     raft_index: int
-    """Of the entry that scheduled it."""
+    """Index of the entry that scheduled the timer."""
     transaction_id: str | None = None
     position: int | None = None
-    """Which of the transaction's positions is told its offset."""
+    """Index of the transaction's position that gets this timer's offset."""
     redelivery: Redelivery | None = None
-    """Of a timer that holds a single message of its block; `known` is empty then, and it reserves nothing."""
+    """Set for a timer that holds a single message of its block; `known` is empty then, and the timer reserves no ids.
+    """
     holds_batch_id: bool = False
-    """It reserves its batch id too, which was free when it was scheduled."""
+    """True if the timer also reserves its batch id, which was free when it was scheduled."""
     keys: tuple[bytes, ...] | None = None
-    """As in a batch header."""
+    """Hashes of keys as in a batch header."""
 
     @property
     def skip(self) -> tuple[int, ...]:
-        """The ordinals that are left out."""
+        """Ordinals of the messages that are left out."""
         return tuple(message.ordinal for message in self.known)
 
     def ordinals(self) -> list[int]:
-        """Those that will be delivered."""
+        """Return the ordinals of the messages that will be delivered."""
         if self.redelivery is not None:
             return [self.redelivery.only]
         skip = set(self.skip)
@@ -78,21 +79,21 @@ class Timer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
         return f"{self.block.batch_id}-{ordinal}" if explicit is None else explicit
 
     def reserved_ids(self) -> list[str]:
-        """The explicit ids that are found in the table by way of this timer."""
+        """Return the explicit ids by which this timer is found in the table."""
         if not self.reserves or self.message_ids is None:
             return []
         skip = set(self.skip)
         return [each for ordinal, each in enumerate(self.message_ids) if each is not None and ordinal not in skip]
 
     def seen(self, due_ms: int) -> SeenBatch:
-        """What a retry of the batch is compared with and answered."""
+        """Return the batch as the dedupe check of a retry sees it: its content, and the answer."""
         block = self.block
         count = self.block_count
         return SeenBatch(count, block.crc32c, block.length, self.queue, None, self.count, self.known, due_ms)
 
 
 class TimerCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Replicated: how many timers and messages wait, and how many of the timers reserve their ids."""
+    """Replicated counters: how many timers and messages wait, and how many of the timers reserve their ids."""
 
     next_sequence: int = 0
     pending: int = 0
@@ -101,7 +102,7 @@ class TimerCounters(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
 
 
 class Found(NamedTuple):
-    """A waiting message."""
+    """A waiting message: its timer, and its ordinal in the timer's block."""
 
     key: TimerKey
     timer: Timer
@@ -120,13 +121,15 @@ class Timers:
         self._references = references
         self.counters = counters
         self._first = keys.TIMER
-        """No timer is before this key. Where timers were deleted, RocksDB has to look at what they left, every time."""
+        """No timer sorts before this key. Scans begin here: RocksDB would have to visit every deleted timer before it
+        each time.
+        """
         self._first_is_timer = False
 
     # Changes, during apply.
 
     def schedule(self, due_ms: int, timer: Timer) -> TimerKey:
-        """Store a timer. The ids it reserves must be free."""
+        """Store a timer. The ids that the timer reserves must be free."""
         counters = self.counters
         key = TimerKey(due_ms, counters.next_sequence)
         counters.next_sequence += 1
@@ -147,7 +150,7 @@ class Timers:
         return key
 
     def remove(self, key: TimerKey, timer: Timer) -> None:
-        """Take a timer out, and free its ids. Reads nothing: a read for each of many that are due would be slow."""
+        """Remove a timer, and free its ids. Reads nothing: when many timers are due, a read for each would be slow."""
         counters = self.counters
         counters.pending -= 1
         counters.messages -= timer.count
@@ -165,14 +168,15 @@ class Timers:
             self._first_is_timer = False
 
     def of_topic(self, topic_id: int, limit: int) -> list[tuple[TimerKey, Timer]]:
-        """The first timers of a topic, at most `limit`; of a deleted one too."""
+        """Return the first timers of a topic, which may be deleted, at most `limit`."""
         prefix = keys.topic_timers_by_time(topic_id)
         found = itertools.islice(self._index.scan(prefix, keys.after(prefix)), limit)
         timer_keys = [TimerKey(*keys.topic_timer_parts(key)) for key, _ in found]
         return [(key, self._existing(key)) for key in timer_keys]
 
     def leave_out(self, found: Found) -> Timer:
-        """The timer, stored without one of its several messages; an explicit id of that is free again."""
+        """Store the timer without one of its several messages, whose explicit id is free again; return the new timer.
+        """
         key, timer, ordinal = found
         if timer.message_ids is not None and timer.message_ids[ordinal] is not None:
             self._index.delete(keys.timer_of_message(timer.topic_id, timer.message_id(ordinal)))
@@ -184,8 +188,9 @@ class Timers:
     # Queries.
 
     def due(self, until_ms: int, limit: int, ids_max: int) -> list[tuple[TimerKey, Timer]]:
-        """The first timers that are due at or before `until_ms`: at most `limit`, and one, or as many as reserve
-        `ids_max` explicit ids together."""
+        """Return the first timers that are due at or before `until_ms`, at most `limit`. Apart from the first timer,
+        together they reserve at most `ids_max` explicit ids; a timer without ids counts as one.
+        """
         due: list[tuple[TimerKey, Timer]] = []
         ids = 0
         for key, value in self._index.scan(self._first, keys.timer(until_ms + 1, 0)):
@@ -199,7 +204,7 @@ class Timers:
         return due
 
     def next_due_ms(self) -> int | None:
-        """When the next timer is due; None when there is none. Mostly known, at worst an index seek."""
+        """Return when the next timer is due; None when there is none. Mostly cached, at worst an index seek."""
         if self.counters.pending == 0:
             return None
         if not self._first_is_timer:
@@ -210,21 +215,22 @@ class Timers:
         return keys.timer_parts(self._first)[0]
 
     def batch(self, topic_id: int, batch_id: str) -> SeenBatch | None:
-        """The waiting batch that has reserved this id."""
+        """Return the waiting batch that has reserved this id; None if there is none."""
         if self.counters.reserving == 0:
             return None
         key = self._key_at(keys.timer_of_batch(topic_id, batch_id))
         return self._existing(key).seen(key.due_ms) if key is not None else None
 
     def message(self, topic_id: int, message_id: str, ordinal: int) -> KnownMessage | None:
-        """Where the waiting message with this explicit id will be, for the one of `ordinal` that has it too."""
+        """Return the waiting message with this explicit id as known message for `ordinal`, a message with the same id.
+        """
         if self.counters.reserving == 0:
             return None
         key = self._key_at(keys.timer_of_message(topic_id, message_id))
         return KnownMessage(ordinal, self._existing(key).queue, None, key.due_ms) if key is not None else None
 
     def find(self, topic_id: int, message_id: str) -> Found | None:
-        """The waiting message with this id, explicit or `<batch_id>-<ordinal>`, if its timer reserves ids."""
+        """Return the waiting message with this id, explicit or `<batch_id>-<ordinal>`, if its timer reserves ids."""
         key = self._key_at(keys.timer_of_message(topic_id, message_id))
         if key is not None:
             timer = self._existing(key)
@@ -243,7 +249,9 @@ class Timers:
         return Found(key, timer, ordinal)
 
     def page(self, topic_id: int, limit: int, after: str | None) -> ScheduledPage:
-        """The topic's waiting messages by due time; `after` is the `next` of an earlier page. Refused if it is not."""
+        """Return the topic's waiting messages by due time, continuing at `after`, the `next` of an earlier page.
+        Refused (`invalid_request`) for any other `after`.
+        """
         start = _parse_cursor(after) if after is not None else (TimerKey(0, 0), -1)
         messages: list[ScheduledMessage] = []
         last = start
@@ -277,21 +285,21 @@ class Timers:
 
 
 def left_out(found: Found) -> Timer:
-    """The timer without the message; `count` may be 0 then."""
+    """Return the timer without the message; `count` may be 0 then."""
     key, timer, ordinal = found
     known = sorted((*timer.known, KnownMessage(ordinal, timer.queue, None, key.due_ms)), key=_ordinal_of)
     return msgspec.structs.replace(timer, count=timer.count - 1, known=tuple(known))
 
 
 def due_ms_of(header: BatchHeader, clock_ms: int) -> int | None:
-    """When a batch that is placed now becomes visible; None for at once."""
+    """Return when a batch that is placed now becomes visible; None for at once."""
     delay_ms = header.delay_ms
     due_ms = header.deliver_at_ms if delay_ms is None else clock_ms + delay_ms
     return due_ms if due_ms is not None and due_ms > clock_ms else None
 
 
 def check_delay(header: BatchHeader, clock_ms: int) -> None:
-    """Refused when the batch asks for two times, or for one that is too far away."""
+    """Refuse (`invalid_request`) a batch that asks for two times, or for a time that is too far away."""
     if header.deliver_at_ms is not None and header.delay_ms is not None:
         raise Refused(INVALID_REQUEST, f"batch {header.batch_id}: deliver_at_ms or delay_ms, not both")
     delay_ms = header.delay_ms

@@ -1,8 +1,7 @@
-"""Topics and where their queues end.
+"""Topics and the ends of their queues.
 
-All topics are held in memory (their number does not grow with traffic) and written through to the index. A topic has
-an id that is never used again: what was stored for a deleted topic can never be taken for that of a later one with the
-same name.
+All topics are held in memory (their number does not grow with traffic) and written through to the index. A topic's id
+is never used again: data stored for a deleted topic can never be taken for data of a later topic with the same name.
 """
 
 from typing import Final
@@ -29,23 +28,25 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SYSTEM_TOPICS: Final = (HALF_TOPIC, OP_HALF_TOPIC, DISCARDED_TOPIC)
-"""In every index from the start, with the ids 1, 2 and 3 and one queue each."""
+"""The system topics, present in every index from the start, with the ids 1, 2 and 3 and one queue each."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-"""A group's own topics begin so: what it is given again, and its dead letters. They come with their first message."""
+"""Prefixes of a group's own topics: one for its retries, one for its dead letters. Each is created with its first
+message.
+"""
 
 FIRST_TOPIC_ID: Final = len(SYSTEM_TOPICS) + 1
 
 
-# What a message is, and the types of topics that take it.
+# Kinds of messages, each with the topic types that take the kind.
 _PLAIN: Final = ("plain message", ("normal", "fifo", "any"))
 _DELAYED: Final = ("delayed message", ("delay", "any"))
 _HALF: Final = ("message of a transaction", ("transaction", "any"))
 
 
 class _Record(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Value of a topic in the index."""
+    """The value of a topic in the index."""
 
     id: int
     queues: int
@@ -55,7 +56,7 @@ class _Record(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 
 
 class Topic:
-    """A topic, and of each of its queues the first offset that is kept and the next one."""
+    """A topic, with the first kept offset and the next offset of each of its queues."""
 
     __slots__ = (
         "created_at_ms",
@@ -77,15 +78,17 @@ class Topic:
         self.type: TopicType = record.type
         self.system = record.id < FIRST_TOPIC_ID or is_of_group(name)
         self.holder = holder_of(name)
-        """As what its rows point at the log."""
+        """The kind of holder as which the topic's rows point at the log."""
         self.created_at_ms = record.created_at_ms
         self.oldest_ms = -1
-        """Nothing that it holds was stored earlier, as far as it was looked for. Not part of the state."""
+        """A lower bound of the time at which the topic's messages were stored, from the last walk. Not part of the
+        state.
+        """
         self.ends = [0] * record.queues
         self.starts = [0] * record.queues
 
     def expires_until_ms(self, clock_ms: int) -> int | None:
-        """What was stored at this time or before is expired at `clock_ms`; None when nothing ever is."""
+        """Return the time at or before which stored messages are expired at `clock_ms`; None if they never expire."""
         return None if self.retention_ms == RETENTION_FOREVER_MS else clock_ms - self.retention_ms
 
     def info(self) -> TopicInfo:
@@ -110,10 +113,10 @@ class Topics:
         self._names = SortedNames()
         self._user_names = SortedNames()
         self._own_names = SortedNames()
-        """Of topics whose rows may go before their retention is over: the system's and the groups' own."""
+        """Names of the system's and the groups' own topics, whose rows may go before their retention is over."""
         self.next_id = next_id
         self.of_clients = 0
-        """How many of them are not the system's."""
+        """Number of topics that are neither system topics nor groups' own."""
         for key, value in index.scan(keys.TOPIC, keys.after(keys.TOPIC)):
             topic = Topic(key[1:].decode(), _decode(value))
             for queue in range(len(topic.ends)):
@@ -124,7 +127,7 @@ class Topics:
             self._by_id[keys.read_u32(key[2:6])].starts[int.from_bytes(key[6:8])] = keys.read_u64(value)
         dropped = index.scan(keys.DROPPED_TOPICS, keys.DECIDED)
         self.dropped = {keys.read_u32(key[2:6]): Holder(value[0] if value else 0) for key, value in dropped}
-        """Deleted topics that still have rows, by their ids, and as what the rows point at the log."""
+        """Deleted topics that still have rows: by topic id, the kind of holder as which the rows point at the log."""
         timers = index.scan(keys.DROPPED_TIMERS, keys.after(keys.DROPPED_TIMERS))
         self.dropped_timers = {keys.read_u32(key[2:6]) for key, _ in timers}
         """Ids of deleted topics that may still have timers."""
@@ -149,27 +152,27 @@ class Topics:
         return topic
 
     def all(self) -> list[Topic]:
-        """In the order of their names."""
+        """Return all topics in the order of their names."""
         return [self._topics[name] for name in self._names]
 
     def after(self, name: str | None, limit: int) -> list[Topic]:
-        """In the order of their names, behind `name`, at most `limit`."""
+        """Return at most `limit` topics after `name`, in the order of their names."""
         return [self._topics[each] for each in self._names.after(name, limit)]
 
     def starting(self, name: str, limit: int) -> list[Topic]:
-        """In the order of their names, from `name` on, at most `limit`."""
+        """Return at most `limit` topics from `name` on, in the order of their names."""
         return [self._topics[each] for each in self._names.starting(name, limit)]
 
     def users_after(self, name: str | None, limit: int) -> list[Topic]:
-        """Like `after`, without system topics."""
+        """Return topics like `after`, without system topics."""
         return [self._topics[each] for each in self._user_names.after(name, limit)]
 
     def own_after(self, name: str | None, limit: int) -> list[Topic]:
-        """Like `after`, of the system's topics and the groups' own."""
+        """Return topics like `after`, but only the system's topics and the groups' own."""
         return [self._topics[each] for each in self._own_names.after(name, limit)]
 
     def put(self, command: PutTopic, clock_ms: int) -> tuple[Topic, bool]:
-        """Create or change a topic; the topic, and whether it is new."""
+        """Create or change a topic; return the topic, and whether it is new."""
         self._check(command)
         topic = self._topics.get(command.topic)
         created = topic is None
@@ -190,7 +193,7 @@ class Topics:
         return topic, created
 
     def create_of_group(self, name: str, clock_ms: int) -> Topic:
-        """A group's own topic, which does not exist yet: one queue."""
+        """Create a group's own topic, which must not exist yet, with one queue."""
         record = _Record(self.next_id, 1, DEFAULT_RETENTION_MS, "any", clock_ms)
         self.next_id += 1
         topic = Topic(name, record)
@@ -199,14 +202,16 @@ class Topics:
         return topic
 
     def delete(self, command: DeleteTopic) -> Topic:
-        """Remove the topic; its rows, what the dedupe window holds of it, and its timers, go with time."""
+        """Remove a client's topic; its rows, dedupe ids and timers are removed later, in portions. Refused for system
+        topics.
+        """
         topic = self.require(command.topic)
         _refuse_system_topic(topic)
         self.remove(topic)
         return topic
 
     def remove(self, topic: Topic) -> None:
-        """As `delete`, of any topic."""
+        """Remove a topic as `delete` does, but of any kind."""
         self._index.delete(keys.topic(topic.name))
         for prefix in (keys.queue_ends(topic.id), keys.queue_starts(topic.id)):
             self._index.delete_range(prefix, keys.after(prefix))
@@ -226,24 +231,24 @@ class Topics:
         self._names_of(topic).remove(topic.name)
 
     def advance(self, topic: Topic, queue: int, count: int) -> int:
-        """Take `count` offsets of the queue; the first of them."""
+        """Take `count` offsets of the queue; return the first one."""
         base_offset = topic.ends[queue]
         topic.ends[queue] = end = base_offset + count
         self._index.put(keys.queue_end(topic.id, queue), keys.u64(end))
         return base_offset
 
     def set_start(self, topic: Topic, queue: int, start: int) -> None:
-        """What lies before is gone."""
+        """Move the start of the queue: messages before `start` are gone."""
         topic.starts[queue] = start
         self._index.put(keys.queue_start(topic.id, queue), keys.u64(start))
 
     def forget_dropped(self, topic_id: int) -> None:
-        """The deleted topic has no row any more."""
+        """Note that the deleted topic has no rows any more."""
         del self.dropped[topic_id]
         self._index.delete(keys.dropped_topic(topic_id))
 
     def forget_dropped_timers(self, topic_id: int) -> None:
-        """The deleted topic has no timer any more."""
+        """Note that the deleted topic has no timers any more."""
         self.dropped_timers.remove(topic_id)
         self._index.delete(keys.dropped_timers(topic_id))
 
@@ -275,12 +280,12 @@ class Topics:
 
 
 def topic_id_of(value: bytes) -> int:
-    """The id of a topic, of its value in the index."""
+    """Return the id of a topic from its value in the index."""
     return _decode(value).id
 
 
 def holder_of(name: str) -> Holder:
-    """As what a row of the topic points at the log."""
+    """Return the kind of holder as which a row of the topic points at the log."""
     if name.startswith(RETRY_PREFIX):
         return Holder.RETRY
     if name.startswith(DLQ_PREFIX):
@@ -289,12 +294,12 @@ def holder_of(name: str) -> Holder:
 
 
 def is_of_group(name: str) -> bool:
-    """Whether it names a group's own topic."""
+    """Return whether `name` is the name of a group's own topic."""
     return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def group_of(name: str) -> str:
-    """The group whose own topic this is."""
+    """Return the group that owns the topic `name`."""
     return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
 
 
@@ -308,8 +313,10 @@ def _system_topic(name: str) -> Refused:
 
 
 def require_writable(topic: Topic, *, transactional: bool, delayed: bool) -> None:
-    """Refuse what a topic's type does not take: `normal` and `fifo` plain messages without a delay, `delay` only those
-    with one, `transaction` only half messages, with or without a delay, `any` all."""
+    """Refuse (`system_topic`, `topic_type_mismatch`) a kind of message that the topic does not take: `normal` and
+    `fifo` take plain messages without a delay, `delay` only delayed ones, `transaction` only half messages with or
+    without a delay, `any` takes all.
+    """
     _refuse_system_topic(topic)
     kind, types = _DELAYED if delayed else _PLAIN
     if transactional:
