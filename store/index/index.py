@@ -1,16 +1,16 @@
-"""The RocksDB index: everything that is derived from the commit log, also what was removed from its front since.
+"""The RocksDB index: all data derived from the commit log, including records since removed from the log's front.
 
 Promises
-    - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get`, `scan` and `last`, also
-      to a scan under way: what is read does not depend on when it is committed. `commit` makes all of them one RocksDB
-      write. What is staged is never on disk without the rest of it.
-    - Reading and staging cost the same however much is staged: a scan costs what it yields and passes by.
+    - Writes are staged with `put`, `delete` and `delete_range` and are visible to `get`, `scan` and `last`, also to a
+      scan under way: reads do not depend on when writes are committed. `commit` makes all staged writes one RocksDB
+      write. Staged writes reach the disk all together or not at all.
+    - Reading and staging cost the same however much is staged: a scan costs what it yields and skips.
     - The write-ahead log of RocksDB is off: the commit log is the WAL. A process that dies loses the newest commits,
       and only whole ones, newest first; the state machine replays them from the commit log.
-    - Nothing is durable when `commit` returns. `flush(wait=True)` returns when everything committed is on disk.
+    - Nothing is durable when `commit` returns. `flush(wait=True)` returns when all commits are on disk.
 
-One column family holds all tables, because rocksdict flushes one family at a time: families could reach the disk
-apart, and `applied_index` would no longer tell which effects are there. See docs/index-layout.md.
+One column family holds all tables, because rocksdict flushes one family at a time: families could reach the disk apart,
+and `applied_index` would no longer tell which effects are there. See docs/index-layout.md.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ from store.log.errors import DiskError, DiskFull
 
 FORMAT: Final = b"3"
 UPGRADED_FORMATS: Final = (b"2",)
-"""Of earlier versions; the state machine upgrades such an index in place (store/state/index_upgrade.py)."""
+"""Formats of earlier versions that the state machine upgrades in place (store/state/index_upgrade.py)."""
 OUTDATED_FORMATS: Final = (b"1",)
-"""Of earlier versions, which did not count what points at the log: such an index is made anew from the log."""
+"""Formats of earlier versions that did not count references to the log: such an index is rebuilt from the log."""
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BUFFERS_MAX: Final = 3
@@ -55,25 +55,26 @@ FAILED_ERRNOS: Final = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Index:
-    """A sorted map of bytes to bytes. One owner; not safe for use from several threads."""
+    """A sorted map of bytes to bytes. It has one owner; not safe for use from several threads."""
 
     def __init__(self, database: Rdict) -> None:
         self._database = database
         self._writes = StagedWrites()
         self._staged = self._writes.values
         self.touched: list[tuple[bytes, ...]] = []
-        """Keys with their values, in the order of staging, which replicas need not share: a group that was loaded comes
-        in another place than one that was made. Whoever hashes them clears it.
+        """Staged keys with their values, in the order of staging. Replicas need not share that order: a group that was
+        loaded sorts differently from a group that was created. The reader that hashes the list clears it.
         """
         self._write_options = WriteOptions()
-        # The stub calls it a method; it is a property.
+        # The type stub declares disable_wal as a method; it is a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
 
     @classmethod
     def open(cls, path: str) -> "Index":
-        """Open the index at `path`; a missing one is created. IndexDamaged if it cannot be opened or read,
+        """Open the index at `path`; a missing index is created. Raises IndexDamaged if it cannot be opened or read,
         IndexOutdated if an earlier version made it, DiskFull if there is no room to open it, DiskError if the disk
-        failed: what is there may be sound."""
+        failed: the index on disk may be sound.
+        """
         try:
             # Without the family named, rocksdict opens an existing database with options it finds there, which lack the
             # Bloom filters and the size of the cache.
@@ -111,14 +112,16 @@ class Index:
         self.touched.append((key,))
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Delete begin <= key < end, what is staged included."""
+        """Delete begin <= key < end, staged pairs included."""
         self._writes.delete_range(begin, end)
         self.touched.append((begin, end))
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the database.
+        """Yield the pairs of begin <= key < end in key order. Close the iterator when leaving early: it pins the
+        database.
 
-        What is staged while it is read counts from there on. It reads no further than the caller does.
+        Writes that are staged meanwhile are seen beyond the current key. The scan reads no further than its caller
+        does.
         """
         writes, staged = self._writes, self._staged
         stored = self._stored_from(begin)
@@ -152,18 +155,18 @@ class Index:
                 return
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every committed pair, in key order, as of this call: what is written later is not seen. Drop it when done: it
-        keeps what it shows.
+        """Return an iterator over every committed pair, in key order, as of this call: later writes are not seen. Drop
+        it when done: it keeps its data alive in the database.
         """
         return cast(Iterator[tuple[bytes, bytes]], self._database.snapshot().items(from_key=b""))
 
     def estimate_pairs(self) -> int:
-        """About how many pairs there are."""
+        """Return RocksDB's estimate of the number of pairs."""
         estimate = self._database.property_int_value("rocksdb.estimate-num-keys")
         return int(estimate or 0)
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key of begin <= key < end."""
+        """Return the pair with the greatest key of begin <= key < end; None if there is none."""
         writes, staged = self._writes, self._staged
         keys = writes.keys()
         place = bisect_left(keys, end) - 1
@@ -186,8 +189,8 @@ class Index:
                     found = next(stored, None)
 
     def commit(self) -> None:
-        """Write everything staged as one atomic write; not durable on return. DiskFull or DiskError when RocksDB takes
-        nothing more, because what it was to bring to disk before did not fit or failed.
+        """Write all staged writes as one atomic write; not durable on return. Raises DiskFull or DiskError when RocksDB
+        accepts no more writes, because an earlier flush did not fit or failed.
         """
         if not self._writes:
             return
@@ -207,8 +210,8 @@ class Index:
         self._writes.clear()
 
     def flush(self, wait: bool = True) -> None:
-        """Bring everything committed to disk; with wait=False only start doing so. DiskFull when it does not fit,
-        DiskError when it fails otherwise.
+        """Bring all commits to disk; with wait=False only start doing so. Raises DiskFull when they do not fit,
+        DiskError when the flush fails otherwise.
         """
         try:
             self._database.flush(wait)
@@ -220,20 +223,21 @@ class Index:
         return _disk_error(operation, path, error) or DiskError(operation, path, 0, str(error))
 
     def begin_flush(self) -> bool:
-        """As `flush` without waiting; False while an earlier one is not done: RocksDB would wait for that one."""
+        """Start a flush without waiting. Return False while an earlier flush is not done: RocksDB would wait for it."""
         if self._database.property_int_value("rocksdb.num-immutable-mem-table"):
             return False
         self.flush(wait=False)
         return True
 
     def close(self) -> None:
-        """Flush and close. What is staged and not committed is dropped. DiskFull or DiskError when what was committed
-        since the last flush is not on disk; it is closed all the same."""
+        """Flush and close; writes that are staged and not committed are dropped. Raises DiskFull or DiskError when
+        commits since the last flush are not on disk; the index is closed all the same.
+        """
         self._writes.clear()
         try:
             self.flush()
         except DiskError:
-            with contextlib.suppress(Exception):  # it tries to flush once more, and is closed whatever comes of that
+            with contextlib.suppress(Exception):  # close tries to flush once more, and closes even if that fails
                 self._database.close()
             raise
         self._database.close()
@@ -242,7 +246,7 @@ class Index:
         return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=begin))
 
     def _stored_before(self, end: bytes, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Those of begin <= key < end, from the greatest key down."""
+        """Yield the stored pairs of begin <= key < end, from the greatest key down."""
         pairs = cast(Iterator[tuple[bytes, bytes]], self._database.items(backwards=True, from_key=end))
         for key, value in pairs:
             if key < begin:
@@ -252,14 +256,15 @@ class Index:
 
 
 def _options() -> Options:
-    """Small: the index shares the memory of an idle node (<= 120 MiB) with Python and the HTTP server."""
+    """Return small options: the index shares the memory of an idle node (<= 120 MiB) with Python and the HTTP server.
+    """
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    # In parts of a page each: the filter of a large file is larger than a shard of the cache, is never kept there, and
-    # would be read as a whole for every single key.
+    # Index and filter are partitioned into pages: the filter of a large file is larger than a shard of the cache, is
+    # never kept there, and would be read as a whole for every single key.
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(METADATA_BLOCK_BYTES)
@@ -278,7 +283,9 @@ def _options() -> Options:
 
 
 def _disk_error(operation: str, path: str, error: Exception) -> DiskError | None:
-    """What the operating system refused, which RocksDB tells by its text only; None when that is something else."""
+    """Return the operating system's error, which RocksDB reports only in its text; None when the error is of another
+    kind.
+    """
     for kind, numbers in ((DiskFull, FULL_ERRNOS), (DiskError, FAILED_ERRNOS)):
         for number in numbers:
             if os.strerror(number) in str(error):

@@ -35,7 +35,7 @@ GROUP_HISTORY: Final = b"n"
 LOG_REFERENCES: Final = b"l"
 RETENTION: Final = b"a"
 
-# What a key under RETENTION is about.
+# Tables under RETENTION.
 QUEUE_STARTS: Final = RETENTION + b"\x00"
 DROPPED_TOPICS: Final = RETENTION + b"\x01"
 DECIDED: Final = RETENTION + b"\x02"
@@ -44,17 +44,17 @@ DROPPED_TIMERS: Final = RETENTION + b"\x04"
 LEASE: Final = b"P"
 LEASE_DUE: Final = b"p"
 
-# What a key under TOPIC_TIMER and a topic id is about.
+# Kinds of keys under TOPIC_TIMER and a topic id.
 _BY_TIME: Final = b"\x00"
 _BY_BATCH: Final = b"\x01"
 _BY_MESSAGE: Final = b"\x02"
 _CANCELLED: Final = b"\x03"
 
-# What a key under MESSAGE_INDEX is about; a topic id follows.
+# Tables under MESSAGE_INDEX; a topic id follows.
 _BY_ID: Final = MESSAGE_INDEX + b"\x00"
 _BY_KEY: Final = MESSAGE_INDEX + b"\x01"
 _BY_PLACE: Final = MESSAGE_INDEX + b"\x02"
-# What is known of an id. It holds no zero byte, so one ends it.
+# Kinds of facts known of an id. An id holds no zero byte, so a zero byte ends it.
 ID_PLACE: Final = b"\x00"
 ID_BATCH: Final = b"\x01"
 ID_TRANSACTION: Final = b"\x02"
@@ -101,7 +101,7 @@ def read_u32(data: bytes) -> int:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key that sorts after every key with `prefix`."""
+    """Return the first key that sorts after every key with `prefix`."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
@@ -167,7 +167,7 @@ def transaction_state(state: int, prepared_at_ms: int, transaction_id: str) -> b
 
 
 def transaction_state_parts(key: bytes) -> tuple[int, str]:
-    """`prepared_at_ms` and transaction id of a state key."""
+    """Return `prepared_at_ms` and transaction id of a state key."""
     return read_u64(key[2:10]), key[10:].decode()
 
 
@@ -192,7 +192,7 @@ def group_offset(group_id: int, topic_id: int, queue: int) -> bytes:
 
 
 def group_offset_parts(key: bytes) -> tuple[int, int, int]:
-    """Group id, topic id and queue of an offset key."""
+    """Return group id, topic id and queue of an offset key."""
     _, group_id, topic_id, queue = _GROUP_OFFSET.unpack(key)
     return int(group_id), int(topic_id), int(queue)
 
@@ -202,7 +202,7 @@ def given_back(group_id: int, topic_id: int, queue: int, offset: int) -> bytes:
 
 
 def given_back_parts(key: bytes) -> tuple[int, int, int, int]:
-    """Group id, topic id, queue and offset."""
+    """Return group id, topic id, queue and offset of a mark's key."""
     _, group_id, topic_id, queue, offset = _GIVEN_BACK.unpack(key)
     return int(group_id), int(topic_id), int(queue), int(offset)
 
@@ -224,18 +224,18 @@ def lease(group_id: int, raft_index: int, number: int, single: int) -> bytes:
 
 
 def lease_parts(key: bytes) -> tuple[int, int, int, int]:
-    """Group id, raft index, number, and `single`."""
+    """Return group id, raft index, number and `single` of a lease key."""
     _, group_id, raft_index, number, single = _LEASE.unpack(key)
     return int(group_id), int(raft_index), int(number), int(single)
 
 
 def lease_due(due_ms: int, of: tuple[int, int, int, int]) -> bytes:
-    """`of` as `lease_parts` gives it."""
+    """Return the due key of the lease `of`, given as `lease_parts` returns it."""
     return _LEASE_DUE.pack(LEASE_DUE, due_ms, *of)
 
 
 def lease_due_parts(key: bytes) -> tuple[int, tuple[int, int, int, int]]:
-    """When it is due, and which lease."""
+    """Return due time and lease of a due key."""
     _, due_ms, group_id, raft_index, number, single = _LEASE_DUE.unpack(key)
     return int(due_ms), (int(group_id), int(raft_index), int(number), int(single))
 
@@ -245,7 +245,7 @@ def timer(due_ms: int, sequence: int) -> bytes:
 
 
 def timer_parts(key: bytes) -> tuple[int, int]:
-    """Due time and sequence of a timer key."""
+    """Return due time and sequence of a timer key."""
     return read_u64(key[1:9]), read_u64(key[9:17])
 
 
@@ -262,7 +262,7 @@ def topic_timer(topic_id: int, due_ms: int, sequence: int) -> bytes:
 
 
 def topic_timer_parts(key: bytes) -> tuple[int, int]:
-    """Due time and sequence of a topic's timer key."""
+    """Return due time and sequence of a topic's timer key."""
     return read_u64(key[6:14]), read_u64(key[14:22])
 
 
@@ -291,7 +291,7 @@ def place_of_batch(topic_id: int, batch_id: str, queue: int, base_offset: int) -
 
 
 def place_parts(rest: bytes) -> tuple[int, int]:
-    """Queue and offset, of what follows ID_PLACE."""
+    """Return queue and offset from the rest of the key after ID_PLACE."""
     queue, offset = _PLACE.unpack(rest)
     return int(queue), int(offset)
 
@@ -301,7 +301,7 @@ def batch_of_message(topic_id: int, message_id: str, batch_id: str, ordinal: int
 
 
 def batch_of_message_parts(rest: bytes) -> tuple[str, int]:
-    """Batch id and ordinal, of what follows ID_BATCH."""
+    """Return batch id and ordinal from the rest of the key after ID_BATCH."""
     (ordinal,) = _U32.unpack(rest[:4])
     return rest[4:].decode(), int(ordinal)
 
@@ -319,7 +319,7 @@ def fired_of_batch_id(topic_id: int, batch_id: str, sequence: int) -> bytes:
 
 
 def messages_of_topic(topic_id: int) -> tuple[bytes, bytes, bytes]:
-    """Everything under MESSAGE_INDEX that is about a topic begins with one of these."""
+    """Return the prefixes of all keys under MESSAGE_INDEX that belong to a topic."""
     return (
         _KIND_TOPIC.pack(_BY_ID, topic_id),
         _KIND_TOPIC.pack(_BY_KEY, topic_id),
@@ -328,12 +328,13 @@ def messages_of_topic(topic_id: int) -> tuple[bytes, bytes, bytes]:
 
 
 def keyed_message(topic_id: int, key_hash: bytes, stored_at_ms: int, queue: int, offset: int) -> bytes:
-    """`key_hash` has 8 bytes. Those of one key sort by time."""
+    """Return the key of a message with a key of this hash. `key_hash` has 8 bytes. Messages with one hash sort by time.
+    """
     return _KEYED_PLACE.pack(_BY_KEY, topic_id, key_hash, stored_at_ms, queue, offset)
 
 
 def keyed_message_parts(key: bytes) -> tuple[int, int, int]:
-    """`stored_at_ms`, queue and offset."""
+    """Return `stored_at_ms`, queue and offset of a keyed message's key."""
     _, _, _, stored_at_ms, queue, offset = _KEYED_PLACE.unpack(key)
     return int(stored_at_ms), int(queue), int(offset)
 
@@ -343,12 +344,12 @@ def events_of_place(topic_id: int, queue: int, offset: int) -> bytes:
 
 
 def event_of_place(place: bytes, raft_index: int, group_id: int, kind: int) -> bytes:
-    """`place` is what `events_of_place` made."""
+    """Return the key of an event; `place` is the prefix that `events_of_place` returns."""
     return place + _PLACE_EVENT.pack(raft_index, group_id, kind)
 
 
 def event_of_place_parts(key: bytes) -> tuple[int, int]:
-    """Raft index and kind."""
+    """Return raft index and kind of an event's key."""
     raft_index, _, kind = _PLACE_EVENT.unpack(key[-_PLACE_EVENT.size :])
     return int(raft_index), int(kind)
 
@@ -370,19 +371,19 @@ def group_commit(group_id: int, topic_id: int, queue: int, number: int, offset: 
 
 
 def group_pass_number(key: bytes) -> int:
-    """Which pass over the queue a commit belongs to."""
+    """Return the number of the pass over the queue that a commit belongs to."""
     (number,) = _U32.unpack(key[11:15])
     return int(number)
 
 
 def group_commit_parts(key: bytes) -> tuple[int, int, int]:
-    """Topic id, queue and offset."""
+    """Return topic id, queue and offset of a commit's key."""
     _, _, topic_id, queue, _, offset = _GROUP_COMMIT.unpack(key)
     return int(topic_id), int(queue), int(offset)
 
 
 def place_event_parts(key: bytes) -> tuple[int, int, int]:
-    """Topic id, queue and offset of what happened to a message."""
+    """Return topic id, queue and offset of the message that an event's key belongs to."""
     _, topic_id, queue, offset = _KIND_PLACE.unpack(key[: _KIND_PLACE.size])
     return int(topic_id), int(queue), int(offset)
 
@@ -412,5 +413,5 @@ def decided(decided_at_ms: int, transaction_id: str) -> bytes:
 
 
 def decided_parts(key: bytes) -> tuple[int, str]:
-    """`decided_at_ms` and transaction id."""
+    """Return `decided_at_ms` and transaction id of a decision's key."""
     return read_u64(key[2:10]), key[10:].decode()

@@ -1,7 +1,7 @@
-"""What an index write is to change, before it is written: values by key, keys in order, and ranges that are deleted.
+"""Staged writes of the index, before they are written: values by key, keys in order, and deleted ranges.
 
-Reading one key, or writing one, costs as much as in a dict: keys are sorted only when somebody reads in order, and then
-only those that were staged since. So a scan costs what it yields, however much is staged.
+Reading or writing one key costs as much as in a dict: keys are sorted only for a read in order, and then only the keys
+staged since the last such read. So a scan costs what it yields, however much is staged.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -9,29 +9,30 @@ from itertools import islice
 from typing import Final
 
 SORT_SHARE: Final = 8
-"""More new keys than one in this many are sorted in together; fewer are inserted one by one."""
+"""New keys are sorted in together if they are more than one in this many; fewer are inserted one by one."""
 
 
 class StagedWrites:
-    """`values` may be read and written directly; nothing may be taken out of it but by `delete_range` and `clear`.
+    """The staged writes. `values` may be read and written directly; only `delete_range` and `clear` may remove keys
+    from it.
 
-    A value of None deletes the key. A deleted range hides what is stored, and nothing that is staged afterwards.
+    A value of None deletes the key. A deleted range hides stored pairs, but no pairs that are staged afterwards.
     """
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
         self.removals = 0
-        """How often keys were taken out. While this and `len(values)` are the same, so are the keys."""
+        """How often keys were removed. While this number and `len(values)` are unchanged, so are the keys."""
         self._sorted: list[bytes] = []
         self.range_begins: list[bytes] = []
-        """Of the deleted ranges, which do not overlap: in order, as their ends are."""
+        """Begins of the deleted ranges, which do not overlap: in order, as their ends are."""
         self._range_ends: list[bytes] = []
 
     def __bool__(self) -> bool:
         return bool(self.values or self.range_begins)
 
     def keys(self) -> list[bytes]:
-        """All keys in order; valid until the next change."""
+        """Return all keys in order; the list is valid until the next change."""
         keys = self._sorted
         new = len(self.values) - len(keys)
         if new:
@@ -65,7 +66,7 @@ class StagedWrites:
         return list(zip(self.range_begins, self._range_ends, strict=True))
 
     def deleted_range(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The deleted range that hides the stored key."""
+        """Return the deleted range that hides the stored key; None if no range does."""
         place = bisect_right(self.range_begins, key) - 1
         if place < 0 or key >= self._range_ends[place]:
             return None

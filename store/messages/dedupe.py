@@ -114,7 +114,7 @@ class DedupeWindow:
         self._remember(keys.cancelled_message(topic_id, message_id), b"")
 
     def end_entry(self, clock_ms: int, *, by_age: bool = True) -> None:
-        """Close the entry: store when its ids expire and forget expired ids. Without `by_age` only surplus ids are
+        """Close the entry: store when its ids expire and forget some expired ids. Without `by_age` only surplus ids are
         forgotten.
         """
         counters = self.counters

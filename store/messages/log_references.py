@@ -104,8 +104,8 @@ class LogReferences:
         self._touched.add(number)
 
     def end_entry(self) -> None:
-        """Store the changed counts. Empty ranges are forgotten only here: an entry that moves a reference removes it
-        first.
+        """Store the changed counts. Empty ranges are forgotten only here: an entry that moves a reference may empty a
+        range before it adds the reference again.
         """
         for number in self._touched:
             known = self._ranges[number]

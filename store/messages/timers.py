@@ -188,8 +188,8 @@ class Timers:
     # Queries.
 
     def due(self, until_ms: int, limit: int, ids_max: int) -> list[tuple[TimerKey, Timer]]:
-        """Return the first timers that are due at or before `until_ms`, at most `limit`. Apart from the first timer,
-        together they reserve at most `ids_max` explicit ids; a timer without ids counts as one.
+        """Return the first timers that are due at or before `until_ms`, at most `limit`. Together they have at most
+        `ids_max` explicit ids, a timer without ids counting as one; a first timer with more ids is returned alone.
         """
         due: list[tuple[TimerKey, Timer]] = []
         ids = 0
@@ -222,7 +222,8 @@ class Timers:
         return self._existing(key).seen(key.due_ms) if key is not None else None
 
     def message(self, topic_id: int, message_id: str, ordinal: int) -> KnownMessage | None:
-        """Return the waiting message with this explicit id as known message for `ordinal`, a message with the same id.
+        """Return where the waiting message with this explicit id will be, as the KnownMessage of `ordinal`; None if
+        none waits.
         """
         if self.counters.reserving == 0:
             return None

@@ -81,7 +81,7 @@ class Topic:
         """The kind of holder as which the topic's rows point at the log."""
         self.created_at_ms = record.created_at_ms
         self.oldest_ms = -1
-        """A lower bound of the time at which the topic's messages were stored, from the last walk. Not part of the
+        """No kept message was stored before this time, as of the last walk; -1 before the first walk. Not part of the
         state.
         """
         self.ends = [0] * record.queues

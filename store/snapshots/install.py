@@ -1,11 +1,11 @@
-"""Taking over a snapshot: from a complete copy beside the index to a node that starts with it.
+"""Installing a snapshot: from a complete copy beside the index to a node that starts with it.
 
-    index.incoming/   the copy while it is received, and until it is the index
-    install           the decision: once it is durable the node starts with the copy and an empty log, nothing else
+    index.incoming/   the copy while it is received, and until it replaces the index
+    install           the decision: once it is durable, the node starts with the copy and an empty log, nothing else
 
 `SnapshotStore.decide` writes the decision when the copy is complete and durable; `finish_install` carries it out before
-index and log are opened. It may be interrupted and repeated at every step, since nothing is opened before it is done.
-Without a decision what was received is thrown away.
+index and log are opened. The installation may be interrupted and repeated at every step, since nothing is opened before
+it is done. Without a decision the received data is discarded.
 """
 
 import logging
@@ -33,7 +33,7 @@ _CRC_BYTES: Final = 4
 
 
 class Decision(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Which state the node starts with, and behind which record its log goes on."""
+    """The state that the node starts with, and the record behind which its log continues."""
 
     base: LogBase
     index: int
@@ -44,26 +44,26 @@ class Decision(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froz
 
 
 class IndexPlaces(Protocol):
-    """Where the index of a node lives, and the one that is to take its place."""
+    """The places of a node's index and of the incoming index that is to replace it."""
 
     def open_incoming(self) -> Index:
-        """A new, empty index; what an earlier one held is gone."""
+        """Create and return a new, empty incoming index; an earlier one is removed."""
         ...
 
     def remove_incoming(self) -> None:
-        """Nothing happens if there is none. It must be closed."""
+        """Remove the incoming index, which must be closed. Does nothing if there is none."""
         ...
 
     def adopt_incoming(self) -> None:
-        """It becomes the index, durable on return; nothing happens if there is none. Both must be closed.
+        """Replace the index by the incoming one, durably on return; does nothing if there is none. Both must be closed.
 
-        A crash leaves an incoming index that is whole, or one that has taken its place.
+        A crash leaves an incoming index that is whole, or one that has replaced the index.
         """
         ...
 
 
 class IndexDirectories:
-    """`<data>/index` and `<data>/index.incoming`."""
+    """The places `<data>/index` and `<data>/index.incoming`."""
 
     def __init__(self, data_directory: str) -> None:
         self._data = data_directory
@@ -98,7 +98,7 @@ class IndexDirectories:
 
 
 class SnapshotStore:
-    """The snapshots of one running node: of its own state, and the one it is receiving. Loop-only."""
+    """The snapshots of one running node: those of its own state, and the one it is receiving. Loop-only."""
 
     def __init__(self, disk: Disk, data_directory: str, index: Index, places: IndexPlaces) -> None:
         self._disk = disk
@@ -107,21 +107,23 @@ class SnapshotStore:
         self._places = places
 
     def read(self, base: LogBase) -> SnapshotReader:
-        """The state as it is now; `base` is that of the log."""
+        """Return a reader of the state as it is now; `base` is the base of the log."""
         return SnapshotReader(self._index, base)
 
     def open_incoming(self) -> Index:
-        """Empty. IndexDamaged, DiskError; DiskFull when there is no room for more than what keeps the node alive."""
-        self._places.remove_incoming()  # what is left of an earlier transfer is room
+        """Return an empty incoming index. Raises IndexDamaged, DiskError; DiskFull when the free space is needed to
+        keep the node alive.
+        """
+        self._places.remove_incoming()  # the remains of an earlier transfer take up space
         self.require_room()
         return self._places.open_incoming()
 
     def require_room(self) -> None:
-        """DiskFull when what is free is needed to go on with the state and the log there are."""
+        """Raise DiskFull when the free space is needed to continue with the current state and log."""
         require_free(self._disk, self._data, PAIR_BYTES_MAX, DISK_RESERVE_BYTES)
 
     def discard_incoming(self, incoming: Index) -> None:
-        """It is closed and gone. DiskError when it cannot be removed."""
+        """Close and remove the incoming index. Raises DiskError when it cannot be removed."""
         try:
             incoming.close()
         except DiskError as error:
@@ -129,11 +131,11 @@ class SnapshotStore:
         self._places.remove_incoming()
 
     def decide(self, incoming: Index, decision: Decision) -> None:
-        """From here on, durably, the node starts with that state and no other.
+        """Decide, durably on return, that the node starts with the received state and no other.
 
-        `incoming` is complete; it is closed. Nothing may be promised any more by what runs on the old state: the node
-        has to start again. DiskFull with nothing decided, and nothing of `incoming` left; DiskError: whether it is
-        decided is then unknown, and the process has to stop.
+        `incoming` must be complete; it is closed. Components that run on the old state may promise nothing any more:
+        the node has to restart. Raises DiskFull with nothing decided, and nothing of `incoming` left; DiskError:
+        whether the decision is on disk is then unknown, and the process has to stop.
         """
         try:
             incoming.close()
@@ -147,7 +149,7 @@ class SnapshotStore:
             raise DiskError(error.operation, error.path, error.errno, "no space left") from error
 
     def _write(self, decision: Decision) -> None:
-        """Under its name, which is not durable yet. DiskFull: it has not got its name."""
+        """Write the decision under its name, not yet durably. Raises DiskFull before the file has its name."""
         body = _MAGIC + msgspec.msgpack.encode(decision)
         path = f"{self._data}/{DECISION_FILE}"
         file = create_file(self._disk, path + ".tmp")
@@ -161,10 +163,12 @@ class SnapshotStore:
 
 
 def finish_install(disk: Disk, data_directory: str, places: IndexPlaces) -> Decision | None:
-    """What a node does first, before index and log are opened: nothing is left of a snapshot that was not complete, and
-    one that was decided for is in its place, durably. Returns that decision.
+    """Carry out a decision, as the first step of a starting node, before index and log are opened. On return an
+    incomplete snapshot is removed, and a decided one is durably in its place. Returns the decision; None if there was
+    none.
 
-    InstallDamaged when the decision cannot be read; DiskError: nothing is lost, the next start goes on.
+    Raises InstallDamaged when the decision cannot be read; DiskError, after which the next start continues without
+    loss.
     """
     decision = read_decision(disk, data_directory)
     if decision is None:
@@ -181,7 +185,9 @@ def finish_install(disk: Disk, data_directory: str, places: IndexPlaces) -> Deci
 
 
 def read_decision(disk: Disk, data_directory: str) -> Decision | None:
-    """What the node is to start with, if that is a snapshot; None otherwise. InstallDamaged."""
+    """Return the decision to start with a snapshot; None without one. Raises InstallDamaged when the decision is
+    damaged.
+    """
     path = f"{data_directory}/{DECISION_FILE}"
     return _decode(path, disk.read_bytes(path)) if disk.exists(path) else None
 

@@ -2,8 +2,8 @@
 
     u32 key_length | u32 value_length | key | value | ...
 
-The log is not in it, only its base: who takes a snapshot begins an empty log behind that base. A portion may end in the
-middle of a pair, so that portions are bounded whatever a pair holds.
+The log is not part of the snapshot, only its base: a node that installs a snapshot begins an empty log behind that
+base. A portion may end in the middle of a pair, so that portions are bounded whatever the size of a pair.
 """
 
 import struct
@@ -16,20 +16,22 @@ from store.log.base import LogBase
 from store.state.machine import applied_state
 
 PORTION_BYTES: Final = 128 * 1024
-"""Of a portion, at most: what is read or written between two looks at anything else."""
+"""Maximum size of a portion: the bytes that are read or written before the loop does other work."""
 PAIR_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A pair that claims to be larger is none: a record of the log holds no more."""
+"""Maximum size of a pair; a larger length means damage, since a record of the log holds no more."""
 
 _LENGTHS: Final = struct.Struct("<II")
 _CHECKSUM_BYTES: Final = 16
 
 
 class SnapshotRefused(Exception):
-    """What came is not the snapshot that was announced; nothing of it may be used."""
+    """The received data is not the announced snapshot; none of it may be used."""
 
 
 class SnapshotReader:
-    """Reads the state as of its making, whatever is applied meanwhile. `base` is that of the log at that moment."""
+    """Reads the state as of the reader's creation, whatever is applied meanwhile. `base` is the base of the log at that
+    moment.
+    """
 
     def __init__(self, index: Index, base: LogBase) -> None:
         applied = applied_state(index)
@@ -46,11 +48,11 @@ class SnapshotReader:
 
     @property
     def checksum(self) -> bytes:
-        """Of all portions so far."""
+        """Checksum of all portions so far."""
         return self._digest.digest()
 
     def next_portion(self) -> bytes:
-        """Up to PORTION_BYTES; empty when everything was read."""
+        """Return up to PORTION_BYTES; empty when the whole state was read."""
         rest = self._rest
         while not self._ended and len(rest) < PORTION_BYTES:
             pair = next(self._pairs, None)
@@ -69,7 +71,7 @@ class SnapshotReader:
 
 
 class SnapshotWriter:
-    """Puts the portions of a snapshot into an index of its own, empty at the beginning."""
+    """Writes the portions of a snapshot into an index of its own, which must be empty at the beginning."""
 
     def __init__(self, index: Index) -> None:
         self.pairs_written = 0
@@ -79,7 +81,7 @@ class SnapshotWriter:
         self._digest = blake2b(digest_size=_CHECKSUM_BYTES)
 
     def add(self, portion: bytes) -> None:
-        """Not durable on return. SnapshotRefused when it holds no pairs."""
+        """Write a portion, not durably. Raises SnapshotRefused when it holds no valid pairs."""
         self._digest.update(portion)
         self.bytes_written += len(portion)
         data = self._rest + portion
@@ -99,7 +101,7 @@ class SnapshotWriter:
         self._index.commit()
 
     def finish(self, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
-        """Makes what was written durable. SnapshotRefused unless it is the announced state, whole."""
+        """Make the written state durable. Raises SnapshotRefused unless it is exactly the announced state."""
         if self._rest or self.pairs_written != pairs or self._digest.digest() != checksum:
             raise SnapshotRefused(f"{self.pairs_written} pairs of {pairs} with another checksum")
         try:

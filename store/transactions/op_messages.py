@@ -1,7 +1,8 @@
-"""The op half topic: one message per decision about a half transaction, for those who know RocketMQ's.
+"""The op half topic: one message per decision about a half transaction, for users who know RocketMQ's topic of that
+name.
 
-A decision has no message block in the log, so the broker makes one, a function of the entry alone, and keeps it in the
-row. Its body is the new state; `keys` holds the transaction id, and the tag is RocketMQ's `d`, for "done".
+A decision has no message block in the log, so the broker makes a block, a function of the entry alone, and keeps it in
+the row. The message body is the new state; `keys` holds the transaction id, and the tag is RocketMQ's `d`, for "done".
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def append_decision(queues: Queues, topics: Topics, transaction_id: str, record: TransactionRecord, at: At) -> None:
-    """The decision that was just made of the record, as a message."""
+    """Append the decision that was just made on the record to the op half topic, as a message."""
     topic = topics.require(OP_HALF_TOPIC)
     state = STATES[record.state]
     properties = {"TRANSACTION_ID": transaction_id, "STATE": state, "PGROUP": record.producer_group}

@@ -1,4 +1,4 @@
-"""Settings of the whole cluster that operators change while it runs: replicated, the same on every node."""
+"""Settings of the whole cluster that operators change while it runs: replicated, and so the same on every node."""
 
 import msgspec
 
@@ -18,13 +18,13 @@ class ClusterSettings:
         self.current = _decode(stored) if stored is not None else Settings()
 
     def put(self, command: PutSettings) -> SettingsPut:
-        """Change what is given."""
+        """Change the given settings."""
         if command.reject_transactions is not None:
             self.current = msgspec.structs.replace(self.current, reject_transactions=command.reject_transactions)
             self._index.put(keys.SETTINGS, _encode(self.current))
         return SettingsPut(self.current)
 
     def require_transactions(self) -> None:
-        """Refused while the cluster takes no new half transactions."""
+        """Refuse (`transactions_rejected`) while the cluster takes no new half transactions."""
         if self.current.reject_transactions:
             raise Refused(TRANSACTIONS_REJECTED, "the cluster takes no new transactions: an operator switched them off")

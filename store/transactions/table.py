@@ -1,7 +1,7 @@
-"""The table of transactions: records, their listing by state and age, due checks, and timelines.
+"""The table of transactions: records, their listing by state and age, due check-backs, and timelines.
 
-A record's `prepared` event and its decision are in the record itself; checks, `unknown` answers, and a discard that an
-operator undid are events of their own. A decided transaction's timeline is closed, unless an operator reopens it.
+A record itself holds the `prepared` event and the decision; checks, `unknown` answers, and a discard that an operator
+undid are separate events. A decided transaction's timeline is closed, unless an operator reopens it.
 """
 
 import heapq
@@ -35,7 +35,7 @@ _ANSWER_OF_STATE: Final = {COMMITTED: "commit", ROLLED_BACK: "rollback"}
 
 
 class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A batch of a half transaction, and where its block is."""
+    """A batch of a half transaction, and the location of its block."""
 
     topic: str
     queue: int
@@ -65,7 +65,7 @@ class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
 
 
 class TransactionRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Value of a transaction in the index."""
+    """The value of a transaction in the index."""
 
     state: int
     producer_group: str
@@ -83,7 +83,7 @@ class TransactionRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=T
     positions: tuple[Position, ...] = ()
     forced: bool = False
     operator: str | None = None
-    """Who decided or resumed it by hand last, and why."""
+    """The operator who last decided or resumed the transaction by hand; `reason` says why."""
     reason: str | None = None
 
 
@@ -96,7 +96,7 @@ _decode_keys = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 class TransactionTable:
     def __init__(self, index: Index, references: LogReferences) -> None:
-        """Count the undecided ones, by their keys."""
+        """Count the undecided transactions by their keys."""
         self._index = index
         self._references = references
         prepared = index.scan(keys.transaction_state(PREPARED, 0, ""), keys.transaction_state(PREPARED + 1, 0, ""))
@@ -109,8 +109,9 @@ class TransactionTable:
         return _decode_record(value) if value is not None else None
 
     def add(self, transaction_id: str, record: TransactionRecord, headers: tuple[BatchHeader, ...]) -> None:
-        """Store a prepared transaction. Explicit ids and keys are kept apart: there may be many, and the record is
-        rewritten."""
+        """Store a prepared transaction. Explicit ids and keys of messages are stored apart from the record, because
+        there may be many and the record is rewritten.
+        """
         for number, header in enumerate(headers):
             if header.message_ids is not None:
                 self._index.put(keys.transaction_ids(transaction_id, number), _encode(header.message_ids))
@@ -124,7 +125,7 @@ class TransactionTable:
         self._index.put(keys.check(record.next_check_at_ms, transaction_id), b"")
 
     def update(self, transaction_id: str, record: TransactionRecord) -> None:
-        """Store a changed record that stays in its state; `set_next_check` and `decide` do more."""
+        """Store a changed record whose state stays the same; `set_next_check` and `decide` also change other keys."""
         self._index.put(keys.transaction(transaction_id), _encode(record))
 
     def set_next_check(self, transaction_id: str, record: TransactionRecord, next_check_at_ms: int) -> None:
@@ -133,7 +134,7 @@ class TransactionTable:
         self._index.put(keys.check(next_check_at_ms, transaction_id), b"")
 
     def resume(self, transaction_id: str, record: TransactionRecord, next_check_at_ms: int) -> None:
-        """Make a discarded transaction prepared again, as if it had never been asked about, and store it."""
+        """Make a discarded transaction prepared again, as if it had never been checked, and store it."""
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         record.state = PREPARED
         self.undecided += 1
@@ -158,7 +159,9 @@ class TransactionTable:
         self.update(transaction_id, record)
 
     def expire(self, until_ms: int, limit: int) -> int:
-        """Forget transactions that were decided or discarded until then, with their timelines: at most `limit`."""
+        """Remove transactions decided or discarded at or before `until_ms`, with their timelines. Returns how many of
+        the at most `limit` listed decisions were removed.
+        """
         found = self._index.scan(keys.DECIDED, keys.decided(max(until_ms + 1, 0), ""))
         decided = [key for key, _ in itertools.islice(found, limit)]
         for key in decided:
@@ -170,7 +173,7 @@ class TransactionTable:
         return len(decided)
 
     def first_decided_at_ms(self) -> int | None:
-        """The earliest decision that is kept; an earlier one that was undone may count."""
+        """Return the time of the earliest decision that is kept, which may have been undone since; None without any."""
         found = next(self._index.scan(keys.DECIDED, keys.after(keys.DECIDED)), None)
         return None if found is None else keys.decided_parts(found[0])[0]
 
@@ -185,12 +188,12 @@ class TransactionTable:
             self._release(record)
 
     def _release(self, record: TransactionRecord) -> None:
-        """The halves are needed no more: what was committed has rows or timers that point at the blocks themselves."""
+        """Release the blocks of the halves: the rows or timers of committed messages point at the blocks themselves."""
         for batch in record.batches:
             self._references.remove(batch.block, Holder.TRANSACTION)
 
     def set_position(self, transaction_id: str, number: int, position: Position) -> None:
-        """Note where a committed batch is, now that its time has come, unless the transaction is forgotten by then."""
+        """Note the place of a committed batch whose timer has fired, unless the transaction is forgotten by then."""
         record = self.get(transaction_id)
         if record is None:
             return
@@ -199,14 +202,16 @@ class TransactionTable:
         self.update(transaction_id, record)
 
     def reopen_timeline(self, transaction_id: str, record: TransactionRecord) -> None:
-        """Keep the discard that the record tells of, before something else takes its place in it."""
+        """Store the record's discard as an event, before another decision takes its place in the record."""
         for event in _decision_events(record):
             self.add_event(transaction_id, record, event, audit=True)
 
     def add_event(
         self, transaction_id: str, record: TransactionRecord, event: TimelineEvent, *, audit: bool = False
     ) -> None:
-        """Append to the timeline, up to TIMELINE_EVENTS_MAX, an `audit` event always; the caller stores the record."""
+        """Append an event to the timeline, up to TIMELINE_EVENTS_MAX; an `audit` event always. The caller stores the
+        record.
+        """
         if audit or record.events < TIMELINE_EVENTS_MAX:
             self._index.put(keys.transaction_event(transaction_id, record.events), _encode(event))
             record.events += 1
@@ -224,7 +229,7 @@ class TransactionTable:
         return _decode_keys(value)
 
     def forget_message_ids(self, transaction_id: str, record: TransactionRecord) -> None:
-        """And the keys."""
+        """Remove the explicit message ids and the keys."""
         for number, batch in enumerate(record.batches):
             if batch.has_message_ids:
                 self._index.delete(keys.transaction_ids(transaction_id, number))
@@ -238,7 +243,7 @@ class TransactionTable:
         return _view(transaction_id, record) if record is not None else None
 
     def timeline(self, transaction_id: str) -> list[TimelineEvent] | None:
-        """Everything that happened to the transaction, in order; None when there is none."""
+        """Return all events of the transaction, in order; None when the transaction does not exist."""
         record = self.get(transaction_id)
         if record is None:
             return None
@@ -250,7 +255,9 @@ class TransactionTable:
     def page(
         self, state: TransactionState | None, prepared_before_ms: int | None, limit: int, after: str | None
     ) -> TransactionPage:
-        """Transactions from the oldest on; `after` is the `next` of an earlier page. Refused if it is not."""
+        """Return transactions from the oldest on, continuing at `after`, the `next` of an earlier page. Refused
+        (`invalid_request`) for any other `after`.
+        """
         states = range(len(STATES)) if state is None else (STATES.index(state),)
         start = _parse_cursor(after) if after is not None else (0, "")
         found: list[TransactionView] = []
@@ -266,8 +273,9 @@ class TransactionTable:
         return TransactionPage(tuple(found), None)
 
     def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
-        """Prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
-        transaction_id) of the last one of an earlier call."""
+        """Return prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
+        transaction_id) of the last transaction of an earlier call.
+        """
         begin = keys.CHECK if after is None else keys.check(*after) + b"\x00"
         due: list[DueCheck] = []
         for key, _ in self._index.scan(begin, keys.check(now_ms + 1, "")):
@@ -290,7 +298,7 @@ class TransactionTable:
         return due
 
     def oldest_undecided(self) -> list[TransactionView]:
-        """The oldest prepared and the oldest discarded transaction, as far as there is one."""
+        """Return the oldest prepared and the oldest discarded transaction, as far as they exist."""
         first = (next(self._by_age(state, (0, "")), None) for state in (PREPARED, DISCARDED))
         return [self._existing(found[1]) for found in first if found is not None]
 
@@ -337,7 +345,7 @@ def _view(transaction_id: str, record: TransactionRecord) -> TransactionView:
 
 
 def _decision_events(record: TransactionRecord) -> list[TimelineEvent]:
-    """The decision, and before it the answer when it came as one."""
+    """Return the decision's event, preceded by the producer's answer when the decision was the answer to a check."""
     if record.decided_at_ms is None:
         return []
     at_ms, raft_index = record.decided_at_ms, record.decided_index

@@ -1,15 +1,15 @@
 """Transactions: prepared -> committed | rolled_back | discarded.
 
-- The first final decision wins and stays. The same again is answered with what is recorded; another one is refused
-  with the recorded outcome. `unknown` only adds to the timeline.
-- A half message is in no queue but the half topic's until it is committed. The commit writes rows that point at the
+- The first final decision wins and stays. Repeating it returns the recorded outcome; another decision is refused with
+  the recorded outcome. `unknown` only adds to the timeline.
+- A half message is only in the half topic's queue until it is committed. The commit writes rows that point at the
   half message's own place in the commit log: the body exists once.
-- Ids are looked up in the dedupe window at the commit, when the messages get their offsets, not at prepare: what an
-  undecided half holds must neither swallow a plain message with the same id (the half may be rolled back) nor be
-  delivered beside it. Prepare itself is idempotent by its transaction id.
+- Ids are looked up in the dedupe window at the commit, when the messages get their offsets, not at prepare: an
+  undecided half must neither swallow a plain message with the same id (the half may be rolled back) nor be delivered
+  beside it. Prepare itself is idempotent by its transaction id.
 - A commit to a topic that was deleted meanwhile is refused and changes nothing: create the topic again, and commit.
 - Only an operator, who gives a name and a reason, gets a transaction out of `discarded`: by resuming it, or by a forced
-  decision. The timeline keeps the discard and who undid it. What was committed or rolled back stays so.
+  decision. The timeline keeps the discard and who undid it. Committed and rolled back are final.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,9 @@ class Transactions:
         return Prepared(transaction_id, "prepared", False, at.clock_ms)
 
     def prepared_before(self, command: Prepare) -> CarriedOut | None:
-        """Of a transaction that is known already. Refused when it has other content."""
+        """Return the result of a transaction that is known already; None if it is unknown. Refused
+        (`idempotency_conflict`) when it has other content.
+        """
         recorded = self.table.get(command.transaction_id)
         if recorded is None:
             return None
@@ -141,7 +143,9 @@ class Transactions:
         return Decided(transaction_id, STATES[record.state], record.positions)
 
     def resume(self, command: ResumeTransaction, at: At) -> Resumed:
-        """The same again, by the same operator for the same reason, is answered alike while nobody decided it."""
+        """Resume a discarded transaction. Until the transaction is decided, a repetition by the same operator for the
+        same reason returns the recorded result.
+        """
         transaction_id = command.transaction_id
         _require_audit(command.operator, command.reason)
         _require_check_after("next_check_after_ms", command.next_check_after_ms)
@@ -179,7 +183,7 @@ class Transactions:
         return ChecksRecorded(tuple(checked))
 
     def discard(self, command: Discard, at: At) -> Discarded:
-        """The message ids are kept: a discarded transaction still has what it takes to deliver it."""
+        """Discard transactions. Their message ids are kept: a discarded transaction can still be delivered."""
         discarded: list[str] = []
         seen = dict(zip(command.transaction_ids, command.check_times, strict=False))
         for transaction_id, record in self._still_prepared(command.transaction_ids):
@@ -229,7 +233,8 @@ class Transactions:
         return Decided(command.transaction_id, STATES[record.state], record.positions)
 
     def _make_visible(self, transaction_id: str, record: TransactionRecord, at: At) -> tuple[Position, ...]:
-        """Give the batches their offsets, in their order. Refused, with nothing changed, if a queue is gone."""
+        """Give the batches their offsets, in their order. Refused, with nothing changed, if a topic or queue is gone.
+        """
         for batch in record.batches:
             self._topics.require(batch.topic).require_queue(batch.queue)
         positions: list[Position] = []
@@ -253,7 +258,7 @@ class Transactions:
         self._outcomes.add(Event(type, transaction_id, group=group, client=client, attempt=times or None))
 
     def _copy_to_system_topic(self, name: str, transaction_id: str, record: TransactionRecord, at: At) -> None:
-        """Rows in a system topic for the half messages; the bodies stay where they are."""
+        """Append rows for the half messages to a system topic; the bodies stay where they are."""
         topic = self._topics.require(name)
         for batch in record.batches:
             self._queues.append(
@@ -267,7 +272,9 @@ class Transactions:
             )
 
     def _still_prepared(self, transaction_ids: Sequence[str]) -> list[tuple[str, TransactionRecord]]:
-        """Each once, in the given order; decided and unknown ones are left out: they raced with the command."""
+        """Return each prepared transaction once, in the given order. Decided and unknown ones are left out: their
+        decisions raced with the command.
+        """
         found: list[tuple[str, TransactionRecord]] = []
         for transaction_id in dict.fromkeys(transaction_ids):
             record = self.table.get(transaction_id)
@@ -291,7 +298,9 @@ def _half_batch(header: BatchHeader, position: int, offset: int) -> HalfBatch:
 
 
 def _prepared_again(command: Prepare, recorded: TransactionRecord) -> Prepared:
-    """A retry has the same content. Its queues and generated batch ids may differ: the broker chooses them anew."""
+    """Return the result of a repeated prepare; refuse (`idempotency_conflict`) other content. Queues and generated
+    batch ids may differ: the broker chooses them anew.
+    """
     new = [(header.topic, header.count, header.crc32c, header.length) for header in command.batches]
     old = [(batch.topic, batch.count, batch.block.crc32c, batch.block.length) for batch in recorded.batches]
     if new != old or command.producer_group != recorded.producer_group:
@@ -306,7 +315,9 @@ def _require_check_after(name: str, duration_ms: int) -> None:
 
 
 def _check_audit(command: Decide) -> None:
-    """Only an operator forces, and says who and why."""
+    """Refuse (`invalid_request`) a forced decision that is not an operator's, or that lacks the operator's name and
+    reason.
+    """
     if command.source != "operator" or command.decision == "unknown":
         if command.force or command.operator or command.reason:
             detail = "force, operator and reason are for a commit or rollback by source operator"
