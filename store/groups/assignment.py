@@ -1,4 +1,4 @@
-"""Which member reads which queue: balanced, sticky, and the same on every replica."""
+"""The assignment of queues to members: balanced, sticky, and the same on every replica."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,16 +6,17 @@ TopicQueue = tuple[str, int]
 
 
 def assign(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> dict[str, list[TopicQueue]]:
-    """Spread `queues` over the members of `held` so that counts differ by at most one, moving as few as possible.
+    """Spread `queues` over the members of `held` so that counts differ by at most one, moving as few queues as
+    possible.
 
-    Members keep what they hold, up to their share; the larger shares go to those that hold most. Queues that are not in
-    `queues` any more are dropped. The result is sorted and depends on the arguments alone.
+    Members keep the queues they hold, up to their share; the larger shares go to the members that hold most. Queues
+    that are no longer in `queues` are dropped. The result is sorted and depends on the arguments alone.
     """
     if not held:
         return {}
     wanted = dict.fromkeys(queues)
     is_wanted = wanted.__contains__
-    # What a member holds is sorted already, so sorting it is one pass.
+    # A member's queues are sorted already, so sorting them again is one pass.
     kept = {member: sorted(filter(is_wanted, queues_of_member)) for member, queues_of_member in held.items()}
     share, larger = divmod(len(wanted), len(held))
     assigned: dict[str, list[TopicQueue]] = {}

@@ -1,7 +1,7 @@
-"""What a group has given back and not committed yet, so that giving back again changes nothing.
+"""Marks of the messages that a group has given back and not committed yet, so that giving back again changes nothing.
 
-A mark goes when the group's committed offset passes its message, and when the queue's offset is reset: what is
-processed anew may be given back anew. Marks of dead letters that were replayed stay.
+A mark is removed when the group's committed offset passes its message, and when the queue's offset is reset: messages
+that are processed anew may be given back anew. Marks of dead letters that were replayed stay.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -16,7 +16,9 @@ REPLAYED: Final = "replayed"
 
 
 class Mark(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """`due_at_ms` is when the message becomes visible again, or did; None for a dead letter."""
+    """A message was given back or replayed. `due_at_ms` is when it becomes, or became, visible again; None for a dead
+    letter.
+    """
 
     attempt: int
     outcome: MarkOutcome
@@ -24,13 +26,13 @@ class Mark(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=T
 
 
 class GivingGroup(NamedTuple):
-    """A group that gives messages back; without an id it does not exist yet."""
+    """A group that gives messages back; `id` is None if the group does not exist yet."""
 
     id: int | None
     max_attempts: int
     delays_ms: tuple[int, ...]
     client_id: str
-    """Of the member that does; empty for a group without members."""
+    """Client of the member that gives the messages back; empty for a group without members."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(Mark).decode
 
 class GivenBackMarks:
     def __init__(self, index: Index) -> None:
-        """Count the marks of each queue: most queues have none, and a commit must not look for any there."""
+        """Count the marks of each queue: most queues have no marks, and a commit must not scan for them there."""
         self._index = index
         self._counts: dict[tuple[int, int, int], int] = {}
         for key, value in index.scan(keys.GIVEN_BACK, keys.after(keys.GIVEN_BACK)):
@@ -51,13 +53,15 @@ class GivenBackMarks:
         return _decode(value) if value is not None else None
 
     def put(self, group_id: int, topic_id: int, queue: int, offset: int, mark: Mark) -> None:
-        """Of a message that has none."""
+        """Add a mark. The message must not have one yet."""
         self._index.put(keys.given_back(group_id, topic_id, queue, offset), _encode(mark))
         if mark.outcome != REPLAYED:
             self._count((group_id, topic_id, queue), 1)
 
     def forget(self, group_id: int, topic_id: int, queue: int, before: int | None = None) -> None:
-        """Remove the marks of the queue, or those of the messages before an offset."""
+        """Remove the marks of the queue, or only those of the messages before an offset. Marks of replayed dead letters
+        stay.
+        """
         place = (group_id, topic_id, queue)
         if place not in self._counts:
             return
@@ -69,19 +73,21 @@ class GivenBackMarks:
         self._count(place, -len(gone))
 
     def expire(self, topic_id: int, queue: int, before: int) -> None:
-        """The messages before an offset are gone: nobody gives them back again."""
+        """Remove the marks of messages before an offset, in all groups: the messages are gone and cannot be given back
+        again.
+        """
         for place in [place for place in self._counts if place[1:] == (topic_id, queue)]:
             self.forget(*place, before)
 
     def forget_replayed(self, group_id: int, topic_id: int, before: int) -> None:
-        """Dead letters before an offset are gone."""
+        """Remove the marks of dead letters before an offset, which are gone."""
         for key, _ in list(
             self._index.scan(keys.given_back(group_id, topic_id, 0, 0), keys.given_back(group_id, topic_id, 0, before))
         ):
             self._index.delete(key)
 
     def forget_group(self, group_id: int) -> None:
-        """All of them, those of replayed dead letters too."""
+        """Remove all marks of the group, including those of replayed dead letters."""
         prefix = keys.given_back_by(group_id)
         self._index.delete_range(prefix, keys.after(prefix))
         for place in [place for place in self._counts if place[0] == group_id]:

@@ -1,8 +1,8 @@
 """Consumer groups: members, assignment and committed offsets.
 
     - Membership is replicated: a failover of the broker is not a rebalance.
-    - Every change of members, queues or offsets that a running member must notice moves the generation on, and a commit
-      from an older generation is refused.
+    - Every change of members, queues or offsets that a running member must notice increments the generation, and a
+      commit from an older generation is refused.
     - A committed offset only moves forward, except by a reset.
 
 All groups are held in memory and written through to the index.
@@ -98,7 +98,7 @@ class Groups(GroupQueries):
             group = self._create(command.group)
         self._refuse_popped(group)
         record = group.record
-        if record.members.keys() - {command.member_id}:  # a member that is alone may change what it subscribes to
+        if record.members.keys() - {command.member_id}:  # the only member may change its subscription
             recorded = Subscription(record.topics, record.filters)
             check_subscription(group.name, record.generation, recorded, Subscription(topics, filters))
         member = record.members.get(command.member_id)
@@ -157,8 +157,9 @@ class Groups(GroupQueries):
         return OffsetsCommitted(group.name, command.offsets)
 
     def give_back(self, command: GiveBack) -> GivingGroup:
-        """Who gives messages back, created if it is a group without members. Refused like a commit, and
-        (`offset_moves_back`) for messages that are committed; changes nothing then."""
+        """Return the group that gives messages back; for a group that does not exist yet, `id` is None. Refused like a
+        commit, and (`offset_moves_back`) for messages that are committed. Changes nothing.
+        """
         group, assignment = self._fence(command)
         for item in command.messages:
             topic = self._topics.require(item.topic)
@@ -175,8 +176,10 @@ class Groups(GroupQueries):
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
 
     def pop(self, command: Pop, topic: Topic, at: At) -> Group:
-        """The group that pops, created if it is not there, with an offset for each queue. Refused
-        (`group_has_members`, `subscription_mismatch`) when others use it, or use it for something else."""
+        """Return the group that pops, created if necessary, with an offset for each queue. Refused
+        (`group_has_members`, `subscription_mismatch`) when other consumers use the group, or use it for another
+        subscription.
+        """
         group = self._groups.get(command.group)
         filters = () if command.filter is None else (command.filter,)
         if group is not None:
@@ -196,14 +199,17 @@ class Groups(GroupQueries):
         return group
 
     def popped(self, group: Group, topic: Topic, queue: int, offset: int, commits: tuple[bytes, bytes]) -> None:
-        """What is before `offset` is handed out; `commits` as `encoded_commits` makes them."""
+        """Move the group's offset to `offset`: the messages before are handed out. `commits` is made by
+        `encoded_commits`.
+        """
         if offset > group.offsets[topic.id, queue]:
             self._history.committed((group.record.id, topic.id, queue), offset, commits[0])
             self._set_offsets(group, [(topic, queue, offset)])
 
     def remove(self, name: str) -> int:
-        """Forget the group with its offsets; its id. Refused (`group_has_members`, `group_is_popped`) while it is
-        used."""
+        """Remove the group with its offsets and return its id. Refused (`group_has_members`, `group_is_popped`) while
+        the group is in use.
+        """
         group = self._require(name)
         if group.record.members:
             detail = f"group {name} has members: stop them first"
@@ -233,7 +239,7 @@ class Groups(GroupQueries):
         return GroupPut(group.name, created, record.retry_max_attempts, record.retry_delays_ms)
 
     def ensure(self, name: str) -> int:
-        """The id of the group, which is created if it is not there."""
+        """Return the id of the group, which is created if it does not exist."""
         group = self._groups.get(name)
         if group is None:
             group = self._create(name)
@@ -241,7 +247,9 @@ class Groups(GroupQueries):
         return group.record.id
 
     def retry_topic_created(self, name: str, topic: Topic) -> None:
-        """The group reads it from its beginning, whatever its start position is; its members get its queue."""
+        """Make the group read its new retry topic from the beginning, whatever the group's start position; a member
+        gets the queue.
+        """
         group = self._require(name)
         self._set_offsets(group, [(topic, 0, 0)])
         if group.record.members:
@@ -252,7 +260,9 @@ class Groups(GroupQueries):
         return self._reset(self._require(command.group), command.offsets, at)
 
     def clone(self, command: CloneOffsets, at: At) -> OffsetsReset:
-        """Of what the source has committed all but its own topics'. Refused while the target has members."""
+        """Set the group's offsets to those that the source has processed, except for groups' own topics. Refused
+        (`group_has_members`, `group_is_popped`) while the group is in use.
+        """
         target = self._groups.get(command.group)
         if target is not None and target.record.members:
             detail = f"group {target.name} has members: stop them first, they would go on from where they are"
@@ -274,14 +284,14 @@ class Groups(GroupQueries):
         return self._reset(target if target is not None else self._create(command.group), offsets, at)
 
     def topic_queues_changed(self, topic: Topic) -> None:
-        """A topic was created or has more queues: members that subscribe to it get them."""
+        """Rebalance the groups that subscribe to a topic that was created, deleted, or has more queues."""
         for group in self._subscribed(topic.name):
             self._rebalance(group)
             self._store(group)
 
     def topic_grown(self, topic: Topic, first_new_queue: int) -> None:
-        """Groups that have read the topic read its new queues from their beginning, whatever their start position is
-        for a topic they do not know: nothing in a new queue may pass a group by while it has no member.
+        """Make groups that have read the topic read its new queues from their beginning, whatever the groups' start
+        position is for unknown topics: a group without members must not miss messages of a new queue.
         """
         new_queues = range(first_new_queue, len(topic.ends))
         for group in self._groups.values():
@@ -290,7 +300,9 @@ class Groups(GroupQueries):
         self.topic_queues_changed(topic)
 
     def topic_deleted(self, topic: Topic) -> None:
-        """Its offsets go; members lose its queues, and keep the subscription for a topic of that name to come."""
+        """Remove the topic's offsets; members lose its queues, and keep the subscription for a later topic of that
+        name.
+        """
         for group in self._groups.values():
             if topic.id not in group.topic_ids:
                 continue
@@ -320,7 +332,9 @@ class Groups(GroupQueries):
         return OffsetsReset(group.name, group.record.generation, offsets)
 
     def _fence(self, command: CommitOffsets | GiveBack) -> tuple[Group | None, set[TopicQueue] | None]:
-        """The group, and what is assigned to the member; None for a group without members, which need not exist."""
+        """Return the group, and the queues assigned to the member; None for the queues of a group without members,
+        which need not exist.
+        """
         if command.member_id is not None:
             group = self._require(command.group)
             return group, set(_fenced_member(group, command.member_id, command.generation).assignment)
@@ -342,7 +356,7 @@ class Groups(GroupQueries):
             raise Refused(GROUP_IS_POPPED, detail, {"held": held, "generation": group.record.generation})
 
     def _check_pops(self, group: Group, requested: Subscription) -> None:
-        """Refused when the group has members, or is in the middle of something else."""
+        """Refuse when the group has members, or when its pop consumers hold messages of another subscription."""
         record = group.record
         if record.members:
             detail = f"group {group.name} has members: a group is used by members or by pop consumers, not by both"

@@ -1,26 +1,28 @@
-"""The offsets of one queue that a group has out: how many, and the lowest, without looking at all of them."""
+"""The offsets of one queue that a group has handed out: their number, and the lowest, without visiting all of them."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 _STALE_MAX: Final = 64
-"""So many offsets more than twice those that are out are remembered, before those that came back are dropped."""
+"""The heap may hold this many offsets more than twice the handed-out ones before it is rebuilt without returned
+offsets.
+"""
 
 
 class HeldOffsets:
-    """In memory, of what is in the index."""
+    """The handed-out offsets of one queue, in memory; the leases in the index are their source."""
 
     def __init__(self) -> None:
         self._out: set[int] = set()
         self._heap: list[int] = []
-        """All that are out, and some that were."""
+        """All offsets that are handed out, and some that were."""
 
     def __len__(self) -> int:
         return len(self._out)
 
     def change(self, before: Iterable[int], after: Iterable[int]) -> None:
-        """`after` are out instead of `before`."""
+        """Replace the handed-out offsets `before` by `after`."""
         self._out.difference_update(before)
         self._out.update(after)
         for offset in set(after).difference(before):

@@ -1,7 +1,8 @@
-"""Who consumed what, and when: one row for every commit that moved a group's offset.
+"""The history of a group's offsets: one row for every commit that moved an offset, with its member and time.
 
-Commits only move forward, so those of a queue sort by offset, and the first one beyond a message is the one that
-passed it. A reset begins a new pass over the queue, in which the offsets start anew: each pass is looked at for itself.
+Commits only move forward, so the commits of a queue sort by offset, and the first commit beyond a message is the one
+that passed it. A reset begins a new pass over the queue, in which the offsets start anew: each pass is searched
+separately.
 """
 
 from typing import Final, NamedTuple
@@ -13,40 +14,42 @@ from store.index.index import Index
 from store.messages.placement import At
 
 PASSES_SHOWN_MAX: Final = 64
-"""Of a queue that was reset more often, the passes before the last ones are not looked at."""
+"""Maximum number of passes searched: of a queue that was reset more often, only the last passes are searched."""
 
 
 class Commit(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A commit, or a reset. The same for all queues of one command, but for the first commit in one."""
+    """A commit, or a reset. All queues of one command share the value, except for `is_first`."""
 
     at_ms: int
     raft_index: int
     member_id: str
     client_id: str
     is_first: bool = False
-    """The group had no offset in this queue before."""
+    """True if the group had no offset in this queue before."""
     reset_from: int | None = None
-    """Of a reset, the offset before it."""
+    """The offset before a reset; None for a commit."""
     popped: bool = False
-    """What is before the offset was handed out to a pop consumer, not processed yet."""
+    """True if the messages before the offset were handed out to a pop consumer and are not processed yet."""
 
 
 class Passed(NamedTuple):
-    """A commit, or a reset, by which a group's offset came to `offset`."""
+    """A commit, or a reset, that moved a group's offset to `offset`."""
 
     offset: int
     commit: Commit
 
 
 Queue = tuple[int, int, int]
-"""Group id, topic id and queue."""
+"""A group's queue: group id, topic id and queue number."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Commit).decode
 
 
 def encoded_commits(at: At, member_id: str, client_id: str, *, popped: bool = False) -> tuple[bytes, bytes]:
-    """What is kept of a command's commits, the same for all its queues; and of those that are the first in theirs."""
+    """Return the row of a command's commits, which all its queues share, and the row for queues where the commit is the
+    first.
+    """
     commit = Commit(at.clock_ms, at.raft_index, member_id, client_id, popped=popped)
     return _encode(commit), _encode(msgspec.structs.replace(commit, is_first=True))
 
@@ -55,19 +58,19 @@ class GroupHistory:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._passes: dict[Queue, int] = {}
-        """Of the queues that were asked for."""
+        """Number of the last pass of each queue that was looked up."""
 
     # Changes, during apply.
 
     def committed(self, queue: Queue, offset: int, encoded: bytes) -> None:
-        """Note a commit that moved the offset forward; see encoded_commits."""
+        """Note a commit that moved the offset forward; `encoded` comes from encoded_commits."""
         number = self._passes.get(queue)
         if number is None:
             number = self._pass(queue)
         self._index.put(keys.group_commit(*queue, number, offset), encoded)
 
     def reset(self, queue: Queue, offset: int, before: int | None, at: At) -> None:
-        """Note a reset: what comes now is another pass. `before` is None if the group had no offset."""
+        """Note a reset, which begins another pass. `before` is None if the group had no offset."""
         commit = Commit(at.clock_ms, at.raft_index, "", "", before is None, before or 0)
         self._passes[queue] = number = self._pass(queue) + 1
         self._index.put(keys.group_commit(*queue, number, offset), _encode(commit))
@@ -87,8 +90,10 @@ class GroupHistory:
     # Queries.
 
     def passed(self, queue: Queue, offset: int) -> list[Passed]:
-        """What moved the group over the message at `offset`, or back before it, in order: of each pass the reset that
-        began it, if the message lies between the offsets before and after it, and the first commit beyond it."""
+        """Return the commits and resets that moved the group over the message at `offset`, or back before it, in order:
+        of each pass, the reset that began it, if the message lies between the offsets before and after the reset, and
+        the first commit beyond the message.
+        """
         last = self._pass(queue)
         found: list[Passed] = []
         for number in range(max(0, last - PASSES_SHOWN_MAX + 1), last + 1):

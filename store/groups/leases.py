@@ -1,12 +1,12 @@
-"""The table of leases: messages that were handed out to pop consumers, and until when they are theirs.
+"""The table of leases: messages handed out to pop consumers, each until the end of its lease.
 
-    - A lease holds messages of one queue that were handed out together. Holding on to one of several longer makes a
-      lease of its own of it (`single`), so that its handle stays what it is.
-    - A message is held by one lease at most. Once it is acknowledged or given back its handle is over.
-    - What was acknowledged stays in its lease, also for a while after that holds nothing more, so that the same
-      acknowledgement again is answered alike.
+    - A lease holds messages of one queue that were handed out together. Extending the lease of one of several messages
+      gives that message a lease of its own (`single`), so that its handle stays valid.
+    - A message is held by at most one lease. Its handle ends when the message is acknowledged or given back.
+    - Acknowledged messages stay in their lease, for a while even after it holds no more messages, so that repeating an
+      acknowledgement is answered alike.
 
-What each queue has out is known in memory: whoever asks for a lag, or wants to join, must not look.
+The held messages of each queue are also known in memory: asking for a lag, or joining, must not scan the index.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,9 @@ _NEVER: Final = keys.after(keys.LEASE_DUE)
 
 
 class LeaseKey(NamedTuple):
-    """The entry that handed out and its how-manieth lease; `single` is 0, or the offset of its only message plus 1."""
+    """The key of a lease: the entry that handed the messages out, and the lease's number within the entry. `single` is
+    0, or the offset of the lease's only message plus 1.
+    """
 
     group_id: int
     raft_index: int
@@ -31,7 +33,7 @@ class LeaseKey(NamedTuple):
 
 
 class Lease(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Value of a lease in the index."""
+    """The value of a lease in the index."""
 
     topic_id: int
     queue: int
@@ -54,13 +56,15 @@ _decode = msgspec.msgpack.Decoder(Lease).decode
 
 class Leases:
     def __init__(self, index: Index) -> None:
-        """Count what is held: the number of leases is bounded by what groups may hold."""
+        """Load the held offsets: the number of leases is bounded by the number of messages that groups may hold."""
         self._index = index
         self._held: dict[HeldQueue, HeldOffsets] = {}
         self._of_group: dict[int, int] = {}
         self._count = 0
         self._first = keys.LEASE_DUE
-        """No lease is due before this key: RocksDB would have to pass all that ever were."""
+        """No lease is due before this key. Scans begin here: RocksDB would have to visit all leases that ever were
+        before it.
+        """
         self._first_is_due = False
         for key, value in index.scan(keys.LEASE, keys.after(keys.LEASE)):
             self._count += 1
@@ -70,14 +74,14 @@ class Leases:
     # Changes, during apply.
 
     def put(self, key: LeaseKey, lease: Lease) -> None:
-        """A new lease."""
+        """Add a new lease."""
         self._index.put(keys.lease(*key), _encode(lease))
         self._put_due(lease.due_ms, key)
         self._count += 1
         self._note_held(key, lease, (), lease.held)
 
     def replace(self, key: LeaseKey, before: Lease, after: Lease) -> None:
-        """The same lease, with another content or another time."""
+        """Replace a lease's content or due time."""
         self._index.put(keys.lease(*key), _encode(after))
         if after.due_ms != before.due_ms:
             self._delete_due(before.due_ms, key)
@@ -91,8 +95,9 @@ class Leases:
         self._note_held(key, lease, lease.held, ())
 
     def revoke(self, group_id: int, topic_id: int | None = None, queue: int | None = None) -> None:
-        """End all leases of the group, or those of a topic or queue of it: their handles are over, nothing comes
-        again."""
+        """End all leases of the group, or only those of one topic or queue: their handles end, and no message comes
+        again.
+        """
         for key, lease in list(self.of_group(group_id)):
             if topic_id in (None, lease.topic_id) and queue in (None, lease.queue):
                 self.remove(key, lease)
@@ -100,7 +105,7 @@ class Leases:
     # Queries.
 
     def find(self, group_id: int, raft_index: int, number: int, offset: int) -> tuple[LeaseKey, Lease] | None:
-        """The lease that holds the message, or has seen it acknowledged."""
+        """Return the lease that holds the message, or has recorded its acknowledgement; None if there is none."""
         for key in (LeaseKey(group_id, raft_index, number), LeaseKey(group_id, raft_index, number, offset + 1)):
             value = self._index.get(keys.lease(*key))
             if value is not None:
@@ -110,7 +115,7 @@ class Leases:
         return None
 
     def due(self, until_ms: int) -> Iterator[tuple[LeaseKey, Lease]]:
-        """Those that are due at or before, the longest due first."""
+        """Yield the leases that are due at or before `until_ms`, the longest due first."""
         for due, _ in self._index.scan(self._first, keys.lease_due(until_ms + 1, (0, 0, 0, 0))):
             key = LeaseKey(*keys.lease_due_parts(due)[1])
             value = self._index.get(keys.lease(*key))
@@ -119,7 +124,7 @@ class Leases:
             yield key, _decode(value)
 
     def next_due_ms(self) -> int | None:
-        """When the next lease is over; None without any."""
+        """Return when the next lease ends; None without leases."""
         if not self._count:
             return None
         if not self._first_is_due:
@@ -135,20 +140,20 @@ class Leases:
             yield LeaseKey(*keys.lease_parts(key)), _decode(value)
 
     def held(self, group_id: int, topic_id: int, queue: int) -> int:
-        """Messages of the queue that the group has out."""
+        """Return the number of the queue's messages that the group has handed out."""
         return len(self._held.get(HeldQueue(group_id, topic_id, queue), ()))
 
     def held_by(self, group_id: int) -> int:
-        """Messages that the group has out."""
+        """Return the number of messages that the group has handed out."""
         return self._of_group.get(group_id, 0)
 
     def first_held(self, group_id: int, topic_id: int, queue: int) -> int | None:
-        """The lowest offset of the queue that the group has out."""
+        """Return the lowest offset of the queue that the group has handed out; None if there is none."""
         held = self._held.get(HeldQueue(group_id, topic_id, queue))
         return held.first() if held is not None else None
 
     def groups_holding(self, topic_id: int) -> list[int]:
-        """The ids of those that have messages of the topic out."""
+        """Return the ids of the groups that have handed out messages of the topic."""
         return sorted({place.group_id for place in self._held if place.topic_id == topic_id})
 
     def _put_due(self, due_ms: int, key: LeaseKey) -> None:

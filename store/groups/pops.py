@@ -1,13 +1,13 @@
-"""Pop consumers: messages are handed out one by one, to whoever asks, and each is acknowledged for itself.
+"""Pop consumers: messages are handed out one by one, to any consumer that asks, and each is acknowledged on its own.
 
 - Handing out is an entry: it moves the group's offset past the messages and puts them into a lease
-  (store/groups/leases.py). What was handed out by one leader is held under the next one too.
-- What is not acknowledged in its time is given back as any message is (store/groups/redelivery.py): it comes again by
-  way of `%RETRY%<group>`, with one attempt more, or is a dead letter.
-- A handle is good until its message is given back: acknowledged a little late, but before that, it is processed.
-- An acknowledgement is remembered for POP_ACK_KEPT_MS: whoever repeats it, for want of an answer, must not hear that it
-  came too late and take its work back.
-- Where the next messages are taken from goes round, so that neither a queue nor what comes again starves.
+  (store/groups/leases.py). Messages handed out by one leader stay held under the next one.
+- A message that is not acknowledged in time is given back as any message is (store/groups/redelivery.py): it comes
+  again by way of `%RETRY%<group>`, with one attempt more, or is a dead letter.
+- A handle is good until its message is given back: a message acknowledged a little late, but before that, is processed.
+- An acknowledgement is remembered for POP_ACK_KEPT_MS: a consumer that repeats it, for want of an answer, must not hear
+  that it came too late and undo its work.
+- The queue from which a pop takes first rotates, so that neither a queue nor the retries starve.
 """
 
 from collections.abc import Collection, Sequence
@@ -53,7 +53,7 @@ TIMED_OUT = "not acknowledged in time"
 
 
 class _Taken:
-    """What one pop takes, queue by queue."""
+    """The remaining limits of one pop, across its queues."""
 
     def __init__(self, messages_max: int) -> None:
         self.messages_left = messages_max
@@ -79,7 +79,7 @@ class Pops:
         self._outcomes = outcomes
         self._entry = 0
         self._number = 0
-        """Leases of the entry that is being applied, until now."""
+        """Number of leases that the entry being applied has made so far."""
 
     def pop(self, command: Pop, at: At) -> Popped:
         topic = self._checked_topic(command)
@@ -174,8 +174,9 @@ class Pops:
         return PopsExpired(tuple(given), scheduled, dead, len(due))
 
     def poppable(self, name: str, topic_name: str) -> int | None:
-        """How many messages a pop could look at; None when there is something to note even without any: a group or
-        queue that is new, or a reason to refuse it."""
+        """Return how many messages a pop could look at; None when the pop must be applied even without messages,
+        because a group or queue is new, or because the pop will be refused.
+        """
         topic, view = self._topics.get(topic_name), self._groups.view(name)
         if topic is None or view is None or view.members or view.topics != (topic.name,):
             return None
@@ -198,7 +199,7 @@ class Pops:
         return topic
 
     def _sources(self, group: Group, topic: Topic, at: At) -> list[tuple[Topic, int]]:
-        """The queues, beginning with another one each time."""
+        """Return the queues with waiting messages, starting at another queue each time."""
         sources = [(topic, queue) for queue in range(len(topic.ends))]
         retries = self._topics.get(RETRY_PREFIX + group.name)
         if retries is not None:
@@ -211,7 +212,7 @@ class Pops:
         ]
 
     def _take(self, group: Group, topic: Topic, queue: int, taken: _Taken) -> tuple[tuple[int, ...], int]:
-        """The next messages of a queue, and where the group goes on."""
+        """Return the offsets of the next messages of a queue, and the group's new offset."""
         begin = group.offsets[topic.id, queue]
         rows = self._queues.rows(topic, queue, begin, taken.messages_left, max(1, taken.bytes_left))
         offsets: list[int] = []
@@ -232,7 +233,9 @@ class Pops:
     def _take_picked(
         self, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
     ) -> tuple[tuple[int, ...], int]:
-        """What a filter found in the queue and is still there, unless others have popped there since it looked."""
+        """Return the picked offsets that are still kept, and the group's new offset; none if other consumers have
+        popped from the queue since the filter looked at it.
+        """
         begin = group.offsets[topic.id, queue]
         pick = next((each for each in picks if each.queue == queue), None)
         if pick is None or pick.begin != begin or not begin <= pick.end <= topic.ends[queue]:
@@ -256,7 +259,9 @@ class Pops:
             self._outcomes.add(Event("ACK", None, topic.name, lease.queue, begin, end, group, client))
 
     def _hold(self, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
-        """Until another time: a lease of its own if there are others in it, also acknowledged ones."""
+        """Extend the lease of one message to `due_ms`. The message gets a lease of its own if its lease has other
+        messages, even acknowledged ones.
+        """
         if lease.held == (offset,) and not lease.acked:
             self._leases.replace(key, lease, msgspec.structs.replace(lease, due_ms=due_ms))
             return
@@ -265,7 +270,8 @@ class Pops:
         self._leases.put(key._replace(single=offset + 1), alone)
 
     def _shrink(self, key: LeaseKey, lease: Lease, without: Collection[int], at: At) -> None:
-        """The lease no longer holds these. It stays as long as it holds any, and then for what was acknowledged."""
+        """Take messages out of the lease. The lease stays while it holds messages, and then for its acknowledged ones.
+        """
         held = tuple(offset for offset in lease.held if offset not in without)
         due_ms = lease.due_ms
         if not held:
@@ -293,12 +299,12 @@ class Pops:
 
 
 def _waiting(topic: Topic, queue: int, offset: int) -> int:
-    """Messages from the offset on that retention has left."""
+    """Return the number of kept messages from the offset on."""
     return topic.ends[queue] - max(offset, topic.starts[queue])
 
 
 def _by_lease(command: AckPopped) -> list[tuple[int, int, list[int]]]:
-    """Offsets of handles that follow each other and are of the same lease."""
+    """Return the handles' offsets, grouped by runs of handles of the same lease."""
     found: list[tuple[int, int, list[int]]] = []
     for handle in command.handles:
         if not found or found[-1][:2] != (handle.raft_index, handle.number):
@@ -308,7 +314,7 @@ def _by_lease(command: AckPopped) -> list[tuple[int, int, list[int]]]:
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Sorted offsets as ranges."""
+    """Return sorted offsets as ranges."""
     runs: list[tuple[int, int]] = []
     for offset in offsets:
         if runs and runs[-1][1] == offset:

@@ -1,4 +1,4 @@
-"""What can be asked of consumer groups. Nothing here changes anything."""
+"""Queries on consumer groups. They change nothing."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -29,30 +29,31 @@ class GroupQueries:
         return len(self._groups)
 
     def member_ids(self, name: str) -> Collection[str] | None:
-        """Of its members, without a copy; None when it does not exist."""
+        """Return the ids of the group's members, without a copy; None when the group does not exist."""
         group = self._groups.get(name)
         return group.record.members.keys() if group is not None else None
 
     def members_count(self) -> int:
-        """Of all groups together."""
+        """Return the number of members of all groups together."""
         return sum([len(group.record.members) for group in self._groups.values()])
 
     def all(self) -> list[GroupView]:
-        """In the order of their names."""
+        """Return all groups in the order of their names."""
         return [view_of(self._groups[name]) for name in self._names]
 
     def names(self, after: str | None, limit: int) -> list[str]:
-        """In order, behind `after`, at most `limit`."""
+        """Return at most `limit` group names after `after`, in order."""
         return self._names.after(after, limit)
 
     def members(self, name: str) -> list[str]:
-        """The ids of its members; empty when the group does not exist."""
+        """Return the ids of the group's members; empty when the group does not exist."""
         group = self._groups.get(name)
         return list(group.record.members) if group is not None else []
 
     def membership(self, name: str, member_id: str) -> Membership | None:
-        """What one member has, whatever the others are; None when it is not in the group. Refused
-        (`group_not_found`)."""
+        """Return the state of one member, without visiting the others; None when it is not in the group. Refused
+        (`group_not_found`).
+        """
         record = self._require(name).record
         member = record.members.get(member_id)
         if member is None:
@@ -60,26 +61,29 @@ class GroupQueries:
         return Membership(record.generation, assigned_queues(member), member.session_timeout_ms)
 
     def rebalance_size(self, name: str, topics: Iterable[str]) -> int:
-        """Members and queues that a change of its members looks at, with these topics beside those it has."""
+        """Return the number of members and queues that a rebalance of the group visits, with `topics` in addition to
+        its own.
+        """
         group = self._groups.get(name)
         members = len(group.record.members) if group is not None else 0
         found = map(self._topics.get, {*topics, *(group.record.topics if group is not None else ())})
         return members + sum(len(topic.ends) for topic in found if topic is not None)
 
     def take_moved(self) -> tuple[str, ...]:
-        """Groups whose generation moved on since this was called last."""
+        """Return the groups whose generation changed since the last call."""
         moved = tuple(self._moved)
         self._moved.clear()
         return moved
 
     def head(self, name: str) -> GroupView | None:
-        """The group without its members; None when it does not exist."""
+        """Return the group without its members; None when it does not exist."""
         group = self._groups.get(name)
         return view_of(group, with_members=False) if group is not None else None
 
     def members_after(self, name: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
-        """Members in the order of their ids, behind `after`, at most `limit`, and none behind the one with which they
-        have `queues_max` queues. Refused (`group_not_found`)."""
+        """Return members after `after` in the order of their ids, at most `limit`. The page ends with the member that
+        brings the number of assigned queues to `queues_max`. Refused (`group_not_found`).
+        """
         members = self._require(name).record.members
         found: list[MemberView] = []
         queues = 0
@@ -91,14 +95,15 @@ class GroupQueries:
         return found
 
     def offsets(self, name: str, topic: str | None = None) -> list[GroupOffset] | None:
-        """What is committed, by topic and queue; None when the group does not exist."""
+        """Return the committed offsets, by topic and queue; None when the group does not exist."""
         return self.offsets_after(name, topic, None, None)
 
     def offsets_after(
         self, name: str, topic: str | None, after: tuple[str, int] | None, limit: int | None
     ) -> list[GroupOffset] | None:
-        """What is committed, of one topic or of all, behind the topic and queue `after`, at most `limit`; None when the
-        group does not exist. Costs what is returned, and a look at each queue of the topics."""
+        """Return the committed offsets of one topic or of all, after the topic and queue `after`, at most `limit`; None
+        when the group does not exist. Costs as much as it returns, plus one check per queue of the topics.
+        """
         group = self._groups.get(name)
         if group is None:
             return None
@@ -127,25 +132,27 @@ class GroupQueries:
         return GroupOffset(topic.name, queue, offset, end, lag, held, first)
 
     def passed(self, topic: Topic, queue: int, offset: int) -> list[tuple[str, Passed]]:
-        """Per group, what moved it over a message or back before it; see GroupHistory."""
+        """Return, per group, the commits and resets that moved it over a message or back before it; see
+        GroupHistory.passed.
+        """
         groups = [group for group in self._groups.values() if (topic.id, queue) in group.offsets]
         places = [(group.name, (group.record.id, topic.id, queue)) for group in groups]
         return [(name, passed) for name, place in places for passed in self._history.passed(place, offset)]
 
     def held(self, name: str) -> int:
-        """Messages that its pop consumers hold; 0 when it does not exist."""
+        """Return the number of messages that the group's pop consumers hold; 0 when the group does not exist."""
         group = self._groups.get(name)
         return self._leases.held_by(group.record.id) if group is not None else 0
 
     def places(self, name: str) -> Mapping[tuple[int, int], int]:
-        """Its offsets by topic id and queue."""
+        """Return the group's offsets by topic id and queue. Refused (`group_not_found`)."""
         return self._require(name).offsets
 
     def name_of(self, group_id: int) -> str | None:
         return next((group.name for group in self._groups.values() if group.record.id == group_id), None)
 
     def processed(self, name: str, topic: Topic, queue: int) -> int:
-        """Everything before this offset of the queue is processed; 0 when the group does not exist."""
+        """Return the offset before which everything in the queue is processed; 0 when the group does not exist."""
         group = self._groups.get(name)
         if group is None:
             return 0
@@ -154,19 +161,19 @@ class GroupQueries:
         return offset if first_held is None else min(offset, first_held)
 
     def known_id(self, name: str) -> int | None:
-        """None when the group does not exist."""
+        """Return the id of the group; None when it does not exist."""
         group = self._groups.get(name)
         return group.record.id if group is not None else None
 
     def id_of(self, name: str) -> int:
-        """Refused (`group_not_found`) when there is none."""
+        """Return the id of the group. Refused (`group_not_found`) when it does not exist."""
         return self._require(name).record.id
 
     def generation(self, name: str) -> int:
         return self._require(name).record.generation
 
     def giving(self, name: str, client_id: str) -> GivingGroup:
-        """The group as one that gives back what `client_id` popped."""
+        """Return the group as the one that gives back messages that `client_id` popped."""
         record = self._require(name).record
         return GivingGroup(record.id, record.retry_max_attempts, record.retry_delays_ms, client_id)
 

@@ -1,4 +1,4 @@
-"""A consumer group as it is kept, and as it is shown."""
+"""A consumer group as it is stored, and the views of it."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class Member(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class GroupRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Value of a group in the index; its offsets have keys of their own."""
+    """The value of a group in the index; the group's offsets have keys of their own."""
 
     id: int
     generation: int
@@ -35,13 +35,13 @@ class Group:
         self.name = name
         self.record = record
         self.offsets: dict[tuple[int, int], int] = {}
-        """By topic id and queue."""
+        """Committed offsets by topic id and queue."""
         self.topic_ids: set[int] = set()
-        """Of its offsets."""
+        """Ids of the topics that have an offset."""
 
 
 def client_of(group: Group, member_id: str | None) -> str:
-    """Of a member; empty for a group without members."""
+    """Return the client id of a member; empty for a group without members."""
     member = group.record.members.get(member_id) if member_id is not None else None
     return member.client_id if member is not None else ""
 

@@ -1,10 +1,10 @@
-"""Messages that a group could not process: given back, given to it again after a while, and dead in the end.
+"""Messages that a group could not process: given back, redelivered after a backoff, and dead letters in the end.
 
-- A group has two topics of its own, of one queue each: `%RETRY%<group>`, which its members read beside what they
-  subscribe to, and `%DLQ%<group>`. They come with their first message.
-- A message is never copied: its new row points at the same block and shows that one message of it. It keeps its id.
-- What is known of a message goes with it from row to row: where it was first, and each attempt.
-- Given back twice is given back once (store/groups/given_back.py), and a dead letter is replayed once.
+- A group has two topics of its own, with one queue each: `%RETRY%<group>`, which its members read beside their
+  subscription, and `%DLQ%<group>`. Each is created with its first message.
+- A message is never copied: its new row points at the same block and shows only that message. It keeps its id.
+- A message's original place and each attempt go with it from row to row.
+- A message given back twice is given back once (store/groups/given_back.py), and a dead letter is replayed once.
 """
 
 from typing import NamedTuple
@@ -83,7 +83,9 @@ class Redeliveries:
         return MessagesGivenBack(command.group, self._groups.generation(command.group), tuple(results))
 
     def give_back_popped(self, group: str, giving: GivingGroup, item: GivenBack, at: At) -> Mark | None:
-        """One that pop consumers held; None if it is there no more. Its lease sees to it that it is given back once."""
+        """Give back a message that pop consumers held; None if the message is gone. Its lease ensures that this happens
+        once.
+        """
         try:
             found = self._find(item)
         except Refused:
@@ -91,7 +93,7 @@ class Redeliveries:
         return self._give_back_one(GiveBack(group, None, None, ()), giving, found, at)
 
     def replay(self, command: ReplayDeadLetters, at: At) -> DeadLettersReplayed:
-        """Append dead letters to what the group is given again, at once and with no attempts behind them."""
+        """Append dead letters to the group's retry topic, visible at once and with their attempts counted from zero."""
         group_id = self._groups.id_of(command.group)
         name = DLQ_PREFIX + command.group
         found = [self._find(GivenBack(name, 0, offset)) for offset in command.offsets]
@@ -192,7 +194,9 @@ def _history(row: Row) -> tuple[Attempt, ...]:
 def _redelivery(
     row: Row, item: GivenBack, attempt: int, history: tuple[Attempt, ...], *, again: bool = True
 ) -> Redelivery:
-    """`again`: the row is one of the group's own topics, and says where the message was first."""
+    """Return the redelivery of one message of `row`. `again` says that the row is in one of the group's own topics and
+    names the message's original place.
+    """
     only = row.ordinals()[item.offset - row.base_offset]
     block_count = row.count + len(row.skip)
     topic, queue, offset = item.topic, item.queue, item.offset

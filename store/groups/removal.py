@@ -1,8 +1,9 @@
-"""Deleting a group: everything that is kept for it goes, and nothing of anybody else's.
+"""Deleting a group: everything kept for the group is removed, and nothing that belongs to others.
 
-Its retries go with it, those that wait for their time are dropped when it has come. Its dead letters stay, readable and
-for a group of that name to come, unless they are to go too. Its id is never used again, so a group of the same name
-begins as a new one. Producer groups are something else, whatever they are called: transactions do not notice.
+The group's retries are removed with it; waiting retries are dropped when they are due. Its dead letters stay, readable
+and available to a later group of that name, unless their removal is requested. The group's id is never used again, so a
+group of the same name starts as a new one. Producer groups are unrelated, whatever their names: transactions are not
+affected.
 """
 
 from store.commands.groups import DeleteGroup, GroupDeleted
@@ -34,7 +35,9 @@ class GroupRemoval:
         self._messages = messages
 
     def delete(self, command: DeleteGroup) -> GroupDeleted:
-        """Refused (`group_not_found`, `group_has_members`, `group_is_popped`) when there is none, or it is used."""
+        """Delete the group. Refused (`group_not_found`, `group_has_members`, `group_is_popped`) when it does not exist
+        or is in use, and (`invalid_request`) for an operator or reason that is too long.
+        """
         for name, text, most in (
             ("operator", command.operator, OPERATOR_BYTES_MAX),
             ("reason", command.reason, REASON_BYTES_MAX),

@@ -1,4 +1,4 @@
-"""Which settings a group may have."""
+"""Checks of a group's settings."""
 
 from store.commands.groups import PutGroup
 from store.errors import INVALID_REQUEST, Refused
@@ -6,7 +6,7 @@ from store.limits import DELAY_MAX_MS, RETRY_DELAYS_MAX, RETRY_MAX_ATTEMPTS_MAX
 
 
 def check_settings(command: PutGroup) -> None:
-    """Refused (`invalid_request`) when a setting is out of its range."""
+    """Refuse (`invalid_request`) a setting that is out of its range."""
     attempts, delays_ms = command.retry_max_attempts, command.retry_delays_ms
     if attempts is not None and not 0 <= attempts <= RETRY_MAX_ATTEMPTS_MAX:
         raise Refused(INVALID_REQUEST, f"retry_max_attempts must be 0 to {RETRY_MAX_ATTEMPTS_MAX}, not {attempts}")

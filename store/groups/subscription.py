@@ -1,4 +1,6 @@
-"""What the members of a group read: the same, or each would skip, and commit, what the others are to process."""
+"""The subscription of a group's members. All must have the same one: otherwise each would skip, and commit, messages
+that the others are to process.
+"""
 
 from typing import NamedTuple
 
@@ -7,14 +9,14 @@ from store.errors import SUBSCRIPTION_MISMATCH, Refused
 
 
 class Subscription(NamedTuple):
-    """Sorted by topic."""
+    """The topics of a subscription and their filters, both sorted by topic."""
 
     topics: tuple[str, ...]
     filters: tuple[TopicFilter, ...]
 
 
 def check_subscription(group: str, generation: int, recorded: Subscription, requested: Subscription) -> None:
-    """Refused (`subscription_mismatch`) when a member asks for something else than those that are there."""
+    """Refuse (`subscription_mismatch`) a member whose subscription differs from that of the present members."""
     if recorded.topics != requested.topics:
         detail = (
             f"the members of group {group} subscribe to {', '.join(recorded.topics)}: all must subscribe to the same"
@@ -32,7 +34,7 @@ def check_subscription(group: str, generation: int, recorded: Subscription, requ
 
 
 def _selection(filters: tuple[TopicFilter, ...], topic: str) -> str:
-    """What is read of a topic, in words that are the same only for the same selection."""
+    """Return the selection of a topic's messages in words, which are equal only for equal selections."""
     found = next((item for item in filters if item.topic == topic), None)
     if found is None:
         return "all messages"
