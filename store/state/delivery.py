@@ -1,10 +1,10 @@
-"""Timers that are due, and messages that are taken back before they are.
+"""Delivery of timers that are due, and cancelling of messages before they are due.
 
-- A timer whose topic is gone is dropped. One whose topic is there is always delivered: whatever made it was
-  accepted, and queues are never taken away.
-- A message that was taken back stays so: its batch sent again is answered as before, and delivers nothing. Its
-  explicit id is free, for the same message at another time.
-- Taking back the same message twice gives the same answer, within the dedupe window.
+- A timer whose topic is gone is dropped. A timer whose topic exists is always delivered: its messages were accepted,
+  and queues are never taken away.
+- A cancelled message stays cancelled: its batch sent again is answered as before, and delivers nothing. Its explicit id
+  is free, for the same message at another time.
+- Cancelling the same message twice gives the same answer, within the dedupe window.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Delivery:
         self._outcomes = outcomes
 
     def fire(self, command: FireTimers, at: At) -> Fired:
-        """Deliver what is due by the clock of this entry."""
+        """Deliver the messages that are due by the clock of this entry."""
         positions: list[Position] = []
         dropped = 0
         for key, timer in self._timers.due(at.clock_ms, command.limit, FIRED_IDS_MAX):
@@ -55,7 +55,8 @@ class Delivery:
         return Fired(tuple(positions), dropped)
 
     def cancel(self, command: CancelScheduled, at: At) -> Cancelled:
-        """Take one message back. Refused (`not_scheduled`) when it does not wait: delivered, or never there."""
+        """Cancel one message. Refused (`not_scheduled`) when the message does not wait: delivered, or never scheduled.
+        """
         topic = self._topics.require(command.topic)
         message_id = command.message_id
         found = self._timers.find(topic.id, message_id)
@@ -81,7 +82,9 @@ class Delivery:
         return Cancelled(topic.name, message_id)
 
     def drop(self, topic_ids: Sequence[int], limit: int) -> tuple[int, int]:
-        """Take out timers of deleted topics, at most `limit`; how many more it could have been, and their messages."""
+        """Remove timers of deleted topics, at most `limit`. Return how much of the limit is left, and how many messages
+        the timers held.
+        """
         dropped = 0
         for topic_id in topic_ids:
             timers = self._timers.of_topic(topic_id, limit)
@@ -96,7 +99,9 @@ class Delivery:
         return limit, dropped
 
     def _note_dropped(self, timer: Timer) -> None:
-        """The topic is gone, and its name with it: that of the messages is in the record of their block."""
+        """Note dropped messages. The topic is gone, and its name with it: the record of the block has the messages'
+        topic.
+        """
         only = timer.redelivery.only if timer.redelivery is not None else None
         messages = messages_of(timer.block, timer.count, timer.skip, only)
         self._outcomes.add(message_events("EXPIRE", None, None, None, timer.block, messages))

@@ -1,11 +1,13 @@
-"""Retention: what is older than its topic keeps it goes, by the replicated clock, from the front of each queue.
+"""Retention: messages older than their topic's retention, by the replicated clock, are removed from the front of each
+queue.
 
-- Nothing else removes messages, consumed or not, but the deletion of their topic. Offsets are never used again.
-- The leader says where to look; what goes is decided here, by the clock of the entry: at most so many rows per entry.
-- A transaction goes when it was decided, or discarded, that long ago; one that is undecided stays.
-- What entries did is forgotten when the log need not keep the entries themselves.
-- What nobody needs any more goes earlier (store/state/release.py), by a command of its own: an old log replays as it
-  did.
+- Messages, consumed or not, are removed only by their retention or with their topic. Offsets are never used again.
+- The leader says where to look; apply decides what is removed, by the clock of the entry: a bounded number of rows per
+  entry.
+- A transaction is removed when its decision or discard is as old; undecided transactions stay.
+- The outcomes of entries are forgotten when the log need not keep the entries themselves.
+- Rows that nobody needs any more are removed earlier (store/state/release.py), by a command of its own: an old log
+  replays unchanged.
 """
 
 import contextlib
@@ -29,7 +31,7 @@ from store.state.sweep import Sweep
 from store.transactions.table import TransactionTable
 
 OUTCOMES_REMOVED_MIN: Final = 256
-"""Rows of what entries did are removed for so many entries at once: each removal costs every later read a little."""
+"""Outcome rows are removed for at least this many entries at once: each removal costs every later read a little."""
 
 
 class Expiry:
@@ -47,7 +49,7 @@ class Expiry:
         delivery: Delivery,
         forget_outcomes: Callable[[int], None],
     ) -> None:
-        """`forget_outcomes(before)` forgets what the entries before an index did."""
+        """Set up; `forget_outcomes(before)` removes the outcome rows of the entries before an index."""
         self._topics = topics
         self._queues = queues
         self._table = table
@@ -75,11 +77,11 @@ class Expiry:
                 rows += removed[0]
                 expired.append(ExpiredQueue(name, queue, topic.starts[queue], removed[1]))
         transactions = self._table.expire(at.clock_ms - TRANSACTION_RETENTION_MS, command.limit)
-        self._forget_outcomes(self._references.needed(at.raft_index - 1))  # what this entry does is kept
+        self._forget_outcomes(self._references.needed(at.raft_index - 1))  # the outcome of this entry is kept
         return Expired(tuple(expired), rows, transactions)
 
     def release(self, command: ReleaseMessages, at: At) -> Released:
-        """Remove what may go before its retention is over; topics without anything of the kind are passed by."""
+        """Remove rows that may go before their retention is over; topics without such rows are skipped."""
         if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.topics) > EXPIRED_QUEUES_MAX:
             detail = f"limit must be 1 to {EXPIRED_ROWS_MAX}, for at most {EXPIRED_QUEUES_MAX} topics"
             raise Refused(INVALID_REQUEST, detail)
@@ -114,7 +116,7 @@ class Expiry:
         return rows
 
     def _expire_queue(self, topic: Topic, queue: int, clock_ms: int, limit: int) -> tuple[int, int] | None:
-        """How many rows and messages went; None when none did."""
+        """Return how many rows and messages were removed from the queue; None when there were none."""
         until_ms = topic.expires_until_ms(clock_ms)
         if until_ms is None or limit <= 0:
             return None
@@ -122,7 +124,9 @@ class Expiry:
         return (len(removed), self._forget(topic, queue, removed)) if removed else None
 
     def _forget(self, topic: Topic, queue: int, removed: Sequence[RemovedRow]) -> int:
-        """Forget what is kept about rows that were removed from the front of the queue; their number of messages."""
+        """Remove the data kept about rows that were removed from the front of the queue; return the number of their
+        messages.
+        """
         for row in removed:
             self._messages.forget_batch(topic.id, queue, row.base_offset, row.batch_id)
         start = topic.starts[queue]

@@ -1,9 +1,11 @@
-"""Upgrades an index of format 2 in place: what points at the log is counted by its kind, and less of it is.
+"""Upgrades an index of format 2 in place: format 3 counts the references to the log by kind of holder, and fewer of
+them.
 
-Format 2 had one count per range, also of halves that were decided long ago and of what the half topic shows. The log
-may lack its front by then, so the index cannot be made anew from it. What changes is a function of the tables alone:
-replicas that upgrade after different entries end up alike, and as one that replayed the log from its beginning. The
-cost is one look at each row of the system's and the groups' topics, at each timer, and at each transaction.
+Format 2 had one count per range, which included halves that were decided long ago and rows of the half topic. The log
+may lack its front by then, so the index cannot be rebuilt from the log. The changes are a function of the tables alone:
+replicas that upgrade after different entries end up alike, and equal to a replica that replayed the log from its
+beginning. The upgrade looks once at each row of the system's and the groups' topics, at each timer, and at each
+transaction.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ _decode_transaction = msgspec.msgpack.Decoder(TransactionRecord).decode
 
 
 def upgrade(index: Index, range_bytes: int) -> None:
-    """Bring the index to the format of this version; one write does all of it. Nothing to do for a current one."""
+    """Bring the index to the format of this version, in one write. Does nothing for a current index."""
     if index.get(keys.META_FORMAT) not in UPGRADED_FORMATS:
         return
     first_indexes: dict[int, int] = {}
@@ -49,7 +51,9 @@ def upgrade(index: Index, range_bytes: int) -> None:
 
 
 def _counted_otherwise(index: Index) -> Iterator[tuple[BlockLocation, Holder | None]]:
-    """Every block that format 2 counted and that is no row of a client's topic; None for what is counted no more."""
+    """Yield every block that format 2 counted and that is no row of a client's topic, with its holder; None stands for
+    a block that is no longer counted.
+    """
     for key, value in index.scan(keys.TOPIC, keys.after(keys.TOPIC)):
         holder = holder_of(key[1:].decode())
         if holder is not Holder.MESSAGE:
@@ -65,7 +69,7 @@ def _counted_otherwise(index: Index) -> Iterator[tuple[BlockLocation, Holder | N
 
 
 def _list_timers_of_deleted_topics(index: Index) -> None:
-    """Format 2 forgot which they are, and waited for their time."""
+    """List the topics' remaining timers: format 2 did not keep that list, and waited for the timers to be due."""
     topics = {topic_id_of(value) for _, value in index.scan(keys.TOPIC, keys.after(keys.TOPIC))}
     for key, value in index.scan(keys.TIMER, keys.after(keys.TIMER)):
         topic_id = decode_timer(value).topic_id

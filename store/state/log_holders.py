@@ -1,7 +1,8 @@
-"""What holds the log: per kind of holder, where in the log it begins, since when, and which one it is.
+"""The holders of the log: per kind, where in the log its references begin, since when, and the topic, group or
+transaction.
 
-Each look costs a walk over the counted ranges and the queues in memory, in steps, and a few index seeks. Nothing here
-changes anything.
+Each search walks the counted ranges and the queues in memory, in steps, and makes a few index seeks. Nothing is
+changed.
 """
 
 from bisect import insort
@@ -16,22 +17,22 @@ from store.state.walks import Walks
 from store.transactions.table import TransactionTable
 
 QUEUES_LOOKED_AT_MAX: Final = 8
-"""Queues whose first rows are compared with the place that is held, the oldest first."""
+"""Maximum number of queues whose first rows are compared with the held position, the oldest queues first."""
 
 OUTCOMES_LOOKED_AT_MAX: Final = 64
-"""Entries from the place that is held on that are asked which topic a waiting message is for."""
+"""Maximum number of entries from the held entry on in which the topic of a scheduled message is looked up."""
 
 
 class LogHolder(NamedTuple):
-    """What some kind of holder needs of the log."""
+    """The part of the log that some kind of holder needs."""
 
     holder: Holder
     raft_index: int
-    """Of the first entry it may need; those of the same 4 MiB of the log are kept too."""
+    """Index of the first entry the holder may need; entries in the same 4 MiB of the log are kept too."""
     since_ms: int | None
-    """The replicated clock of that entry; None when this node does not know it any more."""
+    """The replicated clock of that entry in ms; None when this node does not know it any more."""
     subject: str | None
-    """The topic, group or transaction id; None when it is not found with a few looks."""
+    """The topic, group or transaction id; None when a bounded search does not find it."""
 
 
 class LogHolders:
@@ -50,8 +51,9 @@ class LogHolders:
         self._outcomes = outcomes
 
     def find(self) -> Generator[None, None, list[LogHolder]]:
-        """One per kind that points at the log, the one that holds most of it first. Views hold nothing. A walk
-        (store/state/walks.py) that returns what it found."""
+        """Find one holder per kind that points at the log, the one that holds most of it first. Views hold nothing.
+        This is a walk (store/state/walks.py) that returns its result at the end.
+        """
         found: list[LogHolder] = []
         for holder in Holder:
             held = self._references.first_of(holder) if holder is not Holder.VIEW else None
@@ -104,7 +106,7 @@ class LogHolders:
         return None
 
     def _own_queues(self) -> Iterator[tuple[Topic, int] | None]:
-        """Of the topics that are not the users': one each."""
+        """Yield the only queue of each topic that is the system's or a group's own."""
         return ((topic, 0) if topic is not None else None for topic in self._walks.own_topics())
 
     def _scheduled(self, held: HeldFrom) -> str | None:

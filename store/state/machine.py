@@ -1,12 +1,12 @@
 """The state machine: applies committed entries in order, each exactly once in effect.
 
-- `apply` is the only way state changes. What it does is a function of the entries alone: not of when, or in how many
-  calls, or on which replica they are applied. A running hash over entries and results shows it if that ever fails.
+- `apply` is the only way state changes. Its effect is a function of the entries alone: not of the time, the number of
+  calls, or the replica. A running hash over entries and results shows any violation.
 - A command that cannot be carried out gives `Refused` as its result and changes nothing.
 - Any other exception leaves `apply`: memory and index may disagree then, and the process must stop. A restart begins
-  at what the index has on disk.
-- Applied is not durable: the commit log is. The index reaches the disk now and then; a restart applies again, from
-  `applied_index` on, what was not on disk.
+  at the state of the index on disk.
+- Applied is not durable: the commit log is. The index reaches the disk from time to time; a restart applies the entries
+  after the `applied_index` on disk again.
 """
 
 import struct
@@ -75,10 +75,10 @@ from store.transactions.settings import ClusterSettings
 from store.transactions.transactions import Transactions
 
 FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
-"""The index is flushed after so many bytes of log were applied ..."""
+"""The index is flushed after this many bytes of log were applied ..."""
 
 FLUSH_ENTRIES: Final = 20_000
-"""... or so many entries: together they bound what a restart applies again."""
+"""... or this many entries: together they bound the work that a restart applies again."""
 
 HASH_BYTES: Final = 8
 _HASHED_HEADER: Final = struct.Struct(">QQBQ")
@@ -87,7 +87,7 @@ Handler = Callable[[Any, At, tuple[int, ...]], Result]
 
 
 class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Written with every apply: how far it went, and the counters that are not in a table of their own."""
+    """State written with every apply: the last applied entry, and the counters that are not in a table of their own."""
 
     index: int = 0
     term: int = 0
@@ -98,16 +98,19 @@ class _Applied(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     dedupe: DedupeCounters = msgspec.field(default_factory=DedupeCounters)
     timers: TimerCounters = msgspec.field(default_factory=TimerCounters)
     first_outcome: int = 0
-    """Entries before it have no outcome row: an older version applied them. 0 when that version wrote this."""
+    """Entries before this one have no outcome row: an older version applied them, or their rows were removed. 0 in a
+    value written by that older version.
+    """
     rows_hash: int = 0
-    """CRC32C over every key and value that the entries after `rows_from` staged: entry by entry, sorted within each, as
-    a restart may stage them in another order."""
+    """CRC32C over every key and value that the entries after `rows_from` staged: entry by entry, sorted within each
+    entry, as a restart may stage them in another order.
+    """
     rows_from: int = -1
-    """-1 when an older version wrote this, which hashed no rows."""
+    """-1 in a value written by an older version, which hashed no rows."""
 
 
 def _digest(applied: _Applied) -> StateDigest:
-    if applied.rows_from < 0:  # from here on
+    if applied.rows_from < 0:  # an older version hashed no rows: the rows hash begins here
         applied.rows_hash, applied.rows_from = 0, applied.index
     return StateDigest(applied.index, applied.state_hash, applied.rows_from, applied.rows_hash)
 
@@ -117,14 +120,14 @@ _decode_applied = msgspec.msgpack.Decoder(_Applied).decode
 
 
 class AppliedState(NamedTuple):
-    """Up to which entry an index is applied, and what the state was then."""
+    """The last entry applied to an index, and the state hash after it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     state_hash: str
 
 
 def applied_state(index: Index) -> AppliedState:
-    """Of an index as it is, without loading it. ValueError when it holds no state."""
+    """Return the applied state of an index without loading it. Raises ValueError when the index holds no state."""
     stored = index.get(keys.META_APPLIED)
     if stored is None:
         raise ValueError("nothing was ever applied")
@@ -133,7 +136,9 @@ def applied_state(index: Index) -> AppliedState:
 
 
 class StateMachine(Queries):
-    """Owned by one thread. Queries between two calls of `apply` see all of the first and nothing of the second."""
+    """The replicated state and its queries. Owned by one thread. Queries between two calls of `apply` see all effects
+    of the first call and none of the second.
+    """
 
     def __init__(
         self,
@@ -144,7 +149,7 @@ class StateMachine(Queries):
         dedupe_min_entries: int = DEDUPE_MIN_ENTRIES,
         log_range_bytes: int = LOG_RANGE_BYTES,
     ) -> None:
-        """Load what the index holds; a new index gets the system topics, one of an earlier version is upgraded."""
+        """Load the index; a new index gets the system topics, an index of an earlier version is upgraded."""
         upgrade(index, log_range_bytes)
         stored = index.get(keys.META_APPLIED)
         self._applied = applied = _decode_applied(stored) if stored is not None else _Applied(rows_from=0)
@@ -216,7 +221,8 @@ class StateMachine(Queries):
             self._commit()
 
     def _level_applied(self) -> int:
-        """That of the last configuration applied: what the next entry is carried out and hashed by."""
+        """Return the level of the last applied configuration: the next entry is carried out and hashed at this level.
+        """
         return FIRST_LEVEL if self.configuration is None else read_level(self.configuration[1]).level
 
     @property
@@ -229,7 +235,7 @@ class StateMachine(Queries):
 
     @property
     def clock_ms(self) -> int:
-        """The replicated clock: the time of the last entry, never falling."""
+        """The replicated clock in ms: the time of the last entry, never falling."""
         return self._applied.clock_ms
 
     @property
@@ -240,17 +246,18 @@ class StateMachine(Queries):
 
     @property
     def cluster_uid(self) -> str:
-        """What the cluster was named by the first no-op that names one; empty before that."""
+        """Unique id of the cluster, from the first no-op that has one; empty before that no-op."""
         return (self._index.get(keys.META_CLUSTER) or b"").decode()
 
     def knows_batch(self, topic: str, batch_id: str) -> bool:
-        """Whether a batch with this id was accepted lately: it is a duplicate when it is sent again."""
+        """Return whether a batch with this id was accepted lately: sent again, the batch is a duplicate."""
         found = self._topics.get(topic)
         return found is not None and self._placement.seen(found, batch_id) is not None
 
     def carried_out(self, command: Command) -> CarriedOut | None:
-        """Of a `Produce` or `Prepare` all of which was applied before: what applying it again would say, and do nothing
-        else. Refused when a transaction's id was used for other content.
+        """Return the result of a `Produce` or `Prepare` that was applied before as a whole: applying it again would
+        give the same answer and have no effect. None otherwise. Refused when a transaction's id was used for other
+        content.
         """
         if isinstance(command, Produce):
             return self._placement.placed_before(command.batches)
@@ -258,22 +265,24 @@ class StateMachine(Queries):
 
     @property
     def first_outcome(self) -> int:
-        """What `outcomes` can tell begins with this entry."""
+        """Index of the first entry whose outcome is kept for `outcomes`."""
         return self._applied.first_outcome
 
     @property
     def state_hash(self) -> str:
-        """Equal on all replicas that applied the same entries; a difference at one applied_index is a defect."""
+        """Hash, in hex, that is equal on all replicas that applied the same entries; a difference at one applied_index
+        is a defect.
+        """
         return self._applied.state_hash.hex()
 
     def apply(
         self, entries: Sequence[Entry], may_go_on: Callable[[], bool] = lambda: True
     ) -> list[list[Result | Refused]]:
-        """Apply the entries after `applied_index`; per entry, the results of its commands in order.
+        """Apply the entries after `applied_index`; return, per entry, the results of its commands in order.
 
-        `may_go_on()` is asked after each entry: at False the rest is left, and the results are those of the first
-        entries. One index write holds all effects and the new `applied_index`; it is not durable on return. ValueError
-        when the entries do not continue at `applied_index + 1` or are not entries.
+        `may_go_on()` is called after each entry: if it returns False, the remaining entries are not applied, and the
+        results are those of the first entries. One index write holds all effects and the new `applied_index`; it is not
+        durable on return. Raises ValueError when the entries do not continue at `applied_index + 1` or are not entries.
         """
         results: list[list[Result | Refused]] = []
         for entry in entries:
@@ -335,7 +344,7 @@ class StateMachine(Queries):
                 results.append(self._handlers[type(command)](command, at, block_offsets))
             except Refused as refused:
                 self._outcomes.undo(mark)
-                # Without its traceback: that would keep the frames of apply alive as long as the answer.
+                # Without its traceback, which would keep the frames of apply alive as long as the answer.
                 results.append(refused.with_traceback(None))
         return results
 
@@ -355,7 +364,9 @@ class StateMachine(Queries):
             self.begin_flush()
 
     def begin_flush(self) -> bool:
-        """Begin to bring to disk what is applied, in the background; False when that is under way from earlier."""
+        """Start to bring the applied state to disk, in the background. Return False while an earlier flush is under
+        way.
+        """
         begun = self._index.begin_flush()
         if begun:
             self._flushed_position = None
@@ -363,7 +374,7 @@ class StateMachine(Queries):
         return begun
 
     def flush(self) -> int:
-        """Bring the index to disk; what it has applied then is durable, and returned."""
+        """Bring the index to disk; return the applied index that is then durable."""
         self._index.flush(wait=True)
         return self._applied.index
 
@@ -406,7 +417,7 @@ class StateMachine(Queries):
 
 
 def _refusal(value: object) -> object:
-    """How a refusal enters the state hash."""
+    """Return the form in which a refusal enters the state hash."""
     if isinstance(value, Refused):
         return (value.code, value.detail, value.extra)
     raise NotImplementedError(f"a result holds a {type(value).__name__}")

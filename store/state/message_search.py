@@ -1,7 +1,8 @@
-"""Messages by id and by key, and what happened to one: assembled from the message index and the tables around it.
+"""Search for messages by id and by key, and the trace of one message: assembled from the message index and other
+tables.
 
-An id may stand for several messages of a topic: one may be sent again when the dedupe window has passed. Whether a
-place really holds the id is in its block, which the store does not look into: whoever reads the block compares
+An id may stand for several messages of a topic: an id may be sent again when the dedupe window has passed. Whether a
+place really holds the id is in its block, which the store does not parse: the reader of the block compares the id
 (`MessagePlace.block`).
 """
 
@@ -46,11 +47,13 @@ TraceEventName = Literal[
 ]
 
 TRACE_PLACES_MAX: Final = 256
-"""Places of one message that are followed: where it was first, and each time that a group was given it again."""
+"""Maximum number of places of one message that a trace follows: the original place, and one for each redelivery to a
+group.
+"""
 
 
 class MessagePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that may have the id that was asked for. Without a `block` nothing is left of it to be read."""
+    """A message that may have the requested id. Without a `block`, no body is left to be read."""
 
     topic: str
     queue: int
@@ -58,7 +61,7 @@ class MessagePlace(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
     state: MessageState
     at_ms: int
-    """When it became visible, or was scheduled or prepared."""
+    """Time at which the message became visible, or was scheduled or prepared."""
     raft_index: int
     offset: int | None = None
     deliver_at_ms: int | None = None
@@ -67,7 +70,9 @@ class MessagePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a message. `topic`, `queue` and `offset` are where it was then, or came to."""
+    """One event of a message. `topic`, `queue` and `offset` are the message's place at the time of the event, or after
+    it.
+    """
 
     at_ms: int
     event: TraceEventName
@@ -81,9 +86,9 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str | None = None
     client_id: str | None = None
     committed_offset: int | None = None
-    """Where a commit, or a reset, set the group's offset to."""
+    """The group's offset after a commit or a reset."""
     first_commit: bool = False
-    """The group had no offset in the queue before: it may have begun behind the message."""
+    """True if the group had no offset in the queue before: it may have begun behind the message."""
     attempt: int | None = None
     reason: str | None = None
     via: str | None = None
@@ -113,7 +118,7 @@ class MessageSearch:
         self._references = references
 
     def by_id(self, topic: Topic, message_id: str, limit: int) -> list[MessagePlace]:
-        """At most `limit` places that may hold the message: what is visible, waits, or is in a half transaction."""
+        """Return at most `limit` places that may hold the message: visible, waiting, or in a half transaction."""
         found: list[MessagePlace] = []
         for batch_id, ordinal in self._messages.batches(topic.id, message_id):
             for place in self._of_batch(topic, batch_id, ordinal):
@@ -123,11 +128,11 @@ class MessageSearch:
         return found
 
     def by_key(self, topic: Topic, key: str, begin: KeyedMessage, end_ms: int, limit: int) -> list[KeyedMessage]:
-        """Messages from `begin` on that probably have the key, stored before `end_ms`, in time order."""
+        """Return messages from `begin` on that probably have the key, stored before `end_ms`, in time order."""
         return list(itertools.islice(self._messages.keyed(topic.id, key_hash(key), begin, end_ms), limit))
 
     def trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """What happened to the message at `place`, in order."""
+        """Return the events of the message at `place`, in order."""
         events: list[TraceEvent] = []
         if place.transaction_id is not None:
             events += self._decision_events(place.transaction_id)
@@ -160,9 +165,10 @@ class MessageSearch:
     def _halves(
         self, transaction: TransactionView, topic: Topic, batch_id: str, ordinal: int
     ) -> Iterator[MessagePlace]:
-        """The message in a transaction that is not committed. The body of one that was rolled back is there as long as
-        the log is."""
-        if transaction.state == "committed":  # then it is visible, or waits, or its id was known already
+        """Yield the places of the message in a transaction that is not committed. The body of a rolled back half is
+        readable as long as the log holds it.
+        """
+        if transaction.state == "committed":  # the message is visible, or waits, or its id was known already
             return
         for batch in transaction.batches:
             if (batch.topic, batch.batch_id) == (topic.name, batch_id) and ordinal < batch.count:
@@ -181,7 +187,7 @@ class MessageSearch:
     def _waiting(
         self, topic: Topic, batch_id: str, ordinal: int, key: TimerKey, timer: BatchTimer
     ) -> MessagePlace | None:
-        """The message of a timer that has not fired yet, or was taken back from it."""
+        """Return the place of a message whose timer has not fired yet, or that was cancelled; None otherwise."""
         taken_back = any(each.ordinal == ordinal for each in timer.taken_back)
         value = self._index.get(keys.timer(*key))
         waiting = decode_timer(value) if value is not None else None
@@ -201,7 +207,7 @@ class MessageSearch:
         )
 
     def _timer_of(self, place: MessagePlace) -> BatchTimer | None:
-        """The timer by which the message became visible, or waits."""
+        """Return the timer by which the message became visible, or for which it waits."""
         topic = self._topics.get(place.topic)
         if topic is None or place.state not in ("visible", "scheduled", "taken_back"):
             return None
@@ -233,7 +239,7 @@ class MessageSearch:
         ]
 
     def _deliveries(self, topic: Topic, queue: int, offset: int) -> Iterator[TraceEvent]:
-        """What groups did with the message, wherever they were given it again."""
+        """Yield the groups' events of the message, in every place where it was redelivered."""
         places = [(topic, queue, offset)]
         for number, (where, queue_there, offset_there) in enumerate(places):
             yield from self._passes(where, queue_there, offset_there)

@@ -1,4 +1,4 @@
-"""What can be asked of the applied state. Nothing here changes anything."""
+"""Queries on the applied state. They change nothing."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -43,7 +43,9 @@ from store.transactions.table import TransactionTable
 
 
 class Queries(ABC):
-    """Methods that take a topic or queue raise Refused (`topic_not_found`, `queue_not_found`) when there is none."""
+    """All queries on the applied state. Methods that take a topic or queue raise Refused (`topic_not_found`,
+    `queue_not_found`) when it does not exist.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Queries(ABC):
     @property
     @abstractmethod
     def applied_index(self) -> int:
-        """The last entry whose effects are seen."""
+        """Index of the last entry whose effects the queries see."""
 
     # Topics and queues.
 
@@ -90,21 +92,21 @@ class Queries(ABC):
         return topic.info() if topic is not None else None
 
     def topics(self, *, system: bool = False) -> list[TopicInfo]:
-        """In the order of their names; system topics only when asked for."""
+        """Return the topics in the order of their names; system topics only with `system`."""
         return [topic.info() for topic in self._topics.all() if system or not topic.system]
 
     @property
     def topics_of_clients(self) -> int:
-        """How many topics there are that are not the system's."""
+        """Number of topics that are not the system's or groups' own."""
         return self._topics.of_clients
 
     def topics_after(self, name: str | None, limit: int, *, system: bool = False) -> list[TopicInfo]:
-        """A page of `topics`, behind the topic `name`, at most `limit`."""
+        """Return a page of `topics`: at most `limit`, after the topic `name`."""
         page = self._topics.after(name, limit) if system else self._topics.users_after(name, limit)
         return [topic.info() for topic in page]
 
     def topics_starting(self, prefix: str, limit: int) -> list[str]:
-        """Names of topics that begin so, in order, at most `limit`."""
+        """Return the names of topics that begin with `prefix`, in order, at most `limit`."""
         page = self._topics.starting(prefix, limit)
         return [topic.name for topic in page if topic.name.startswith(prefix)]
 
@@ -116,28 +118,32 @@ class Queries(ABC):
         return self._queues.range(self._queue_of(topic, queue), queue).min_offset
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
         return self._queue_of(topic, queue).ends[queue]
 
     def rows(self, topic: str, queue: int, offset: int, max_rows: int, max_bytes: int) -> list[Row]:
-        """Rows from the one that holds `offset` on: at least one if there is any, at most `max_rows`, and while their
-        blocks together stay, unpacked, within `max_bytes`. Empty at or beyond the end; below the first row it begins
-        there."""
+        """Return rows from the one that holds `offset` on: at least one if there is any, at most `max_rows`, and at
+        most `max_bytes` of unpacked blocks. Empty at or beyond the end; an offset before the first row starts at the
+        first row.
+        """
         return self._queues.rows(self._queue_of(topic, queue), queue, offset, max_rows, max_bytes)
 
     def offset_at(self, topic: str, queue: int, timestamp_ms: int) -> tuple[int, int | None]:
-        """Offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) without
-        one. It is the first offset of a batch: the messages of a batch are stored at one time."""
+        """Return offset and stored_at_ms of the first message stored at or after `timestamp_ms`; (max_offset, None) if
+        there is none. The offset is the first one of a batch: the messages of a batch are stored at one time.
+        """
         return self._queues.offset_at(self._queue_of(topic, queue), queue, timestamp_ms)
 
     # Retention.
 
     def expired_queues(self, clock_ms: int) -> Iterator[tuple[str, int] | None]:
-        """Topics and queues that have something expired at that time: a walk, see store/state/walks.py."""
+        """Yield topic and number of the queues with messages that are expired at `clock_ms`: a walk, see
+        store/state/walks.py.
+        """
         return self.walks.expired(clock_ms)
 
     def still_expired(self, queues: Sequence[tuple[str, int]], clock_ms: int) -> list[tuple[str, int]]:
-        """Those of them that have something expired at that time."""
+        """Return the given queues that have messages expired at `clock_ms`."""
         found = ((name, queue, self._topics.get(name)) for name, queue in queues)
         return [
             (name, queue)
@@ -146,92 +152,96 @@ class Queries(ABC):
         ]
 
     def has_expired_others(self, clock_ms: int) -> bool:
-        """Whether rows of deleted topics are left, or transactions whose time is over."""
+        """Return whether rows of deleted topics are left, or transactions whose retention is over."""
         decided_at_ms = self._table.first_decided_at_ms()
         return bool(self._topics.dropped) or (
             decided_at_ms is not None and decided_at_ms <= clock_ms - TRANSACTION_RETENTION_MS
         )
 
     def releasable(self, clock_ms: int) -> Iterator[str | None]:
-        """Topics that have something at their front that may go before its retention is over: a walk."""
+        """Yield the topics whose first row may go before its retention is over: a walk, see store/state/walks.py."""
         return self._releases.due(clock_ms)
 
     def still_releasable(self, topics: Sequence[str], clock_ms: int) -> list[str]:
-        """Those of them that have something at their front that may go."""
+        """Return the given topics whose first row may go before its retention is over."""
         found = ((name, self._topics.get(name)) for name in topics)
         return [name for name, topic in found if topic is not None and self._releases.is_due(topic, clock_ms)]
 
     @property
     def has_dropped_timers(self) -> bool:
-        """Whether timers of deleted topics are left."""
+        """True when timers of deleted topics are left."""
         return bool(self._topics.dropped_timers)
 
     @property
     def log_floor(self) -> int:
-        """Nothing in this state points at a log entry before this one."""
+        """Index of the first log entry that this state may point at."""
         return self._references.floor(self.applied_index)
 
     @property
     def log_needed(self) -> int:
-        """Nothing in this state but views points at a log entry before this one."""
+        """Index of the first log entry that a holder other than a view may point at."""
         return self._references.needed(self.applied_index)
 
     def find_log_holders(self) -> Generator[None, None, list[LogHolder]]:
-        """What holds the log: one per kind, the one that holds most first. A walk that returns what it found."""
+        """Find the holders of the log: one per kind, the one that holds most first. A walk that returns its result at
+        the end.
+        """
         return self._holders.find()
 
     @property
     def sweep_is_under_way(self) -> bool:
-        """A walk over what is kept for those who search has begun and not come to its end."""
+        """True when a sweep of the search tables has begun and not reached the end."""
         return self._index.get(keys.SWEEP_CURSOR) is not None
 
     # Messages.
 
     def message_places(self, topic: str, message_id: str, limit: int) -> list[MessagePlace]:
-        """Where messages of the topic are that may have this id; their blocks tell which do."""
+        """Return places of messages in the topic that may have this id; their blocks tell which do."""
         return self._search.by_id(self._topics.require(topic), message_id, limit)
 
     def keyed_messages(
         self, topic: str, key: str, *, begin: KeyedMessage, end_ms: int, limit: int
     ) -> list[KeyedMessage]:
-        """Messages from `begin` on that probably have this key, stored before `end_ms`, in time order."""
+        """Return messages from `begin` on that probably have this key, stored before `end_ms`, in time order."""
         return self._search.by_key(self._topics.require(topic), key, begin, end_ms, limit)
 
     def row_of(self, topic: str, queue: int, offset: int) -> Row | None:
-        """The row that holds the message at `offset`; None when there is none."""
+        """Return the row that holds the message at `offset`; None when there is none."""
         found = self._queue_of(topic, queue)
         row = self._queues.row_at(found, queue, offset) if offset < found.ends[queue] else None
         return row if row is not None and offset < row.next_offset else None
 
     def message_trace(self, place: MessagePlace) -> list[TraceEvent]:
-        """What happened to a message, in order, as far as it is recorded."""
+        """Return the recorded events of a message, in order."""
         return self._search.trace(place)
 
     # Timers.
 
     @property
     def timers_pending(self) -> int:
-        """Batches that wait for their time."""
+        """Number of timers: batches and redeliveries that wait for their time."""
         return self._timers.counters.pending
 
     @property
     def messages_scheduled(self) -> int:
-        """Messages that wait for their time."""
+        """Number of messages that wait for their time."""
         return self._timers.counters.messages
 
     def next_due_ms(self) -> int | None:
-        """When the next timer is due, or the time of a popped message is over; None without either. Cheap enough to be
-        asked after every apply."""
+        """Return when the next timer is due or the next lease of a popped message ends; None without either. Cheap
+        enough to be called after every apply.
+        """
         timers_ms, leases_ms = self._timers.next_due_ms(), self._leases.next_due_ms()
         return min(timers_ms, leases_ms) if timers_ms is not None and leases_ms is not None else timers_ms or leases_ms
 
     def leases_next_due_ms(self) -> int | None:
-        """When the time of the next popped message is over; None when none is out."""
+        """Return when the next lease of a popped message ends; None without leases."""
         return self._leases.next_due_ms()
 
     def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> ScheduledPage:
-        """A topic's waiting messages by due time. `after` is the `next` of an earlier page; Refused
-        (`invalid_request`) if it is not."""
+        """Return a topic's waiting messages by due time. `after` is the `next` of an earlier page; any other value is
+        Refused (`invalid_request`).
+        """
         return self._timers.page(self._topics.require(topic).id, limit, after)
 
     # The cluster.
@@ -246,7 +256,7 @@ class Queries(ABC):
         return self._table.view(transaction_id)
 
     def timeline(self, transaction_id: str) -> list[TimelineEvent]:
-        """Everything that happened to it, in order. Refused (`transaction_not_found`) when there is none."""
+        """Return all events of the transaction, in order. Refused (`transaction_not_found`) when it does not exist."""
         timeline = self._table.timeline(transaction_id)
         if timeline is None:
             detail = f"transaction {transaction_id} does not exist"
@@ -261,17 +271,20 @@ class Queries(ABC):
         limit: int = 100,
         after: str | None = None,
     ) -> TransactionPage:
-        """From the oldest on. `after` is the `next` of an earlier page; Refused (`invalid_request`) if it is not."""
+        """Return a page of transactions, the oldest first. `after` is the `next` of an earlier page; any other value is
+        Refused (`invalid_request`).
+        """
         return self._table.page(state, prepared_before_ms, limit, after)
 
     @property
     def transactions_undecided(self) -> int:
-        """Prepared transactions that nobody has decided; discarded ones are not among them."""
+        """Number of prepared transactions that nobody has decided, not counting discarded ones."""
         return self._table.undecided
 
     def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
-        """Prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
-        transaction_id) of the last one of an earlier call."""
+        """Return prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,
+        transaction_id) of the last transaction of an earlier call.
+        """
         return self._table.due_checks(now_ms, limit, after)
 
     def check_url(self, producer_group: str) -> str | None:
@@ -284,7 +297,7 @@ class Queries(ABC):
         return self._groups.view(name)
 
     def groups(self) -> list[GroupView]:
-        """All of them, whole: for tests. Costs what they hold; see `group_names`."""
+        """Return all groups with their members. For tests only: the cost grows with all members; see `group_names`."""
         return self._groups.all()
 
     @property
@@ -293,75 +306,81 @@ class Queries(ABC):
 
     @property
     def members_count(self) -> int:
-        """Members of all groups together; looks at each group."""
+        """Number of members of all groups together; visits each group."""
         return self._groups.members_count()
 
     def member_ids(self, name: str) -> Collection[str] | None:
-        """The ids of its members, without a copy; None when it does not exist."""
+        """Return the ids of the group's members, without a copy; None when the group does not exist."""
         return self._groups.member_ids(name)
 
     def group_names(self, after: str | None, limit: int) -> list[str]:
-        """In order, behind `after`, at most `limit`."""
+        """Return at most `limit` group names after `after`, in order."""
         return self._groups.names(after, limit)
 
     def group_members(self, name: str) -> list[str]:
-        """The ids of its members; empty when the group does not exist."""
+        """Return the ids of the group's members; empty when the group does not exist."""
         return self._groups.members(name)
 
     def membership(self, group: str, member_id: str) -> Membership | None:
-        """What one member has; None when it is not in the group. Refused (`group_not_found`)."""
+        """Return the state of one member; None when it is not in the group. Refused (`group_not_found`)."""
         return self._groups.membership(group, member_id)
 
     def generation(self, group: str) -> int:
-        """Refused (`group_not_found`)."""
+        """Return the group's generation. Refused (`group_not_found`)."""
         return self._groups.generation(group)
 
     def rebalance_size(self, group: str, topics: Iterable[str] = ()) -> int:
-        """Members and queues that a join or leave of the group looks at, with these topics beside those it has."""
+        """Return the number of members and queues that a join or leave visits, with `topics` in addition to the group's
+        own.
+        """
         return self._groups.rebalance_size(group, topics)
 
     def take_grown_queues(self) -> tuple[tuple[str, int], ...]:
-        """Topic and number of each queue that became longer since this was called last; for those that wait for it."""
+        """Return topic and number of each queue that grew since the last call; for readers that wait for messages."""
         return self._queues.take_grown()
 
     def take_moved_groups(self) -> tuple[str, ...]:
-        """Groups whose generation moved on since this was called last; for those that wait for it."""
+        """Return the groups whose generation changed since the last call; for members that wait for a change."""
         return self._groups.take_moved()
 
     def group_head(self, name: str) -> GroupView | None:
-        """The group without its members; None when it does not exist."""
+        """Return the group without its members; None when it does not exist."""
         return self._groups.head(name)
 
     def members_after(self, group: str, after: str | None, limit: int, queues_max: int) -> list[MemberView]:
-        """A page of members: at most `limit`, and none behind the one with which they have `queues_max` queues. Refused
-        (`group_not_found`)."""
+        """Return a page of members, at most `limit`. It ends with the member that brings the number of assigned queues
+        to `queues_max`. Refused (`group_not_found`).
+        """
         return self._groups.members_after(group, after, limit, queues_max)
 
     def offsets_after(
         self, group: str, topic: str | None, after: tuple[str, int] | None, limit: int
     ) -> list[GroupOffset] | None:
-        """A page of `offsets`, behind the topic and queue `after`; None when the group does not exist."""
+        """Return a page of `offsets`, after the topic and queue `after`; None when the group does not exist."""
         return self._groups.offsets_after(group, topic, after, limit)
 
     def offsets(self, group: str, topic: str | None = None) -> list[GroupOffset] | None:
-        """What the group has committed, by topic and queue; None when it does not exist."""
+        """Return the group's committed offsets, by topic and queue; None when the group does not exist."""
         return self._groups.offsets(group, topic)
 
     def poppable(self, group: str, topic: str) -> int | None:
-        """How many messages a pop could look at, in the topic and among those that come again; None when it may have
-        to be noted, or refused, without any."""
+        """Return how many messages a pop could look at, in the topic and among the group's retries; None when the pop
+        must be applied even without messages, to be noted or refused.
+        """
         return self._pops.poppable(group, topic)
 
     def replayed_at_ms(self, group: str, offset: int) -> int | None:
-        """When the dead letter at this offset was replayed last; None if it never was. Refused (`group_not_found`)."""
+        """Return when the dead letter at this offset was last replayed; None if it never was. Refused
+        (`group_not_found`).
+        """
         topic = self._topics.get(DLQ_PREFIX + group)
         mark = self._marks.get(self._groups.id_of(group), topic.id, 0, offset) if topic is not None else None
         return mark.due_at_ms if mark is not None and mark.outcome == REPLAYED else None
 
-    # What entries did.
+    # Outcomes of entries.
 
     def outcomes(self, first: int, last: int, limit: int) -> list[OutcomeOf]:
-        """Of the entries first <= index <= last that did something, in order, at most `limit`."""
+        """Return the outcomes of the entries first <= index <= last that had effects, in order, at most `limit`."""
         return list(itertools.islice(self._outcomes.scan(first, last), limit))
 
     def _queue_of(self, topic: str, queue: int) -> Topic:

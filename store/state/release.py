@@ -1,14 +1,16 @@
-"""Rows that go before their retention is over, because nobody needs them: they would hold the log for nothing.
+"""Rows that are released before their retention is over, because nobody needs them: they would hold the log for
+nothing.
 
-Of the system's topics and of the groups' own, from the front of each queue on:
+Rows are released in the system's topics and in the groups' own, from the front of each queue on:
 
-- `%RETRY%<group>`: what the group has processed. Its offset is past the row, and no pop consumer holds a message of it.
+- `%RETRY%<group>`: a row the group has processed. Its offset is past the row, and no pop consumer holds a message of
+  the row.
 - `%DLQ%<group>`: a dead letter that was replayed REPLAYED_KEPT_MS ago. The replay has a row of its own.
 - `TRANS_CHECK_MAX_TIME_TOPIC`: a half of a transaction that was decided since, or forgotten.
-- `RMQ_SYS_TRANS_HALF_TOPIC`: what lies before everything that the state needs of the log. The half topic shows what the
-  log happens to have, and never holds it.
+- `RMQ_SYS_TRANS_HALF_TOPIC`: a row before all entries of the log that the state needs. The half topic shows what the
+  log happens to have, and never holds the log.
 
-Whether a row may go is a function of the entries, and is decided when ReleaseMessages is applied.
+Whether a row may be released is a function of the entries, and is decided when ReleaseMessages is applied.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +46,9 @@ class Releases:
         self._references = references
 
     def rule(self, topic: Topic, clock_ms: int) -> MayGo | None:
-        """What tells whether a row of the topic may go; None for a topic whose rows go by their retention alone."""
+        """Return the function that decides whether a row of the topic may be released; None for a topic whose rows are
+        removed by their retention alone.
+        """
         match topic.holder:
             case Holder.RETRY:
                 processed = self._groups.processed(group_of(topic.name), topic, 0)
@@ -60,7 +64,9 @@ class Releases:
         return None
 
     def due(self, clock_ms: int) -> Iterator[str | None]:
-        """Topics whose first row may go: a walk. One index seek or two for each topic of dead letters."""
+        """Yield the topics whose first row may be released: a walk, with one or two index seeks per topic of dead
+        letters.
+        """
         for topic in self._walks.own_topics():
             if topic is None:
                 yield None
@@ -68,7 +74,7 @@ class Releases:
                 yield topic.name
 
     def is_due(self, topic: Topic, clock_ms: int) -> bool:
-        """Whether its first row may go."""
+        """Return whether the topic's first row may be released."""
         if topic.starts[0] == topic.ends[0] or not self._may_be_due(topic):
             return False
         may_go = self.rule(topic, clock_ms)
@@ -76,7 +82,7 @@ class Releases:
         return may_go is not None and first is not None and may_go(first)
 
     def _may_be_due(self, topic: Topic) -> bool:
-        """Asks memory alone: most topics are not worth a look at their first row."""
+        """Return whether the topic's first row is worth a lookup. Uses memory only: most topics are not."""
         if topic.holder is Holder.MESSAGE:
             return False
         if topic.holder is Holder.RETRY:

@@ -1,6 +1,6 @@
-"""What the state's running hashes were behind the last entries, so that two nodes can compare them at the same one.
+"""The running hashes of the state after recent entries, so that two nodes can compare them at the same entry.
 
-In memory only: a node that has just started knows those of the entry that its index ends with.
+The history is in memory only: a node that has just started knows only the hashes of the entry its index ends with.
 """
 
 from __future__ import annotations
@@ -8,34 +8,37 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 HASH_KIND: Final = 1
-"""Of the way in which the hashes are computed: a build that computes another one, from equal entries, has another."""
+"""Version of the hash computation: a build that computes other hashes from equal entries has another number."""
 RECENT_ENTRIES: Final = 4096
 STEP_ENTRIES: Final = 1024
-"""Of older entries each whose index is a multiple of this is kept ..."""
+"""Of older entries, those whose index is a multiple of this number are kept ..."""
 STEPS_MAX: Final = 4096
-"""... and no more of them than this."""
+"""... up to this number of them."""
 
 
 class StateDigest(NamedTuple):
-    """The state behind an entry."""
+    """The hashes of the state after an entry."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     state_hash: bytes
-    """Over all entries and their results."""
+    """Hash over all entries and their results."""
     rows_from: int
-    """`rows_hash` runs from behind this entry on: two of them are comparable only where this is the same."""
+    """`rows_hash` covers the entries after this one: two values are comparable only if their `rows_from` is the same.
+    """
     rows_hash: int
-    """Over all keys and values that were staged."""
+    """Hash over all keys and values that were staged."""
 
     def differs(self, other: StateDigest) -> bool:
-        """Whether two states behind the same entry are known to differ."""
+        """Return whether two states after the same entry are known to differ."""
         if self.state_hash != other.state_hash:
             return True
         return self.rows_from == other.rows_from and self.rows_hash != other.rows_hash
 
 
 class StateHistory:
-    """Loop-only. `note` is called for each entry, so it does the least that can be done."""
+    """The digests of recent entries, and of a selection of older ones. Loop-only. `note` runs for each entry, so it
+    does as little as possible.
+    """
 
     def __init__(self, now: StateDigest) -> None:
         self._rows_from = now.rows_from
@@ -49,7 +52,7 @@ class StateHistory:
         return self._digest(self._now)
 
     def note(self, index: int, state_hash: bytes, rows_hash: int) -> None:
-        """The state behind the next entry."""
+        """Note the hashes of the state after the next entry."""
         self._now = self._recent[index % RECENT_ENTRIES] = kept = (index, state_hash, rows_hash)
         if not index % STEP_ENTRIES:
             self._steps[index] = kept
@@ -57,7 +60,8 @@ class StateHistory:
                 del self._steps[next(iter(self._steps))]
 
     def at(self, index: int) -> StateDigest | None:
-        """None for an entry that is not applied, or whose hashes are not kept any more."""
+        """Return the digest after an entry; None for an entry that is not applied, or whose hashes are no longer kept.
+        """
         kept = self._recent[index % RECENT_ENTRIES]
         if kept[0] != index:
             found = self._steps.get(index)
@@ -65,7 +69,7 @@ class StateHistory:
         return self._digest(kept)
 
     def known_between(self, first: int, last: int) -> list[int]:
-        """The entries of that range whose hashes are kept, in order."""
+        """Return the entries of that range whose hashes are kept, in order."""
         kept = {index for index, _, _ in self._recent} | self._steps.keys()
         return sorted(index for index in kept if first <= index <= last)
 

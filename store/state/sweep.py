@@ -1,8 +1,8 @@
-"""Sweeping out what is kept for those who search for messages, once the messages are gone.
+"""The sweep: removes keys of the search tables once their messages are gone.
 
-An id, a key, or what a group did with a message is not found from the row that expires: its block would have to be
-read. So the tables are walked now and then, some keys per entry, and what is about nothing any more goes. How far the
-walk has come is kept in the index; a walk that came to the end begins anew when it is asked for.
+The row that expires does not lead to its ids, its keys, or the groups' events: its block would have to be read. So the
+tables are walked from time to time, a few keys per entry, and keys that refer to nothing any more are removed. The
+index stores the position of the walk; a walk that reached the end starts anew with the next command.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _decode_commit = msgspec.msgpack.Decoder(Commit).decode
 
 _BEGIN: Final = keys.MESSAGE_INDEX
 _ID_BEGIN: Final = 6
-"""Of a key that is about an id, behind the table, the kind and the topic."""
+"""Offset of the id in a key about an id, after the table, the kind and the topic."""
 
 
 class Sweep:
@@ -37,7 +37,7 @@ class Sweep:
         }
 
     def step(self, limit: int, clock_ms: int) -> None:
-        """Look at the next `limit` keys."""
+        """Look at the next `limit` keys and remove those that refer to nothing any more."""
         left = limit
         begin = self._index.get(keys.SWEEP_CURSOR) or _BEGIN
         gone: list[bytes] = []
@@ -59,7 +59,7 @@ class Sweep:
 
     def _is_gone(self, key: bytes, value: bytes, clock_ms: int) -> bool:
         if key.startswith(keys.GROUP_HISTORY):
-            # A reset begins a pass, and without its beginning a pass cannot be read.
+            # Resets are kept: a reset begins a pass, and without its beginning a pass cannot be read.
             topic_id, queue, offset = keys.group_commit_parts(key)
             if self._start_of(topic_id, queue) < offset:
                 return False
@@ -68,7 +68,9 @@ class Sweep:
         return self._of_kind[key[:2]](key, value, clock_ms)
 
     def _is_of_a_trace(self, topic_id: int, commit: Commit, clock_ms: int) -> bool:
-        """What a group processed among its retries goes from there at once, and is told for the topic's time."""
+        """Return whether a commit belongs to a trace that is still shown: rows of a retry topic are released once
+        processed, but their commits are shown for the topic's retention time.
+        """
         topic = self._topics.by_id(topic_id)
         own = topic is not None and topic.holder is Holder.RETRY
         return own and topic is not None and commit.at_ms + topic.retention_ms > clock_ms
@@ -95,7 +97,7 @@ class Sweep:
         if kind == keys.ID_TRANSACTION:
             return self._index.get(keys.transaction(rest.decode())) is None
         timer_key = key[: end + 1] + keys.ID_TIMER + rest
-        if kind == keys.ID_FIRED:  # goes one walk after what it is about
+        if kind == keys.ID_FIRED:  # removed one walk after its timer's key
             return self._index.get(timer_key) is None
         return self._timer_is_gone(key[: end + 1], topic_id, _decode_timer(value), rest, clock_ms)
 
@@ -105,12 +107,12 @@ class Sweep:
             return keys.read_u64(fired) < self._start_of(topic_id, timer.queue)
         if self._index.get(keys.timer(timer.due_ms, keys.read_u64(rest))) is not None:
             return False
-        topic = self._topics.by_id(topic_id)  # all of it was taken back
+        topic = self._topics.by_id(topic_id)  # neither fired nor waiting: all of its messages were cancelled
         if topic is None:
             return True
         return topic.retention_ms != RETENTION_FOREVER_MS and timer.due_ms + topic.retention_ms <= clock_ms
 
     def _start_of(self, topic_id: int, queue: int) -> int:
-        """Of a topic that is gone, everything is before it."""
+        """Return the start of the queue; for a topic that is gone, a value beyond every offset."""
         topic = self._topics.by_id(topic_id)
         return topic.starts[queue] if topic is not None else 1 << 63

@@ -1,8 +1,8 @@
-"""Walks through all topics or queues, for what is due there, in steps.
+"""Walks through all topics or queues in steps, in search of those where something is due.
 
-A walk is an iterator that gives what it finds, and None after each step: whoever walks lets the event loop go on then.
-Topics may come, change and go meanwhile; what is there from beginning to end of the walk is met once. Of a topic whose
-oldest message is too young one look is enough, however many queues it has.
+A walk is an iterator that yields its findings, and None after each step: its caller lets the event loop run then.
+Topics may be created, changed and deleted meanwhile; a queue that exists during the whole walk is visited once. One
+look is enough for a topic whose oldest message is too young, however many queues it has.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -12,7 +12,7 @@ from store.messages.queues import Queues
 from store.messages.topics import Topic, Topics
 
 STEP: Final = 128
-"""Queues, or topics of one, that are looked at in a step: at worst an index seek each, two milliseconds in all."""
+"""Queues, or topics, that are visited in one step: at worst an index seek each, two milliseconds in all."""
 
 Found = TypeVar("Found")
 
@@ -22,10 +22,10 @@ class Walks:
         self._topics = topics
         self._queues = queues
         self.steps = 0
-        """Steps of all walks since the start."""
+        """Number of steps of all walks since the start of the process."""
 
     def own_topics(self) -> Iterator[Topic | None]:
-        """The system's topics and the groups' own."""
+        """Yield the system's topics and the groups' own."""
         name: str | None = None
         while page := self._topics.own_after(name, STEP):
             for topic in page:
@@ -36,11 +36,11 @@ class Walks:
             yield None
 
     def queues(self, wanted: Callable[[Topic], bool]) -> Iterator[tuple[Topic, int] | None]:
-        """Every queue that holds a message, of topics that are wanted."""
+        """Yield every queue that holds a message, of the topics that `wanted` accepts."""
         looked_at, name = 0, None
         while page := self._topics.after(name, STEP):
             for topic in page:
-                looked_at += 1  # also one that is passed by costs a look
+                looked_at += 1  # a topic that is skipped costs a look, too
                 queue = 0 if topic.starts != topic.ends and wanted(topic) else len(topic.ends)
                 is_met = queue == 0
                 while self._topics.by_id(topic.id) is topic and queue < len(topic.ends):
@@ -60,12 +60,12 @@ class Walks:
                 yield None
 
     def _note_oldest(self, topic: Topic) -> None:
-        """What is stored later is not older, so this stays true."""
+        """Set the topic's `oldest_ms`. Messages stored later are not older, so the value stays a lower bound."""
         stored_at_ms = (self._queues.first_stored_at_ms(topic, queue) for queue in range(len(topic.ends)))
         topic.oldest_ms = min((each for each in stored_at_ms if each is not None), default=topic.oldest_ms)
 
     def expired(self, clock_ms: int) -> Iterator[tuple[str, int] | None]:
-        """Topics and queues that have something expired at that time."""
+        """Yield topic and number of the queues with messages that are expired at `clock_ms`."""
 
         def may_have(topic: Topic) -> bool:
             until_ms = topic.expires_until_ms(clock_ms)
@@ -86,7 +86,7 @@ class Walks:
 
 
 def to_the_end(walk: Generator[None, None, Found]) -> Found:
-    """All steps of it at once."""
+    """Run all steps of a walk at once and return its result."""
     while True:
         try:
             next(walk)
