@@ -63,7 +63,8 @@ class Index:
         self._staged = self._writes.values
         self.touched: list[tuple[bytes, ...]] = []
         """Staged keys with their values, in the order of staging. Replicas need not share that order: a group that was
-        loaded sorts differently from a group that was created. The reader that hashes the list clears it.
+        loaded from the index may come at another place than a group that was just created. The reader that hashes the
+        list clears it.
         """
         self._write_options = WriteOptions()
         # The type stub declares disable_wal as a method; it is a property.

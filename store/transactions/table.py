@@ -159,8 +159,8 @@ class TransactionTable:
         self.update(transaction_id, record)
 
     def expire(self, until_ms: int, limit: int) -> int:
-        """Remove transactions decided or discarded at or before `until_ms`, with their timelines. Returns how many of
-        the at most `limit` listed decisions were removed.
+        """Remove transactions decided or discarded at or before `until_ms`, with their timelines, at most `limit`.
+        Return how many decisions were removed, including decisions that were undone since.
         """
         found = self._index.scan(keys.DECIDED, keys.decided(max(until_ms + 1, 0), ""))
         decided = [key for key, _ in itertools.islice(found, limit)]
