@@ -131,7 +131,7 @@ class Features:
         """Return whether a later level names the struct, or any struct that it may hold."""
         known = self._changed.get(kind)
         if known is None:
-            self._changed[kind] = False  # until it is known: structs that hold themselves end here
+            self._changed[kind] = False  # a preliminary answer: it ends the recursion for structs that hold themselves
             held = {part for hint in typing.get_type_hints(kind).values() for part in _structs_in(hint)}
             named = {
                 kind.__name__,

@@ -40,8 +40,8 @@ class JoinGroup(CommandBase, frozen=True, tag=9):
     topics: tuple[str, ...]
     session_timeout_ms: int
     filters: tuple[TopicFilter, ...] = ()
-    """At most one filter per topic; a topic without a filter is subscribed to as a whole. The store does not parse the
-    expressions: two filters are equal when their texts are.
+    """Filters, at most one per topic; a topic without a filter is subscribed to as a whole. The store does not parse
+    the expressions: two filters are equal when their texts are.
     """
 
 

@@ -31,8 +31,8 @@ class BatchHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
     delay_ms: int | None = None
     """Time from applying the produce until the batch becomes visible; in a transaction, from applying its commit."""
     keys: tuple[bytes, ...] | None = None
-    """By ordinal in the block, the concatenated hashes (message_index.py) of the message's keys. None when no message
-    has a key, and in entries written before key lookup existed.
+    """Concatenated hashes (message_index.py) of each message's keys, by ordinal in the block. None when no message has
+    a key, and in entries written before key lookup existed.
     """
 
     @property

@@ -56,8 +56,7 @@ class Pop(CommandBase, frozen=True, tag=23):
     """True starts the group at the end of every queue for which the group has no offset."""
     filter: TopicFilter | None = None
     picks: tuple[PopPick, ...] = ()
-    """With a filter, the matching messages of the topic. A pick that does not begin at the group's offset is ignored.
-    """
+    """The messages of the topic that match the filter. A pick that does not begin at the group's offset is ignored."""
 
 
 class Popped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -57,7 +57,7 @@ class Redelivery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     queue: int
     offset: int
     attempt: int
-    """How many times the message was given back before, since it was produced or replayed."""
+    """Number of times the message was given back before, since it was produced or replayed."""
     history: tuple[Attempt, ...]
     """The last attempts, the latest at the end."""
 

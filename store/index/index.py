@@ -128,7 +128,7 @@ class Index:
         stored = self._stored_from(begin)
         stored_key, stored_value = next(stored, (end, b""))
         passed: bytes | None = None
-        size, removals = 0, writes.removals  # when `keys` was looked at
+        size, removals = 0, writes.removals  # as of the last call of `writes.keys()`
         keys: list[bytes] = []
         place = 0
         while True:

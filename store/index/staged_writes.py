@@ -22,7 +22,7 @@ class StagedWrites:
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
         self.removals = 0
-        """How often keys were removed. While this number and `len(values)` are unchanged, so are the keys."""
+        """Number of removals so far. While this number and `len(values)` are unchanged, so are the keys."""
         self._sorted: list[bytes] = []
         self.range_begins: list[bytes] = []
         """Begins of the deleted ranges, which do not overlap: in order, as their ends are."""

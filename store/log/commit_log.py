@@ -442,7 +442,7 @@ class CommitLog:
         """Makes later syncs use `file`. The old file is closed once no sync can be using it."""
         self._retired.append(self._written.file)
         self._written = _Written(epoch, file, self.last_index, self.end_position)
-        if not self._sync_running:  # looked at after `_written` was replaced: a sync that starts now takes the new one
+        if not self._sync_running:  # checked after `_written` was replaced: a sync that starts now uses the new file
             for retired in self._retired:
                 retired.close()
             self._retired.clear()

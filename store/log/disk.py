@@ -46,7 +46,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Sets the length. Not durable on return."""
+        """Sets the length of the file. Not durable on return."""
         ...
 
     def allocate(self, position: int, length: int) -> None:
@@ -63,10 +63,10 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """A file system."""
+    """The file system that holds the store's files."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Opens for reading and writing; with `create` a missing file is made, empty."""
+        """Opens a file for reading and writing; with `create` a missing file is created, empty."""
         ...
 
     def exists(self, path: str) -> bool: ...

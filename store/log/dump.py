@@ -46,7 +46,10 @@ class Finding(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """Invariant: when all findings are harmless, every record up to `last_index` is intact and in order."""
+    """The result of a verification.
+
+    Invariant: when all findings are harmless, every record up to `last_index` is intact and in order.
+    """
 
     segments: int
     records: int

@@ -67,7 +67,7 @@ class RecoveryReport(NamedTuple):
     case: RecoveryCase
     segment: str  # name of the last segment
     end_position: int  # where the log ends now; bytes beyond were cut
-    cut_bytes: int  # up to the last byte that was not zero
+    cut_bytes: int  # size of the cut tail, up to its last byte that was not zero
     records_scanned: int
     rewritten_bytes: int  # size of the tail that was not known to be synced and was written again
     removed_files: tuple[str, ...] = ()  # leftovers of an interrupted operation

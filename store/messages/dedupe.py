@@ -89,7 +89,7 @@ class DedupeWindow:
         self._max_entries = max_entries
         self._min_entries = min_entries
         self._remembered: list[bytes] = []
-        self._oldest: tuple[int, int] | None = None  # time and ids of the oldest expiry record, once it was read
+        self._oldest: tuple[int, int] | None = None  # time and number of ids of the oldest expiry record, once read
 
     def batch(self, topic_id: int, batch_id: str) -> SeenBatch | None:
         value = self._index.get(keys.batch_id(topic_id, batch_id))

@@ -26,7 +26,7 @@ KEY_HASH_BYTES: Final = 8
 
 RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
 _KINDS: Final[tuple[RedeliveryEventName, ...]] = ("given_back", "replayed", "given_again", "dead_lettered")
-"""In the order in which the events of one entry happen."""
+"""The kinds, in the order in which the events of one entry happen."""
 
 
 def key_hash(key: str) -> bytes:
@@ -88,13 +88,13 @@ class KnownOfId(NamedTuple):
     """All places and references known for an id in one topic, each list in the order of its keys."""
 
     places: list[tuple[int, int]]
-    """For a batch id: queue and offset of the batch's first message."""
+    """Queue and offset of the first message of each batch with this id; for a batch id."""
     batches: list[tuple[str, int]]
-    """For an explicit message id: batch id and ordinal."""
+    """Batch id and ordinal of each message with this id; for an explicit message id."""
     transactions: list[str]
     timers: list[BatchTimerOf]
     fired: dict[int, int]
-    """By the timer's sequence number: the offset at which the timer's first message became visible."""
+    """The offset at which a timer's first message became visible, by the timer's sequence number."""
 
 
 class Place(NamedTuple):

@@ -44,7 +44,7 @@ class Timer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     block_count: int
     count: int
     known: tuple[KnownMessage, ...]
-    """By ordinal, the messages of the block that are left out: `count` and these add up to the block."""
+    """The messages of the block that are left out, by ordinal: `count` and these add up to the block."""
     message_ids: tuple[str | None, ...] | None
     """Message ids as in a batch header; None also when no id is to be reserved."""
     reserves: bool

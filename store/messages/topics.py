@@ -219,7 +219,7 @@ class Topics:
         if next(self._index.scan(by_time, keys.after(by_time)), None) is not None:
             self.dropped_timers.add(topic.id)
             self._index.put(keys.dropped_timers(topic.id), b"")
-        # The listing by time stays: the timers are found there, and taken out in portions.
+        # The listing by time stays: Delivery finds the timers in it, and removes them in portions.
         self._index.delete_range(keys.after(by_time), keys.after(keys.topic_timers(topic.id)))
         if any(topic.ends):
             self.dropped[topic.id] = topic.holder

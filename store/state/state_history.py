@@ -11,9 +11,9 @@ HASH_KIND: Final = 1
 """Version of the hash computation: a build that computes other hashes from equal entries has another number."""
 RECENT_ENTRIES: Final = 4096
 STEP_ENTRIES: Final = 1024
-"""Of older entries, those whose index is a multiple of this number are kept ..."""
+"""An older entry's hashes are kept if its index is a multiple of this number ..."""
 STEPS_MAX: Final = 4096
-"""... up to this number of them."""
+"""... up to this number of older entries."""
 
 
 class StateDigest(NamedTuple):

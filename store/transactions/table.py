@@ -168,7 +168,7 @@ class TransactionTable:
             self._index.delete(key)
             decided_at_ms, transaction_id = keys.decided_parts(key)
             record = self.get(transaction_id)
-            if record is not None and record.decided_at_ms == decided_at_ms:  # else it was resumed, or decided again
+            if record is not None and record.decided_at_ms == decided_at_ms:  # or it was resumed, or decided again
                 self._forget(transaction_id, record)
         return len(decided)
 
