@@ -1,4 +1,4 @@
-"""Administration calls: what the `keelmq` command does, for programs. Answers are the API's JSON as plain dicts."""
+"""Administration calls for programs: the operations of the `keelmq` command. Answers are the API's JSON as dicts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -23,7 +23,7 @@ from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
 
 PAGE_MAX: Final = 1_000
-"""Entries that one page of a list has at most."""
+"""Maximum number of entries in one page of a list."""
 
 LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
@@ -35,7 +35,10 @@ ResetTo = Literal["earliest", "latest"]
 
 
 class Admin:
-    """Calls of one cluster. Names are checked before anything is sent; methods raise what Connection.call raises."""
+    """Sends administration calls to one cluster over `connection`, which the caller owns and closes.
+
+    Names are checked before anything is sent. Every method raises the errors of Connection.call.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -43,12 +46,12 @@ class Admin:
     async def put_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None, type: str | None = None
     ) -> Json:
-        """Create the topic, or change what is given of an existing one; durable on return."""
+        """Create the topic, or change the given settings of an existing topic; durable on return."""
         settings = {"queues": queues, "retention_ms": retention_ms, "type": type}
         return await self._call("PUT", _topic_path(topic), {k: v for k, v in settings.items() if v is not None})
 
     async def topics(self, *, system: bool = False) -> list[Json]:
-        """All of them by name, page by page."""
+        """Return all topics by name, fetched page by page; with `system` also the system topics."""
         return await self._pages("/v1/topics", "topics", {"system": "true" if system else None})
 
     async def topic(self, topic: str) -> Json:
@@ -58,14 +61,14 @@ class Admin:
         await self._connection.call("DELETE", _topic_path(topic))
 
     async def message(self, message_id: str, *, topic: str | None = None) -> list[Json]:
-        """The messages with this id, at most 16, visible or not: see `state`. Raises MessageNotFound when there is
-        none in the topic, or in any."""
+        """Return the messages with this id, at most 16, visible or not (`state` says which). Raises MessageNotFound
+        when `topic`, or without `topic` the whole cluster, has no such message."""
         found: list[Json] = (await self._call("GET", _message_path(message_id, topic)))["messages"]
         return found
 
     async def trace(self, message_id: str, *, topic: str | None = None) -> list[Json]:
-        """What happened to the messages with this id: per message `topic`, `queue`, `state` and `events` in order.
-        Raises MessageNotFound when there is none."""
+        """Return the history of the messages with this id: per message `topic`, `queue`, `state` and the ordered
+        `events`. Raises MessageNotFound when no message has the id."""
         traces: list[Json] = (await self._call("GET", _message_path(message_id, topic, "/trace")))["traces"]
         return traces
 
@@ -79,13 +82,16 @@ class Admin:
         limit: int = 100,
         after: str | None = None,
     ) -> Json:
-        """One page of the messages that carry `key`, or all, that were stored at `from_ms` or later and before `to_ms`,
-        over all queues and in time order: `messages`, and `next` to pass as `after` for the page behind it."""
+        """Return one page of the messages stored from `from_ms` (inclusive) to `to_ms` (exclusive), of all queues in
+        time order.
+
+        With `key`, the page contains only messages that carry the key. `next` is the cursor (`after`) of the following
+        page."""
         query = {"key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit, "after": after}
         return await self._call("GET", f"{_topic_path(topic)}/messages?" + _query(query))
 
     async def message_at(self, topic: str, queue: int, offset: int) -> Json:
-        """The message at this offset. Raises OffsetOutOfRange when there is none."""
+        """Return the message at this offset. Raises OffsetOutOfRange when the queue has no message there."""
         check_range("queue", queue, 0, QUEUES_MAX - 1)
         check_range("offset", offset, 0, OFFSET_MAX)
         query = _query({"offset": offset, "max_messages": 1})
@@ -96,22 +102,24 @@ class Admin:
         return message
 
     async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
-        """One page of the messages that wait for their time: `messages`, and `next` to pass as `after`."""
+        """Return one page of the messages that wait for their time; `next` is the cursor (`after`) of the following
+        page."""
         return await self._call("GET", f"{_topic_path(topic)}/scheduled?" + _query({"limit": limit, "after": after}))
 
     async def cancel_scheduled(self, topic: str, message_id: str) -> None:
-        """Take back a message that waits for its time. Raises NotScheduled when it is too late, or none waits."""
+        """Cancel a message before its delivery time. Raises NotScheduled when it is too late, or no such message
+        waits."""
         await cancel_scheduled(self._connection, topic, message_id, None)
 
     async def transactions(
         self, *, state: str | None = None, older_than_ms: int | None = None, limit: int = 100, after: str | None = None
     ) -> Json:
-        """One page: `transactions`, and `next` to pass as `after` for the page behind it."""
+        """Return one page of transactions; `next` is the cursor (`after`) of the following page."""
         query = {"state": state, "older_than_ms": older_than_ms, "limit": limit, "after": after}
         return await self._call("GET", "/v1/transactions?" + _query(query))
 
     async def transaction(self, transaction_id: str) -> Json:
-        """With its timeline."""
+        """Return the transaction with its timeline. Raises TransactionNotFound when the id is not known."""
         check_transaction_id(transaction_id)
         return await self._call("GET", f"/v1/transactions/{transaction_id}")
 
@@ -124,9 +132,10 @@ class Admin:
         operator: str | None = None,
         reason: str | None = None,
     ) -> Json:
-        """Decide as an operator; recorded in the timeline. Raises TransactionConflict when it is decided otherwise.
+        """Decide a transaction as an operator; the timeline records the decision. Raises TransactionConflict when
+        another decision is already recorded.
 
-        `force` decides a discarded one too; `operator` and `reason` are needed then.
+        `force` also decides a discarded transaction and requires `operator` and `reason`.
         """
         check_transaction_id(transaction_id)
         if force:
@@ -136,9 +145,11 @@ class Admin:
         return await self._call("POST", f"/v1/transactions/{transaction_id}/{decision}", request)
 
     async def resume(self, transaction_id: str, *, operator: str, reason: str) -> Json:
-        """Have producers asked about a discarded transaction again, from the first check on; recorded in the timeline.
+        """Restart the checks of a discarded transaction, from the first check on; the timeline records who did so and
+        why.
 
-        Raises TransactionConflict when it is not discarded. Repeating it is harmless until it is decided.
+        Raises TransactionConflict when the transaction is not discarded. Repeating the call is harmless until the
+        transaction is decided.
         """
         check_transaction_id(transaction_id)
         check_audit(operator, reason)
@@ -146,25 +157,26 @@ class Admin:
         return await self._call("POST", f"/v1/transactions/{transaction_id}/resume", request)
 
     async def settings(self) -> Json:
-        """Settings of the whole cluster: `reject_transactions`."""
+        """Return the settings of the whole cluster: `reject_transactions`."""
         return await self._call("GET", "/v1/cluster/settings")
 
     async def put_settings(self, *, reject_transactions: bool) -> Json:
-        """Refuse new half transactions (`transactions_rejected`), or take them again; durable on return. Decisions and
-        checks of those that are prepared go on."""
+        """Refuse new half transactions (`transactions_rejected`), or accept them again; durable on return. Decisions
+        and checks of prepared transactions continue."""
         return await self._call("PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions})
 
     async def cluster(self, *, leader: bool = False) -> Json:
-        """As the node sees it that answers, or as the `leader` does, who knows how far the others are."""
+        """Return the cluster as the answering node sees it; with `leader`, as the leader does, which knows every node's
+        progress."""
         response = await self._connection.call("GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
     async def groups(self) -> list[Json]:
-        """All of them by name, page by page; each with its first members and offsets (1,000 at most)."""
+        """Return all groups by name, fetched page by page; each with at most 1,000 members and 1,000 offsets."""
         return await self._pages("/v1/groups", "groups", {})
 
     async def group(self, group: str) -> Json:
-        """The group with all members and offsets, however many pages they take."""
+        """Return the group with all members and offsets; fetches further pages as needed."""
         found = await self._call("GET", _group_path(group))
         for name in ("members", "offsets"):
             following = found.pop(f"{name}_next", None)
@@ -176,28 +188,30 @@ class Admin:
     async def put_group(
         self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
     ) -> Json:
-        """Create the group, or change what is given of an existing one; durable on return."""
+        """Create the group, or change the given settings of an existing group; durable on return."""
         settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
         return await self._call("PUT", _group_path(group), {k: v for k, v in settings.items() if v is not None})
 
     async def delete_group(
         self, group: str, *, with_dead_letters: bool = False, operator: str = "", reason: str = ""
     ) -> None:
-        """Remove offsets, settings and retries of a group, and if asked its dead letters; who and why is kept in the
-        log. Raises GroupNotFound, or Conflict while it has members or its pop consumers hold messages."""
+        """Delete the offsets, settings and retries of a group, and its dead letters if `with_dead_letters` is set.
+
+        `operator` and `reason` are kept in the log. Raises GroupNotFound, or Conflict while the group has members or
+        its pop consumers hold messages."""
         flag = "true" if with_dead_letters else "false"
         query = _query({"with_dead_letters": flag, "operator": operator, "reason": reason})
         await self._connection.call("DELETE", f"{_group_path(group)}?{query}")
 
     async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> Json:
-        """Dead letters from an offset on, with their history: `messages`, `next_offset` and `max_offset`."""
+        """Return dead letters from `offset` on, each with its history: `messages`, `next_offset` and `max_offset`."""
         return await self._call(
             "GET", f"{_group_path(group)}/dead-letters?" + _query({"offset": offset, "limit": limit})
         )
 
     async def replay_dead_letters(self, group: str, offsets: Sequence[int]) -> Json:
-        """Give dead letters to the group once more, at most 256 at a time; each is replayed once, however often this
-        is called."""
+        """Deliver dead letters to the group once more, at most 256 per call. Each dead letter is replayed once, even
+        when the call is repeated."""
         return await self._call("POST", f"{_group_path(group)}/dead-letters/replay", {"offsets": list(offsets)})
 
     async def reset_group(
@@ -210,7 +224,8 @@ class Admin:
         offset: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Json:
-        """Set the group's offsets; running members go on from there. Exactly one of the three places is given."""
+        """Set the group's committed offsets; running members continue from there. Raises InvalidRequest unless exactly
+        one of `to`, `offset` and `timestamp_ms` is given."""
         check_topic(topic)
         if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
             raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
@@ -220,8 +235,10 @@ class Admin:
         )
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> Json:
-        """Set what `target` has committed to what `source` has, of one topic or of all; durable on return. Raises
-        GroupHasMembers while `target` has any: its members would go on from where they are."""
+        """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.
+
+        Raises Conflict (`group_has_members`) while `target` has members, because they would continue at their own
+        positions."""
         check_group(source)
         if topic is not None:
             check_topic(topic)
@@ -230,7 +247,8 @@ class Admin:
         return await self._call("POST", f"{_group_path(target)}/clone-offsets", given)
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
-        """Committed records from `from_index` on, and the index to go on with. keelmq.log.log_records reads them."""
+        """Return committed records from `from_index` on (decoded by keelmq.log.log_records), and the index to continue
+        with."""
         response = await self._connection.call(
             "GET",
             "/v1/log?" + _query({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),
@@ -252,9 +270,11 @@ class Admin:
         blocks: bool = True,
         anywhere: bool = False,
     ) -> EventsPage:
-        """What the entries `from_index` <= index < `to_index` did to messages, as far as the node that answers has
-        applied them; go on with the page's `next_index` and `next_event`. `anywhere` asks no particular node, which may
-        be behind. Raises LogRangeRemoved.
+        """Return a page of message events of the log entries `from_index` <= index < `to_index`, as far as the
+        answering node has applied them.
+
+        Continue with the page's `next_index` and `next_event`. With `anywhere`, any node may answer, including one that
+        lags behind. Raises LogRangeRemoved when the node no longer has these entries.
         """
         query = {
             "from_index": from_index,
@@ -282,12 +302,12 @@ class Admin:
         )
 
     async def add_node(self, node_id: int, peer_address: str, http_address: str) -> Json:
-        """Add a node as a learner; `members` as they are then. Durable on return, and harmless when repeated."""
+        """Add a node as a learner and return the resulting `members`. Durable on return, and harmless to repeat."""
         body = {"node_id": node_id, "peer_address": peer_address, "http_address": http_address}
         return await self._call("POST", "/v1/cluster/members", body)
 
     async def promote_node(self, node_id: int) -> Json:
-        """Make a learner a voter. Raises Conflict with the code `not_caught_up` while it is not up to date."""
+        """Promote a learner to voter. Raises Conflict (`not_caught_up`) while the learner is not up to date."""
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         return await self._call("POST", f"/v1/cluster/members/{node_id}/promote")
 
@@ -299,8 +319,9 @@ class Admin:
         http_address: str | None = None,
         force: bool = False,
     ) -> Json:
-        """Say where a node is now; what is None stays. It has to answer at `peer_address` already (Conflict with the
-        code `address_unreachable`), unless `force`. Durable on return, and harmless when repeated.
+        """Change the addresses of a node; an address that is None stays. Durable on return, and harmless to repeat.
+
+        Raises Conflict (`address_unreachable`) unless the node already answers at `peer_address`, or `force` is set.
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         given = {"peer_address": peer_address, "http_address": http_address}
@@ -309,15 +330,16 @@ class Admin:
         return await self._call("PUT", target, body)
 
     async def remove_node(self, node_id: int, *, force: bool = False) -> Json:
-        """Remove a node, the leader too. `force`: also when those that would remain do not answer as a majority."""
+        """Remove a node, even the leader. `force` allows it when the remaining nodes do not answer as a majority."""
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         return await self._call("DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else ""))
 
     async def rebuild_node(self, node_id: int, *, force: bool = False) -> Json:
-        """Throw the copy of a node away, which the others fill anew; the request goes to that node. Durable on return.
+        """Discard the node's copy of the data and have the other nodes fill it again; the request goes to that node.
+        Durable on return.
 
-        Raises Conflict with the code `quorum_at_risk` when too few others hold what is committed; `force`: as long as
-        there is any. NotFound when the cluster has no such node.
+        Raises Conflict (`quorum_at_risk`) when too few other nodes hold the committed entries; with `force`, one other
+        node is enough. Raises NotFound when the cluster has no such node.
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         view = await self.cluster()
@@ -332,14 +354,16 @@ class Admin:
             connection.close()
 
     async def raise_feature_level(self, level: int | None = None) -> Json:
-        """Raise the feature level, to the highest that every node knows unless one is given: `feature_level` then, and
-        what runs on each of the `nodes`. Raises Conflict with the code `feature_level_not_known` while a node does not
-        know it. Durable on return, and harmless when repeated; there is no way back.
+        """Raise the cluster's feature level to `level`, by default the highest level that every node knows; it cannot
+        be lowered.
+
+        Returns the new `feature_level` and the version of each of the `nodes`. Durable on return, and harmless to
+        repeat. Raises Conflict (`feature_level_not_known`) while a node does not know the level.
         """
         return await self._call("POST", "/v1/cluster/feature-level", {} if level is None else {"level": level})
 
     async def _pages(self, path: str, name: str, query: Json) -> list[Json]:
-        """What all pages of a list hold; a broker that knows no pages gives everything as the first one."""
+        """Return the entries of all pages of a list. A broker without paging sends the whole list as the first page."""
         found: list[Json] = []
         asked = dict(query)
         while True:

@@ -1,8 +1,8 @@
-"""What caused a message: whatever a handler sends says which message was being processed.
+"""Causation: every message that a handler sends names the message that the handler was processing.
 
-The consumer notes it in a context variable around each handler call, so it reaches tasks that the handler starts too.
-Everything is derived from the causing message, never from chance or a clock: a handler that runs again for the same
-message makes the same bytes, as a transaction that is repeated under its id has to.
+The consumer sets a context variable around each handler call, so tasks started by the handler inherit the cause. All
+properties are derived from the causing message, never from randomness or a clock: a handler that runs again for the
+same message produces the same bytes, as repeating a transaction under its id requires.
 """
 
 import hashlib
@@ -19,23 +19,24 @@ from keelmq.limits import PROPERTIES_BYTES_MAX
 from keelmq.message import Message, ReceivedMessage
 
 CAUSATION_ID: Final = "causation_id"
-"""The id of the message that was being processed; of several in one handler call, their ids with commas between."""
+"""Property: id of the message being processed; comma-separated ids when one handler call processes several messages."""
 CAUSATION_TOPIC: Final = "causation_topic"
-"""Its topic, for ids are unique in their topic only; one for all, or as many as ids. Of a message that was given back,
-the topic it was first in."""
+"""Property: topic of the causing message, because ids are unique only within a topic. It holds one topic for all ids,
+or one per id, comma-separated. For a redelivered message it is the original topic."""
 TRACEPARENT: Final = "traceparent"
-"""W3C Trace Context, level 1."""
+"""Property: the W3C Trace Context, level 1."""
 PRODUCER_GROUP: Final = "producer_group"
-"""Who sends: `Producer(group=…)`, or the consumer group whose handler it is. A transaction has its own."""
+"""Property: name of the sender, which is `Producer(group=…)` or else the consumer group of the handler. Transactions do
+not carry it, since they name their producer group themselves."""
 
 CAUSES_MAX: Final = 32
-"""With more messages in one handler call, what it sends says nothing about its cause."""
+"""Maximum number of messages in one handler call; beyond it, messages sent by the handler carry no cause."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
 class Cause:
-    """The messages that `group` is processing, and the properties of what it sends meanwhile."""
+    """Holds the messages that `group` is processing, and derives the properties of messages sent meanwhile."""
 
     def __init__(self, messages: Sequence[ReceivedMessage], group: str) -> None:
         self.messages = messages
@@ -61,13 +62,14 @@ _current: ContextVar[Cause | None] = ContextVar("keelmq_cause", default=None)
 
 
 def current_cause() -> Cause | None:
-    """What is being processed here, None outside of handlers."""
+    """Return the cause of the current context; None outside of handlers."""
     return _current.get()
 
 
 @contextmanager
 def processing(messages: Sequence[ReceivedMessage], group: str) -> Iterator[None]:
-    """What is sent inside was caused by `messages`; by more than CAUSES_MAX of them, or none, by nothing."""
+    """Record `messages` as the cause of everything sent inside the block; none, or more than CAUSES_MAX, mean no
+    cause."""
     token = _current.set(Cause(messages, group) if 0 < len(messages) <= CAUSES_MAX else None)
     try:
         yield
@@ -76,17 +78,17 @@ def processing(messages: Sequence[ReceivedMessage], group: str) -> Iterator[None
 
 
 def begin_processing(messages: Sequence[ReceivedMessage], group: str) -> None:
-    """As `processing`, for a loop that ends a message by asking for the next one; no messages end it."""
+    """Set the cause as `processing` does, for a loop that ends a message by asking for the next; no messages end it."""
     _current.set(Cause(messages, group) if messages else None)
 
 
 def with_cause(
     properties: Mapping[str, str], group: str | None, traceparent: str | None = None, *, names_group: bool = True
 ) -> Mapping[str, str]:
-    """`properties` of a message that is sent here, with those that tell its cause, its sender and its trace.
+    """Return `properties` of an outgoing message, extended by its cause, its sender and its trace.
 
-    `group` is the producer's own. What `properties` says already stays, and nothing is added where all of it would not
-    fit the limit. `traceparent` replaces the derived one.
+    `group` is the producer's own group. Existing properties are kept, and nothing is added if the result would exceed
+    the size limit. `traceparent` replaces the derived trace context.
     """
     cause = _current.get()
     added = dict(cause.properties) if cause is not None else {}
@@ -96,13 +98,13 @@ def with_cause(
     if traceparent is not None:
         added[TRACEPARENT] = traceparent
     if CAUSATION_ID in properties:
-        added.pop(CAUSATION_TOPIC, None)  # it is of our id
+        added.pop(CAUSATION_TOPIC, None)  # this topic belongs to the derived id, not to the application's
     if not added:
         return properties
     added.update(properties)
     try:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in added.items())
-    except (AttributeError, UnicodeEncodeError):  # whoever checks the properties will say what is wrong with them
+    except (AttributeError, UnicodeEncodeError):  # the later check of the properties reports the error
         return properties
     return added if size <= PROPERTIES_BYTES_MAX else properties
 
@@ -110,7 +112,7 @@ def with_cause(
 def batch_with_cause(
     messages: Sequence[bytes | Message], group: str | None, traceparent: str | None
 ) -> Sequence[bytes | Message]:
-    """`messages` with the properties that `with_cause` adds; the same objects where it adds none."""
+    """Return `messages` with the properties that `with_cause` adds; the same objects where it adds none."""
     if group is None and traceparent is None and _current.get() is None:
         return messages
     whole = [Message(body=message) if isinstance(message, bytes) else message for message in messages]
@@ -118,7 +120,10 @@ def batch_with_cause(
 
 
 def transaction_with_cause(messages: Sequence[Message], traceparent: str | None) -> Sequence[Message]:
-    """As `batch_with_cause`; a transaction names its producer group itself. What is no Message stays, to be refused."""
+    """Extend messages as `batch_with_cause` does, without the sender: a transaction names its producer group itself.
+
+    If an element is not a Message, `messages` is returned unchanged, to be refused later.
+    """
     if (traceparent is None and _current.get() is None) or any(not isinstance(m, Message) for m in messages):
         return messages
     return [_told(m, with_cause(m.properties, None, traceparent, names_group=False)) for m in messages]
@@ -129,13 +134,13 @@ def _told(message: Message, properties: Mapping[str, str]) -> Message:
 
 
 def trace_of(message: ReceivedMessage) -> tuple[str, str] | None:
-    """Trace id and flags of the message's `traceparent`, None when it has none that is valid."""
+    """Return trace id and flags of the message's `traceparent`; None without a valid one."""
     found = parse_traceparent(message.properties.get(TRACEPARENT, ""))
     return (found[0], found[2]) if found else None
 
 
 def parse_traceparent(text: str) -> tuple[str, str, str] | None:
-    """Trace id, span id and flags in hexadecimal, None when `text` is no valid traceparent."""
+    """Return trace id, span id and flags in hexadecimal; None when `text` is not a valid traceparent."""
     found = _TRACEPARENT.fullmatch(text)
     return (found[1], found[2], found[3]) if found else None
 

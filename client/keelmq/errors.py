@@ -1,38 +1,38 @@
 """Every error the SDK raises.
 
     KeelMQError                     code, status, detail, retryable, outcome_unknown
-    ├── InvalidRequest              the request can never succeed as it is: fix the caller
+    ├── InvalidRequest              the request can never succeed unchanged: fix the caller
     │   ├── InvalidName             topic or group name outside the allowed alphabet or length
-    │   ├── InvalidFilter           not an expression, or beyond its limits: see .position
+    │   ├── InvalidFilter           not a valid expression, or beyond its limits: see .position
     │   ├── LimitExceeded           body, batch, properties or request beyond a documented limit
     │   └── Forbidden               system topic, topic of another type, or transactions are switched off
     ├── NotFound                    the named thing does not exist
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound,
     │   │   MessageNotFound, NotScheduled
-    ├── Conflict                    the state of the cluster forbids it
+    ├── Conflict                    the state of the cluster forbids the request
     │   ├── TransactionConflict     another decision was recorded first: see .state, .decided_at_ms
     │   ├── IdempotencyConflict     the same batch or transaction id with other content
     │   ├── StaleGeneration         the group moved on: fetch the assignment again, commit nothing
     │   ├── NotAssigned, OffsetMovesBack, AlreadyBegun
     ├── OffsetOutOfRange            see .max_offset
-    ├── LogRangeRemoved             the log, or what is kept of it, begins later: see .first_index
+    ├── LogRangeRemoved             the log, or its retained part, begins later: see .first_index
     ├── Unavailable                 retryable, and certainly nothing was stored
     │   ├── NoLeader                no leader is known, or no node can be reached or is ready
-    │   ├── Overloaded              too much in flight, here or at the broker: slow down
-    │   ├── DiskFull                the leader has no log space; reads go on
-    │   └── ChecksumMismatch        damaged on the way
+    │   ├── Overloaded              too much in flight, in this client or at the broker: slow down
+    │   ├── DiskFull                the leader has no log space; reads continue
+    │   └── ChecksumMismatch        the data was damaged in transit
     ├── UnknownOutcome              the write may or may not be stored: retry with the same id
-    │   └── SendTimeout             the time budget of the call ran out after it was sent
+    │   └── SendTimeout             the time budget of the call ran out after the request was sent
     ├── Corrupt                     the broker's answer fails its checksum or does not follow the contract
     ├── BrokerFault                 code `internal`: a bug in the broker; `message_damaged`: a message is lost
     ├── ConsumeTimeout              a handler took longer than consume_timeout_ms and was cancelled
-    ├── MessagesExpired             a group was too late for messages, whose retention was over: see .skipped
-    ├── QueueLost                   a handler's queue is, or may be, another member's by now
+    ├── MessagesExpired             messages reached the end of their retention unread by the group: see .skipped
+    ├── QueueLost                   a handler's queue belongs, or may belong, to another member by now
     └── Closed                      the client was closed
 
 `retryable` says that the same call may succeed later without a change. `outcome_unknown` says that the call may have
 taken effect; only repeating it with the same batch, message or transaction id finds out without storing it twice. An
-error of any class has it set when an earlier try of its call may have taken effect.
+error of any class has `outcome_unknown` set when an earlier try of its call may have taken effect.
 """
 
 from collections.abc import Mapping
@@ -40,11 +40,15 @@ from typing import Any, ClassVar
 
 
 class KeelMQError(Exception):
-    """Base of all errors. `code` is stable (docs/http-api.md); `status` is the HTTP status, 0 for one found here."""
+    """Base class of all errors of the SDK.
+
+    `code` is stable (docs/http-api.md). `status` is the HTTP status, or 0 for an error found by the SDK itself. `extra`
+    holds the further members of the broker's problem document.
+    """
 
     retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
-    """Of the class; also true of a single error whose call had an earlier try that may have taken effect."""
+    """Class default; set to True on an instance whose call had an earlier try that may have taken effect."""
 
     def __init__(self, code: str, detail: str, *, status: int = 0, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{code}: {detail}")
@@ -63,7 +67,7 @@ class InvalidName(InvalidRequest): ...
 class InvalidFilter(InvalidRequest):
     @property
     def position(self) -> int | None:
-        """The column of the error in the expression, from 1; `detail` shows the place."""
+        """Column of the error in the expression, counted from 1; `detail` shows the place."""
         value = self.extra.get("position")
         return value if isinstance(value, int) else None
 
@@ -104,7 +108,7 @@ class Conflict(KeelMQError): ...
 class TransactionConflict(Conflict):
     @property
     def state(self) -> str:
-        """The recorded outcome: `committed`, `rolled_back` or `discarded`."""
+        """Recorded outcome: `committed`, `rolled_back` or `discarded`."""
         return str(self.extra.get("state", ""))
 
     @property
@@ -142,7 +146,7 @@ class OffsetOutOfRange(KeelMQError):
 class LogRangeRemoved(KeelMQError):
     @property
     def first_index(self) -> int | None:
-        """Where what the node can tell begins; another node may go back further."""
+        """First Raft index that the answering node can deliver; another node may reach further back."""
         value = self.extra.get("first_index")
         return value if isinstance(value, int) else None
 
@@ -181,11 +185,14 @@ class ConsumeTimeout(KeelMQError): ...
 
 
 class MessagesExpired(KeelMQError):
-    """What a consumer skips because it is gone. Nothing is wrong with its member; its group is too slow or was away."""
+    """Reports messages that a consumer skips because their retention is over.
+
+    The member itself is healthy: its group was too slow or was away.
+    """
 
     @property
     def skipped(self) -> int:
-        """How many offsets."""
+        """Number of skipped offsets."""
         return int(self.extra["skipped"])
 
 
@@ -270,7 +277,8 @@ _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail"})
 
 
 def error_from_problem(status: int, problem: Mapping[str, Any]) -> KeelMQError:
-    """The error for a response with `status` and the decoded problem+json body (which may be empty or foreign)."""
+    """Return the error for a response with `status` and its problem+json body, decoded; the body may be empty or
+    foreign."""
     code = str(problem.get("code") or f"http_{status}")
     detail = str(problem.get("detail") or problem.get("title") or f"the broker answered HTTP {status}")
     extra = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}

@@ -1,4 +1,4 @@
-"""SQL inbox: a message's effect is applied once, however often it is delivered.
+"""SQL inbox: a message's effect is applied once, even if the message is delivered repeatedly.
 
     async def handle(message):
         def apply(connection):
@@ -14,7 +14,7 @@ and for a batch, in one database transaction:
             connection.execute(insert(points), [row_of(message) for message in new])
         await sql.run(engine, apply)
 
-Topic and id are stored in the database transaction of the effect, so both are there or none.
+Topic and id are stored in the database transaction of the effect, so both are committed or neither is.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from keelmq.message import ReceivedMessage
 from keelmq.sql import Executor
 
 ROWS_PER_STATEMENT: Final = 500
-"""Four values each: far below the 32,766 of a statement in SQLite."""
+"""Maximum number of rows per INSERT. A row has four values, so this stays far below SQLite's limit of 32,766."""
 
 table = Table(
     "keelmq_inbox",
@@ -43,15 +43,16 @@ table = Table(
 
 
 def create_tables(engine: Engine | Connection) -> None:
-    """Create the table if it is missing. For an AsyncConnection: `await connection.run_sync(create_tables)`."""
+    """Create the table if it is missing. With an AsyncConnection: `await connection.run_sync(create_tables)`."""
     table.create(engine, checkfirst=True)
 
 
 def first_time(executor: Executor, group: str, message: ReceivedMessage) -> bool:
-    """True when `group` has not applied this message: apply the effect now, in the same database transaction.
+    """Return True when `group` has not applied this message yet; apply the effect now, in the same database
+    transaction.
 
-    Two consumers with the same message: the second waits for the first one's database transaction. A message is known
-    by its topic and id. Raises InvalidRequest for a connection in autocommit mode, and SQLAlchemy's errors.
+    If two consumers have the same message, the second waits for the database transaction of the first. A message is
+    identified by its topic and id. Raises InvalidRequest for a connection in autocommit mode, and SQLAlchemy's errors.
     """
     sql.refuse_autocommit(executor)
     topic, message_id = _key(message)
@@ -60,12 +61,13 @@ def first_time(executor: Executor, group: str, message: ReceivedMessage) -> bool
 
 
 def first_times(executor: Executor, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-    """Those of `messages` that `group` has not applied, in their order: apply their effects now, in the same database
-    transaction. They are remembered with it, all or none.
+    """Return the messages that `group` has not applied yet, in their order, and record them in the same database
+    transaction.
 
-    A message that is there twice is returned once. Batches that overlap wait for each other as in `first_time`, and
-    cannot deadlock in here, for ids are stored in one order; a database transaction that calls this or `first_time`
-    several times can. Raises InvalidRequest for a connection in autocommit mode, and SQLAlchemy's errors.
+    Apply their effects in that transaction: all are recorded or none. A message that appears twice is returned once.
+    Overlapping batches wait for each other as in `first_time`. One call cannot deadlock, because ids are stored in a
+    fixed order; several calls of this or `first_time` in one database transaction can. Raises InvalidRequest for a
+    connection in autocommit mode, and SQLAlchemy's errors.
     """
     sql.refuse_autocommit(executor)
     keys = sorted({_key(message) for message in messages})
@@ -91,9 +93,12 @@ def _key(message: ReceivedMessage) -> tuple[str, str]:
 
 
 def purge(executor: Executor, older_than_ms: int) -> int:
-    """Delete ids older than `older_than_ms`; how many. A message that can still be redelivered must keep its id.
+    """Delete ids older than `older_than_ms` and return their number. A message that can still be redelivered must keep
+    its id.
 
-    Keep at least the retention of the topics, and longer than the oldest offset a group may be reset to.
+    Keep ids at least for the retention of the topics, and longer than the age of the oldest offset a group may be reset
+    to.
+    Raises InvalidRequest unless `older_than_ms` is positive.
     """
     if older_than_ms <= 0:
         raise InvalidRequest("invalid_request", "older_than_ms must be positive")

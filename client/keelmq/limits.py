@@ -1,4 +1,4 @@
-"""Limits of the contract, checked here with the broker's codes before anything is sent."""
+"""Limits of the contract, checked in the client with the broker's error codes before anything is sent."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +10,19 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 BATCH_MESSAGES_MAX: Final = 10_000
 REQUEST_MESSAGES_MAX: Final = 10_000
-"""Over all batches of a request."""
+"""Maximum number of messages over all batches of a request."""
 REQUEST_BATCHES_MAX: Final = 1_000
 TRANSACTIONS_MAX: Final = 256
-"""That one request prepares or decides."""
+"""Maximum number of transactions that one request prepares or decides."""
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of the request as it is sent, and of its blocks as they unpack."""
+"""Maximum size of a request in bytes, as sent and also with its blocks uncompressed."""
 PROPERTIES_BYTES_MAX: Final = 32_767
 TAG_BYTES_MAX: Final = 255
 SHARDING_KEY_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
 REQUEST_KEYS_MAX: Final = 50_000
-"""Of one request, over all its messages."""
+"""Maximum number of keys over all messages of a request."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 QUEUES_MAX: Final = 1_024
@@ -31,14 +31,14 @@ OPERATOR_BYTES_MAX: Final = 255
 REASON_BYTES_MAX: Final = 255
 DELAY_MS_MAX: Final = 40 * 24 * 3_600_000
 DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
-"""What the delay levels 1 to 18 stand for."""
+"""Delays of the levels 1 to 18, in seconds."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
 
 GROUP_TOPIC_PREFIXES: Final = ("%RETRY%", "%DLQ%")
-"""What a group is given again, and its dead letters: topics with the group's name behind the prefix."""
+"""Prefixes of the retry topic and the dead-letter topic of a group; the group's name follows the prefix."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -46,7 +46,7 @@ _TRANSACTION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check_topic(topic: object) -> None:
-    """Raises InvalidName (code `invalid_topic`)."""
+    """Check the name of a topic. Raises InvalidName (code `invalid_topic`)."""
     length_max = TOPIC_LENGTH_MAX
     if isinstance(topic, str) and topic.startswith(GROUP_TOPIC_PREFIXES):
         length_max = GROUP_LENGTH_MAX + topic.index("%", 1) + 1
@@ -57,14 +57,14 @@ def check_topic(topic: object) -> None:
 
 
 def check_writable_topic(topic: object) -> None:
-    """Raises InvalidName, or Forbidden (code `system_topic`)."""
+    """Check that clients may write to the topic. Raises InvalidName, or Forbidden (code `system_topic`)."""
     check_topic(topic)
     if topic in SYSTEM_TOPICS or str(topic).startswith(GROUP_TOPIC_PREFIXES):
         raise Forbidden("system_topic", f"topic {topic} is the broker's own and cannot be written to", status=403)
 
 
 def check_group(group: object) -> None:
-    """Raises InvalidName (code `invalid_group`)."""
+    """Check the name of a group. Raises InvalidName (code `invalid_group`)."""
     if not isinstance(group, str) or not _NAME.fullmatch(group) or len(group) > GROUP_LENGTH_MAX:
         raise InvalidName(
             "invalid_group", f"group {group!r}: 1-{GROUP_LENGTH_MAX} characters of A-Z a-z 0-9 _ - % | are allowed"
@@ -82,7 +82,7 @@ def check_transaction_id(transaction_id: str) -> None:
 
 
 def check_audit(operator: object, reason: object) -> None:
-    """Who steps in by hand, and why: both are needed."""
+    """Check the operator and the reason of a manual intervention. Raises InvalidRequest unless both are given."""
     for name, value, bytes_max in (("operator", operator, OPERATOR_BYTES_MAX), ("reason", reason, REASON_BYTES_MAX)):
         if not value:
             raise InvalidRequest("invalid_request", f"{name}: say who does this, and why")
@@ -99,7 +99,7 @@ def check_body(body: object) -> None:
 
 
 def check_key_count(keys_by_message: Iterable[Sequence[str]]) -> None:
-    """Of the messages of one request."""
+    """Check the total number of keys of a request's messages. Raises LimitExceeded (code `batch_too_large`)."""
     count = sum(map(len, keys_by_message))
     if count > REQUEST_KEYS_MAX:
         detail = f"the messages have {count} keys together, {REQUEST_KEYS_MAX} are allowed in a request"
@@ -107,7 +107,7 @@ def check_key_count(keys_by_message: Iterable[Sequence[str]]) -> None:
 
 
 def check_bodies(bodies: Sequence[bytes]) -> None:
-    """The sizes of all `bodies` at once, at C speed when they are right; names the first wrong one otherwise."""
+    """Check the sizes of all `bodies`, at C speed when all are valid. Raises the error of the first invalid body."""
     if not bodies or (min(map(len, bodies)) > 0 and max(map(len, bodies)) <= BODY_BYTES_MAX):
         return
     for body in bodies:
@@ -121,7 +121,7 @@ def check_attributes(
     sharding_key: object,
     message_id: object,
 ) -> None:
-    """Everything of a message but its body."""
+    """Check a message's attributes, not its body. Raises InvalidRequest, or LimitExceeded (`too_many_properties`)."""
     _check_text("tag", tag, TAG_BYTES_MAX)
     _check_text("sharding_key", sharding_key, SHARDING_KEY_BYTES_MAX)
     if isinstance(keys, str):

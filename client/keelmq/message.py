@@ -1,4 +1,4 @@
-"""Messages as applications see them, and what the broker says about them."""
+"""Messages as applications see them, and the broker's answers about them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,15 @@ _NO_PROPERTIES: Mapping[str, str] = {}
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to send. Limits are those of docs/http-api.md and are checked before anything leaves the process.
+    """A message to send. The limits of docs/http-api.md are checked before anything leaves the process.
 
-    `topic` is needed where a call does not name one (transactions). `message_id` makes the message idempotent: the
-    broker appends it once however often it is sent. `queue` fixes the queue; `sharding_key` chooses it by hash, so
-    messages with the same key stay in order.
+    `topic` is required where a call does not name one (transactions). `message_id` makes the message idempotent: the
+    broker appends it once, even if it is sent repeatedly. `queue` fixes the queue; `sharding_key` chooses the queue by
+    hash, so messages with the same key stay in order.
 
-    With one of `delay_level` (1 to 18), `delay_ms` and `deliver_at_ms` it becomes visible later, up to 40 days ahead;
-    in a transaction, level and delay count from the commit. Messages of one batch have the same time.
+    With one of `delay_level` (1 to 18), `delay_ms` and `deliver_at_ms` the message becomes visible later, up to 40 days
+    ahead; in a transaction, level and delay count from the commit. All messages of a batch become visible at the same
+    time.
     """
 
     body: bytes
@@ -34,7 +35,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a message that was given back was first."""
+    """The original place of a redelivered message."""
 
     topic: str
     queue: int
@@ -42,10 +43,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message as a consumer or a check handler gets it. `offset` is its place in (topic, queue).
+    """A message as a consumer or a check handler receives it. `offset` is its place in (topic, queue).
 
-    One that its group gave back comes from `%RETRY%<group>`: `attempt` says how often it was given back since it was
-    sent or replayed, `origin` where it was first. Its id stays the same.
+    A message that its group gave back comes from `%RETRY%<group>`: `attempt` counts how often it was given back since
+    it was sent or replayed, `origin` is its original place. Its id stays the same.
     """
 
     topic: str
@@ -65,7 +66,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Proof of durability: the Raft entry of the write, and the nodes that had it fsynced when it was answered."""
+    """Proof of durability: the Raft entry of the write, and the nodes that had fsynced it when the broker answered."""
 
     term: int
     index: int
@@ -74,9 +75,10 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where one message is stored. `duplicate`: it was already there, this send appended nothing.
+    """The place of one stored message. `duplicate` means that the message was already stored and this send appended
+    nothing.
 
-    A message that waits for its time has `deliver_at_ms`, and no offset yet. `Producer.cancel` takes it back.
+    A message that waits for its delivery time has `deliver_at_ms` and no offset yet; `Producer.cancel` cancels it.
     """
 
     message_id: str
@@ -89,7 +91,8 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 class MessagePlace(msgspec.Struct, frozen=True):
-    """Where one message of a batch with known message ids is stored; without an offset it waits for its time."""
+    """The place of one stored message of a batch with known message ids; without an offset it waits for its delivery
+    time."""
 
     message_id: str
     queue: int
@@ -99,10 +102,10 @@ class MessagePlace(msgspec.Struct, frozen=True):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """Where an atomic batch is stored: `count` messages at `offset`, `offset + 1`, … of one queue.
+    """The place of a stored atomic batch: `count` messages at `offset`, `offset + 1`, … of one queue.
 
-    When some of its explicit message ids were known already, `places` says for every message where it is. A batch that
-    waits for its time has `deliver_at_ms`, and no offset yet.
+    If some of its explicit message ids were already known, `places` holds the place of every message. A batch that
+    waits for its delivery time has `deliver_at_ms` and no offset yet.
     """
 
     batch_id: str
@@ -116,10 +119,10 @@ class BatchResult(msgspec.Struct, frozen=True):
     deliver_at_ms: int | None = None
 
     def message_id(self, ordinal: int) -> str:
-        """The id of message `ordinal` (from 0) that was sent without one of its own."""
+        """Return the id of message `ordinal` (from 0), if that message was sent without an id."""
         return f"{self.batch_id}-{ordinal}"
 
 
 def to_builtins(value: Any) -> Any:
-    """`value` (any struct of the SDK) as plain dicts, lists and strings for `json.dumps`; bytes become base64."""
+    """Convert `value` (any struct of the SDK) to dicts, lists and strings for `json.dumps`; bytes become base64."""
     return msgspec.to_builtins(value)

@@ -1,13 +1,13 @@
-"""SQL outbox: the database transaction itself remembers that it was committed, and the check reads it back.
+"""SQL outbox: the database transaction itself records that it was committed, and the check reads the record back.
 
     outbox.create_tables(engine)
     async with TransactionProducer(servers, "orders", check=outbox.checker(engine)) as producer:
         await outbox.execute(producer, engine, message, debit)      # debit(connection, transaction): SQL statements
 
-`record` writes the transaction's id in the same database transaction as the application's changes: either both are
-committed or none. The check does not only look, it *fences*: it inserts `rolled_back` for an id that is not there, so
-a producer that is still in the middle of its database transaction either makes the check wait (the unique index, or
-SQLite's write lock), or fails in `record` afterwards. There is no moment at which both could win.
+`record` writes the transaction's id in the same database transaction as the application's changes: both are committed
+or neither is. The check does not only look, it *fences*: it inserts `rolled_back` for an id that is not recorded. A
+producer that is still in the middle of its database transaction then either makes the check wait (the unique index, or
+SQLite's write lock), or fails in `record` afterwards. At no moment can both win.
 """
 
 import logging
@@ -47,28 +47,29 @@ Work = Callable[[Connection, Transaction], object]
 
 
 class Fenced(RollbackTransaction):
-    """A check came first and recorded the transaction as rolled back: the database transaction must not commit."""
+    """Raised when a check already recorded the transaction as rolled back: the database transaction must not commit."""
 
 
 class AlreadyCommitted(Exception):
-    """This transaction was recorded before under the same id: its statements must not run twice.
+    """Raised when this transaction id is already recorded as committed: its statements must not run twice.
 
-    Not a RollbackTransaction: if that was committed its messages are due, and the check will find that.
+    Not a RollbackTransaction: if the first database transaction was committed, its messages are due, and the check will
+    find that.
     """
 
 
 def create_tables(engine: Engine | Connection) -> None:
-    """Create the table if it is missing. For an AsyncConnection: `await connection.run_sync(create_tables)`."""
+    """Create the table if it is missing. With an AsyncConnection: `await connection.run_sync(create_tables)`."""
     table.create(engine, checkfirst=True)
 
 
 def record(executor: Executor, transaction_id: str) -> None:
-    """Note, as part of the caller's database transaction, that `transaction_id` commits with it.
+    """Record, in the caller's database transaction, that `transaction_id` commits with it.
 
-    Call it before the other statements: then a transaction that was fenced fails early. Raises Fenced or
-    AlreadyCommitted (let them pass: the database transaction has to be rolled back), InvalidRequest for a connection
-    in autocommit mode, and SQLAlchemy's errors. AlreadyCommitted is also what a second call in the same database
-    transaction gets; only `check` tells what became of it.
+    Call it before the other statements, so that a fenced transaction fails early. Raises Fenced or AlreadyCommitted
+    (let them propagate: the database transaction has to be rolled back), InvalidRequest for a connection in autocommit
+    mode, and SQLAlchemy's errors. A second call in the same database transaction raises AlreadyCommitted too; only
+    `check` tells the outcome then.
     """
     check_transaction_id(transaction_id)
     sql.refuse_autocommit(executor)
@@ -80,10 +81,10 @@ def record(executor: Executor, transaction_id: str) -> None:
 
 
 def check(engine: Engine, transaction_id: str) -> Decision:
-    """What became of `transaction_id`, now and for ever: an id that is not recorded is fenced by this call.
+    """Return the final outcome of `transaction_id`; this call fences an id that is not recorded.
 
-    UNKNOWN when a database transaction holds the row or the lock for longer than 2 s, or the database cannot be
-    reached. Blocking; `checker` makes a check handler of it.
+    Returns UNKNOWN when a database transaction holds the row or the lock for longer than 2 s, or the database cannot be
+    reached. The call blocks; `checker` returns an async check handler.
     """
     try:
         with engine.begin() as connection:
@@ -93,7 +94,7 @@ def check(engine: Engine, transaction_id: str) -> Decision:
 
 
 def checker(engine: Engine | AsyncEngine) -> CheckHandler:
-    """A check handler for TransactionProducer that answers from the outbox in `engine`'s database."""
+    """Return a check handler for TransactionProducer that answers from the outbox in `engine`'s database."""
 
     async def answer(transaction: Transaction) -> Decision:
         try:
@@ -113,12 +114,12 @@ async def execute(
     transaction_id: str | None = None,
     check_after_ms: int | None = None,
 ) -> TransactionResult:
-    """`producer.execute` with `work(connection, transaction)` as the local transaction.
+    """Run `producer.execute` with `work(connection, transaction)` as the local transaction.
 
-    `work` runs in one database transaction together with `record`, which it must not call itself; with an Engine in a
-    thread. It raises
-    RollbackTransaction to roll both back. Any other exception rolls the database transaction back, leaves the
-    messages to the check (which will find them rolled back) and is raised again.
+    `work` runs in one database transaction together with `record`, which it must not call itself; with an Engine it
+    runs in a thread. It raises RollbackTransaction to roll back the messages and the database transaction. Any other
+    exception rolls the database transaction back, leaves the messages to the check (which will find them rolled back)
+    and is raised again.
     """
 
     async def local(transaction: Transaction) -> Decision:
@@ -129,8 +130,8 @@ async def execute(
         try:
             await sql.run(engine, both)
         except AlreadyCommitted:
-            # By whom, only a new database transaction can tell: a `work` that calls `record` meets its own row, which
-            # is rolled back by now.
+            # Only a new database transaction can tell who recorded the row: a `work` that calls `record` itself meets
+            # its own row, which is rolled back by now.
             decision = await checker(engine)(transaction)
             log.warning("transaction %s was recorded before; the database says: %s", transaction.id, decision)
             return decision
@@ -140,7 +141,10 @@ async def execute(
 
 
 def purge(executor: Executor, older_than_ms: int) -> int:
-    """Delete rows older than `older_than_ms` (at least 8 days: a younger one may still be asked for); how many."""
+    """Delete rows older than `older_than_ms` and return their number.
+
+    Raises InvalidRequest below 8 days, because a check may still ask for younger rows.
+    """
     if older_than_ms < KEEP_MS_MIN:
         raise InvalidRequest("invalid_request", f"older_than_ms must be at least {KEEP_MS_MIN} (8 days)")
     deleted: Any = executor.execute(delete(table).where(table.c.created_at_ms < sql.now_ms() - older_than_ms))
@@ -167,7 +171,7 @@ def _state(executor: Executor, transaction_id: str) -> str | None:
 
 
 class _LockTimeout:
-    """Bounds how long the statements inside wait for a lock; the connection goes back to its pool as it was."""
+    """Bounds the lock waits of the statements inside to 2 s, and restores the connection's own setting afterwards."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
-"""The application's functions that the SDK calls: checked when they are given, plain ones run in worker threads.
+"""Runs the application's functions: validates them when they are given, and runs plain functions in worker threads.
 
-A plain function cannot be cancelled. So a consumer's or a check's keeps its place until it has returned: no two calls
-that have to be one after the other ever run at the same time.
+A plain function cannot be cancelled. A consumer's or a check's call therefore keeps its place until the function has
+returned: two calls that must run one after the other never overlap.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from keelmq.errors import InvalidRequest
 A = TypeVar("A", contravariant=True)
 
 HAVE_YIELD: Final = (inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-"""Whether a function has a `yield`."""
+"""Predicates for functions that contain a `yield`."""
 
 SIGNATURE_OF_BUILTINS: Final = (ValueError, TypeError)
-"""What `inspect.signature` raises for a callable that does not tell what it takes."""
+"""Errors that `inspect.signature` raises for a callable without an introspectable signature."""
 
 
 class AsyncCall(Protocol[A]):
@@ -28,7 +28,7 @@ class AsyncCall(Protocol[A]):
 
 
 def check_function(name: str, function: object) -> None:
-    """Raises InvalidRequest for what cannot be called with one argument, or would do nothing when it is."""
+    """Raise InvalidRequest if `function` cannot be called with one argument, or its call would run nothing."""
     if not callable(function) or inspect.isclass(function):
         raise InvalidRequest("invalid_request", f"{name}: give a function, not {_described(function)}")
     if any(has_yield(each) for each in (function, _called(function)) for has_yield in HAVE_YIELD):
@@ -46,20 +46,20 @@ def check_function(name: str, function: object) -> None:
 
 
 def check_plain_function(name: str, function: object) -> None:
-    """Of two arguments, and called on the event loop: it must not wait. Raises InvalidRequest."""
+    """Raise InvalidRequest unless `function` is a plain function. It is called on the event loop and must not block."""
     if not callable(function) or is_async(function):
         raise InvalidRequest("invalid_request", f"{name}: give a plain function (def), not {_described(function)}")
 
 
 def is_async(function: object) -> bool:
-    """Whether it is known to return an awaitable when it is called; a lambda may do so all the same."""
+    """Return whether a call of `function` is known to return an awaitable; a lambda may return one nevertheless."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
 class WorkerThreads:
-    """At most `threads_max` plain functions at a time; the others wait for their turn. `close` it.
+    """Runs at most `threads_max` plain functions at a time; further calls wait. The owner calls `close`.
 
-    The interpreter waits at its end for functions that still run.
+    At exit, the interpreter waits for functions that still run.
     """
 
     def __init__(self, threads_max: int) -> None:
@@ -69,7 +69,7 @@ class WorkerThreads:
 
     @asynccontextmanager
     async def place(self) -> "AsyncIterator[Place]":
-        """A thread for one call, which a cancellation abandons: it is free again when the function has returned."""
+        """Reserve a thread for one call. A cancelled call leaves the thread busy until the function has returned."""
         await self._places.acquire()
         place = Place(self)
         try:
@@ -78,10 +78,11 @@ class WorkerThreads:
             place.when_returned(self._places.release)
 
     def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
-        """`function` as it is if it is async; otherwise a call of it in a thread, in the caller's context. What a plain
-        function returns is awaited if it can be.
+        """Return `function` itself if it is async; otherwise an async function that runs it in a thread, in the
+        caller's context.
 
-        A call that is cancelled goes on until the function has returned, and has its result then.
+        If the plain function returns an awaitable, that is awaited. A cancelled call continues until the function has
+        returned, and then has its result.
         """
         if is_async(function):
             return function
@@ -99,7 +100,7 @@ class WorkerThreads:
         return call
 
     def close(self) -> None:
-        """Nobody is waited for."""
+        """Release the threads without waiting for functions that still run."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None
@@ -113,14 +114,15 @@ class WorkerThreads:
 
 
 class Place:
-    """Of one call; see `WorkerThreads.place`."""
+    """Tracks the worker thread of one call; see `WorkerThreads.place`."""
 
     def __init__(self, threads: WorkerThreads) -> None:
         self._threads = threads
         self._returned: asyncio.Future[Any] | None = None
 
     def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
-        """As that of the threads, but a call that is cancelled ends at once, and the function runs on unheeded."""
+        """Wrap `function` as `WorkerThreads.awaitable` does, but a cancelled call ends at once; the function runs
+        on."""
         if is_async(function):
             return function
 
@@ -132,7 +134,7 @@ class Place:
         return call
 
     def when_returned(self, then: Callable[[], None]) -> None:
-        """Calls `then` once no function runs for this call any more."""
+        """Call `then` once no function of this call runs any more."""
         if self._returned is None or self._returned.done():
             then()
         else:
@@ -142,12 +144,12 @@ class Place:
 def _without_stop_iteration(function: Callable[[A], Any], argument: A) -> Any:
     try:
         return function(argument)
-    except StopIteration as exc:  # a future cannot carry it: whoever awaits would wait for ever
+    except StopIteration as exc:  # a future cannot carry StopIteration: the awaiting task would wait for ever
         raise RuntimeError("the function raised StopIteration") from exc
 
 
 def _called(function: object) -> object:
-    """What a call of an object runs."""
+    """Return the `__call__` method that runs when `function` is called, if it is an object with one."""
     return getattr(type(function), "__call__", None)  # noqa: B004
 
 

@@ -1,4 +1,4 @@
-"""What the SQL outbox and inbox share: dialects, running with any kind of engine, time. Needs `keelmq[sql]`.
+"""Shared code of the SQL outbox and inbox: dialects, any kind of engine, time. Requires `keelmq[sql]`.
 
 Statements run on a synchronous Connection or Session inside the caller's own database transaction. With asyncio, pass
 them through `run_sync`, as in `await session.run_sync(outbox.record, transaction.id)`.
@@ -19,7 +19,7 @@ from keelmq.errors import InvalidRequest
 T = TypeVar("T")
 
 Executor = Connection | Session
-"""Something with `execute` that is inside the caller's database transaction."""
+"""An object with `execute` that is inside the caller's database transaction."""
 
 metadata = MetaData()
 """The tables, for applications that create them with their own migrations."""
@@ -30,9 +30,9 @@ def now_ms() -> int:
 
 
 def insert_if_absent(executor: Executor, table: Table, row: dict[str, Any]) -> bool:
-    """Insert `row` unless its primary key is there; True when it was inserted.
+    """Insert `row` unless its primary key exists; return True when it was inserted.
 
-    Waits for another database transaction that has inserted the same key and is not over yet.
+    Waits for another database transaction that has inserted the same key and has not ended yet.
     """
     return bool(insert_absent(executor, table, [row], (table.primary_key.columns[0],)))
 
@@ -40,9 +40,11 @@ def insert_if_absent(executor: Executor, table: Table, row: dict[str, Any]) -> b
 def insert_absent(
     executor: Executor, table: Table, rows: Sequence[dict[str, Any]], returning: Sequence[Column[Any]]
 ) -> list[tuple[Any, ...]]:
-    """Insert those of `rows` whose primary key is not there, in one statement; the `returning` of those, in no order.
+    """Insert those of `rows` whose primary key does not exist, in one statement; return their `returning` columns,
+    unordered.
 
-    Waits as `insert_if_absent` does. As many values as fit into a statement are the caller's business.
+    Waits as `insert_if_absent` does. The caller must keep the number of values within the database's limit per
+    statement. Raises InvalidRequest for a dialect other than PostgreSQL and SQLite.
     """
     dialect = _dialect_name(executor)
     if dialect not in ("postgresql", "sqlite"):
@@ -53,7 +55,7 @@ def insert_absent(
 
 
 def refuse_autocommit(executor: Executor) -> None:
-    """Raises InvalidRequest when each statement of `executor` would commit by itself: nothing could be rolled back."""
+    """Raise InvalidRequest if each statement of `executor` would commit by itself: nothing could be rolled back."""
     connection = executor.connection() if isinstance(executor, Session) else executor
     pooled = connection.connection
     autocommit = getattr(pooled.dbapi_connection, "autocommit", False) is True
@@ -74,7 +76,7 @@ def _dialect_name(executor: Executor) -> str:
 
 
 async def run(engine: Engine | AsyncEngine, work: Callable[[Connection], T]) -> T:
-    """`work` in a database transaction of its own, without blocking the event loop."""
+    """Run `work` in a new database transaction without blocking the event loop, and return its result."""
     if isinstance(engine, AsyncEngine):
         async with engine.begin() as connection:
             return await connection.run_sync(work)

@@ -1,6 +1,6 @@
-"""OpenTelemetry spans with the attributes of its messaging conventions, where the application uses OpenTelemetry.
+"""OpenTelemetry spans with the attributes of its messaging conventions, if the application uses OpenTelemetry.
 
-That is the case once the application has imported `opentelemetry.trace`: the SDK neither needs it nor loads it.
+An application uses it once it has imported `opentelemetry.trace`; the SDK neither requires nor loads it.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ def in_use() -> bool:
 
 @contextmanager
 def process_span(messages: Sequence[ReceivedMessage], group: str, client_id: str) -> Iterator[None]:
-    """A CONSUMER span around a handler call: the child of its message's span, linked to those of several."""
+    """Run the block in a CONSUMER span for a handler call.
+
+    With one message the span is a child of the message's span; with several it is linked to their spans.
+    """
     if not in_use() or not messages:
         yield
         return
@@ -59,7 +62,7 @@ def process_span(messages: Sequence[ReceivedMessage], group: str, client_id: str
 
 
 def start_send(topic: str, client_id: str, count: int, body_bytes: int | None = None) -> "Span | None":
-    """A PRODUCER span that the caller ends by `end_send`; None where OpenTelemetry is not in use."""
+    """Start a PRODUCER span, which the caller ends by `end_send`; None if OpenTelemetry is not in use."""
     if not in_use():
         return None
     from opentelemetry import trace
@@ -79,7 +82,7 @@ def start_send(topic: str, client_id: str, count: int, body_bytes: int | None = 
 
 
 def end_with(span: "Span | None", future: asyncio.Future[Any]) -> None:
-    """End `span` when `future` has the result of the send, or its error."""
+    """End `span` when `future` has the result or the error of the send."""
 
     def end(done: asyncio.Future[Any]) -> None:
         assert span is not None
@@ -93,7 +96,7 @@ def end_with(span: "Span | None", future: asyncio.Future[Any]) -> None:
 
 
 def end_send(span: "Span | None", error: BaseException | None, result: SendResult | BatchResult | None = None) -> None:
-    """End `span` with what the broker answered."""
+    """End `span` with the broker's answer or the error of the send."""
     if span is None:
         return
     from opentelemetry import trace
@@ -109,7 +112,7 @@ def end_send(span: "Span | None", error: BaseException | None, result: SendResul
 
 
 def traceparent_of(span: "Span | None") -> str | None:
-    """The W3C form of `span`'s context; None when there is no span, or it belongs to no trace."""
+    """Return `span`'s context as a W3C traceparent; None without a span, or when its context is invalid."""
     context = span.get_span_context() if span is not None else None
     if context is None or not context.is_valid:
         return None

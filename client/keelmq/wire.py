@@ -92,20 +92,20 @@ class HalfRequest(msgspec.Struct, omit_defaults=True):
 
 
 class HalvesRequest(msgspec.Struct):
-    """`transactions` are HalfRequests, each as it would be sent by itself."""
+    """A request with several half transactions; each element is encoded as the HalfRequest of a single request."""
 
     transactions: list[msgspec.Raw]
 
 
 class PartResult(msgspec.Struct, kw_only=True):
-    """One of several results of a request: `problem` when it has none."""
+    """One of several results of a response; `problem` is set instead of a result when this part failed."""
 
     transaction_id: str
     problem: dict[str, Any] | None = None
 
 
 class HalfResponse(PartResult, kw_only=True):
-    """`state` and `receipt` are there unless there is a problem."""
+    """The result of one half transaction. `state` and `receipt` are set unless there is a `problem`."""
 
     state: str = ""
     receipt: Receipt = NO_RECEIPT
@@ -150,7 +150,7 @@ class Position(msgspec.Struct):
 
 
 class DecisionResponse(PartResult, kw_only=True):
-    """`state` is there unless there is a problem."""
+    """The result of one decision. `state` is set unless there is a `problem`."""
 
     state: str = ""
     positions: list[Position] = []
@@ -312,13 +312,13 @@ class QueueOffsets(msgspec.Struct):
 
 
 class NodeAddress(msgspec.Struct):
-    """A node of the cluster, as clients reach it."""
+    """The address of a cluster node for clients."""
 
     url: str = ""
 
 
 class LeaderView(msgspec.Struct):
-    """What a client needs of GET /v1/cluster."""
+    """The part of GET /v1/cluster that a client needs."""
 
     leader_url: str | None = None
     nodes: list["NodeAddress"] = []
@@ -352,7 +352,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def decode(kind: type[T], body: bytes, content_type: str) -> T:
-    """The response `body` as `kind`. Raises Corrupt when it is not what the contract promises."""
+    """Decode the response `body` as `kind`. Raises Corrupt when it does not follow the contract."""
     media = content_type.partition(";")[0].strip()
     decoder = _decoders.get((media, kind))
     if decoder is None:

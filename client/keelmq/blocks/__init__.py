@@ -1,1 +1,1 @@
-"""Messages packed to a block, as the broker stores them."""
+"""Message blocks: batches of messages encoded as the broker stores them."""

@@ -1,4 +1,4 @@
-"""Message blocks: what a batch of messages is on the wire, on disk and in a consumer (docs/http-api.md).
+"""Message blocks: the form of a batch on the wire, on disk and in a consumer (docs/http-api.md).
 
 A block is opaque to the broker and keeps its CRC32C from the producer to the consumer.
 """
@@ -26,18 +26,18 @@ from keelmq.limits import (
 from keelmq.message import Message, Origin, ReceivedMessage
 from keelmq.wire import BlockEncoding
 
-# What a message costs in a block beside its texts and its body: array, lengths, timestamp.
+# Bytes that a message takes in a block besides its texts and its body: array, lengths, timestamp.
 MESSAGE_OVERHEAD_BYTES: Final = 48
 KEY_BYTES_MIN: Final = BLOCK_BYTES_MAX // REQUEST_KEYS_MAX + 1
-"""A key counts as at least so much: then messages that collect within the bytes of a batch are within its keys."""
+"""Minimum number of bytes that a key counts as; a batch within its byte limit is then within its key limit too."""
 KEYS_FIELD: Final = 2
 
 Entry = tuple[Any, ...]
-"""A message as it is put into a block: the array of the contract, trailing defaults left out."""
+"""A message as encoded into a block: the array of the contract without trailing default values."""
 
 
 class BlockMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message as it is read from a block."""
+    """A message as decoded from a block."""
 
     body: bytes
     tag: str | None = None
@@ -49,9 +49,9 @@ class BlockMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """An encoded block with its checksum, which is over `data` as it is sent.
+    """An encoded block with the CRC32C of `data`, which is the block as sent (compressed or not).
 
-    `uncompressed_bytes` is what a compressed block unpacks to, None when it is not compressed.
+    `uncompressed_bytes` is the size of the content of a compressed block, None when the block is not compressed.
     """
 
     data: bytes
@@ -73,7 +73,7 @@ _decode = msgspec.msgpack.Decoder(list[BlockMessage]).decode
 
 
 class BatchIds:
-    """Ids that are unique per batch over all processes: 96 random bits per source, then a counter."""
+    """Generates batch ids that are unique over all processes: 96 random bits per generator, then a counter."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(12)
@@ -84,7 +84,7 @@ class BatchIds:
 
 
 def entry_of(message: Message) -> Entry:
-    """The block entry of a validated `message`. Raises InvalidRequest with the contract's code."""
+    """Validate `message` and return its block entry. Raises InvalidRequest with the contract's code."""
     check_body(message.body)
     check_attributes(message.tag, message.keys, message.properties, message.sharding_key, message.message_id)
     return make_entry(
@@ -115,7 +115,7 @@ def make_entry(
 
 
 def entry_bytes_max(entry: Entry) -> int:
-    """An upper bound of what `entry` adds to a block, cheap for the usual ones."""
+    """Return an upper bound of the bytes that `entry` adds to a block; cheap to compute for most entries."""
     size = len(entry[0]) + MESSAGE_OVERHEAD_BYTES
     for field in entry[1:]:
         if type(field) is str:
@@ -128,9 +128,10 @@ def entry_bytes_max(entry: Entry) -> int:
 
 
 def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Block:
-    """The block of `entries`; with `compressed`, as a zstd frame where that pays (compression.py).
+    """Encode `entries` as a block; with `compressed`, as a zstd frame where that saves enough (compression.py).
 
-    Raises LimitExceeded (`batch_too_large`) beyond 8 MiB, before compression, 10,000 messages or 50,000 keys.
+    Raises LimitExceeded: `invalid_request` without entries; `batch_too_large` beyond 8 MiB before compression, 10,000
+    messages or 50,000 keys.
     """
     if not entries:
         raise LimitExceeded("invalid_request", "a batch needs at least one message")
@@ -148,7 +149,7 @@ def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Blo
 
 
 def encode_messages(messages: Sequence[bytes | Message], *, compressed: bool = False) -> Block:
-    """A block of bodies or messages. Plain bodies take a path without any Python code per message."""
+    """Encode bodies or messages as a block. Plain bodies take a path without any Python code per message."""
     if set(map(type, messages)) == {bytes}:
         bodies = cast("Sequence[bytes]", messages)
         check_bodies(bodies)
@@ -163,9 +164,10 @@ def _plain_entry(body: bytes) -> Entry:
 
 
 def decode_block(data: bytes, checksum: int, uncompressed_bytes: int | None = None) -> list[BlockMessage]:
-    """The messages of a block, which is compressed if `uncompressed_bytes` is given.
+    """Decode the messages of a block, which is compressed if `uncompressed_bytes` is given.
 
-    Raises Corrupt when `checksum` does not match or the content is no block: nothing of it may be used then.
+    Raises Corrupt when `checksum` does not match or the content is not a block; nothing of the content may be used
+    then.
     """
     if crc32c(data) != checksum:
         raise Corrupt("checksum_mismatch", f"a block of {len(data)} bytes does not match its CRC32C {checksum:#010x}")
@@ -173,7 +175,7 @@ def decode_block(data: bytes, checksum: int, uncompressed_bytes: int | None = No
 
 
 def decode_messages(data: bytes, uncompressed_bytes: int | None = None) -> list[BlockMessage]:
-    """The messages of a block whose checksum was verified. Raises Corrupt when it is no block."""
+    """Decode the messages of a block whose checksum has been verified. Raises Corrupt when it is not a block."""
     if uncompressed_bytes is not None:
         data = unpack(data, uncompressed_bytes)
     try:
@@ -198,9 +200,10 @@ def received_messages(
     attempt: int = 0,
     origin: Origin | None = None,
 ) -> Iterator[ReceivedMessage]:
-    """The messages of a pulled batch from `from_offset` on; ordinals in `skip` were known before and have no offset,
-    those in `filtered` have one and were not asked for. `first_ordinal` is not 0 of a message that was given back: it
-    comes without the others of its batch."""
+    """Yield the messages of a pulled batch from `from_offset` on.
+
+    Ordinals in `skip` are duplicates without an offset; ordinals in `filtered` have an offset and were not selected.
+    `first_ordinal` is not 0 only for a redelivered message, which comes without the rest of its batch."""
     left_out, unwanted = frozenset(skip), frozenset(filtered)
     offset = base_offset
     for ordinal, message in enumerate(block, first_ordinal):

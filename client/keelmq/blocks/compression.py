@@ -1,6 +1,6 @@
 """zstd for whole blocks: a batch compresses far better than its messages one by one, and the broker keeps the frame.
 
-The library is imported when the first block needs it: the `keelmq` command mostly does not.
+The library is imported when the first block needs it, because most `keelmq` commands do not.
 """
 
 from functools import cache
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import zstandard
 
 COMPRESS_BYTES_MIN: Final = 4_096
-"""Smaller blocks are sent as they are: a log record and a request cost more than what they would save."""
+"""Smaller blocks are sent uncompressed: a log record and a request cost more than compression would save."""
 SAVED_PARTS_MIN: Final = 8
-"""A frame is sent when it saves at least one part in so many; otherwise everybody would unpack it for nothing."""
+"""A frame is sent only if it saves at least 1/8 of the block; otherwise readers would decompress it for nothing."""
 LEVEL: Final = 1
-"""On orders as JSON level 3 is no smaller and costs a third more time; what does not compress costs next to nothing."""
+"""For orders as JSON, level 3 is no smaller and takes a third longer; incompressible data costs next to nothing."""
 
 
 @cache
@@ -35,7 +35,8 @@ def _unpacker() -> "zstandard.ZstdDecompressor":
 
 
 def compress(block: bytes) -> bytes | None:
-    """`block` as one zstd frame that says its content's size; None when it is too small or would not save enough."""
+    """Compress `block` to one zstd frame with a content size; None when it is too small or the frame saves too
+    little."""
     if len(block) < COMPRESS_BYTES_MIN:
         return None
     frame = _packer().compress(block)
@@ -43,9 +44,9 @@ def compress(block: bytes) -> bytes | None:
 
 
 def unpack(frame: bytes, uncompressed_bytes: int) -> bytes:
-    """The content of `frame`. Corrupt unless it is one frame of exactly `uncompressed_bytes`, at most 8 MiB.
+    """Decompress `frame`. Raises Corrupt unless it is one frame of exactly `uncompressed_bytes`, at most 8 MiB.
 
-    What it would take is known before any of it is taken.
+    The declared size is checked before any memory is allocated for the content.
     """
     import zstandard
 
