@@ -1,1 +1,1 @@
-"""The committed log, decoded."""
+"""Decoders of the committed log."""

@@ -1,4 +1,4 @@
-"""What committed entries did to messages, as `GET /v1/log/events` delivers it (docs/http-api.md)."""
+"""Effects of committed entries on messages, as `GET /v1/log/events` delivers them (docs/http-api.md)."""
 
 import struct
 from collections.abc import Iterator
@@ -15,8 +15,10 @@ _FRAME: Final = struct.Struct("<II")
 
 
 class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The `count` messages of an event: those of a batch but for the ordinals in `skip`, or the one of ordinal `only`,
-    which `block` then holds alone. `block` is there if it was asked for."""
+    """The `count` messages of an event.
+
+    They are the messages of a batch except the ordinals in `skip`; with `only`, the event is about that ordinal alone,
+    and `block` contains just that message. `block` is None unless it was requested."""
 
     batch_id: str
     count: int
@@ -37,7 +39,7 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
             raise ValueError(f"{len(self.message_ids)} ids of {in_block} messages")
 
     def decode(self) -> list[BlockMessage]:
-        """The messages, in the order of their offsets. Raises Corrupt; ValueError without a block."""
+        """Return the messages in the order of their offsets. Raises Corrupt, or ValueError without a block."""
         if self.block is None:
             raise ValueError(f"the block of batch {self.batch_id} was not asked for")
         messages = decode_messages(self.block, self.uncompressed_bytes)
@@ -49,7 +51,7 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return messages
 
     def ids(self) -> list[str]:
-        """The messages' ids, in the order of their offsets."""
+        """Return the message ids in the order of their offsets."""
         explicit, batch_id = self.message_ids, self.batch_id
         if self.only is not None:
             return [explicit[0] if explicit and explicit[0] is not None else f"{batch_id}-{self.only}"]
@@ -61,8 +63,10 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One thing that happened to messages or to a transaction. `offset` is that of the first message; the others
-    follow. What is not known, or has no meaning for the type, is None."""
+    """One event of messages or of a transaction.
+
+    `offset` is the offset of the first message; the others follow. A field is None if unknown or without meaning for
+    the type."""
 
     type: str
     transaction_id: str | None
@@ -78,12 +82,12 @@ class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def rows(self) -> int:
-        """How many messages it is about; one when it is about none."""
+        """Number of messages of the event; 1 for an event without messages."""
         return 1 if self.messages is None else self.messages.count
 
 
 class EntryEvents(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Events of one entry, in order; `first_row` is how many rows the events before them have."""
+    """Events of one log entry, in order; `first_row` is the number of rows of the entry's events before them."""
 
     index: int
     term: int
@@ -93,8 +97,9 @@ class EntryEvents(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class EventsPage(msgspec.Struct, frozen=True):
-    """One answer. `next_index` and `next_event` are where to go on; the node has applied the log up to
-    `applied_index`."""
+    """One page of events.
+
+    Continue at `next_index` and `next_event`; the answering node has applied the log up to `applied_index`."""
 
     data: bytes
     next_index: int
@@ -102,7 +107,7 @@ class EventsPage(msgspec.Struct, frozen=True):
     applied_index: int
 
     def entries(self) -> Iterator[EntryEvents]:
-        """Raises Corrupt."""
+        """Iterate over the events by entry. Raises Corrupt."""
         return read_frames(self.data)
 
 
@@ -110,7 +115,7 @@ _decode = msgspec.msgpack.Decoder(EntryEvents).decode
 
 
 def read_frames(data: bytes) -> Iterator[EntryEvents]:
-    """The frames in `data`, checked against their CRC32C. Raises Corrupt."""
+    """Decode the frames in `data`, checked against their CRC32C. Raises Corrupt."""
     view = memoryview(data)
     begin = 0
     while begin < len(view):

@@ -50,7 +50,7 @@ COMMAND_NAMES: Final = {
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """One record; `size` is its length in the log, header included."""
+    """One record of the commit log; `size` is its length in bytes, header included."""
 
     index: int
     term: int
@@ -65,7 +65,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 
 class EntryHeader(NamedTuple):
-    """What an entry asks for: the leader's clock and the commands, each a list that begins with its tag."""
+    """Header of an entry: the leader's clock and the commands, each a list that begins with its tag."""
 
     timestamp_ms: int
     commands: list[list[Any]]
@@ -79,7 +79,7 @@ _decode_header = msgspec.msgpack.Decoder(tuple[int, list[list[Any]]]).decode
 
 
 def read_records(data: bytes) -> Iterator[LogRecord]:
-    """The records in `data`, header and payload checked against their CRC32C. Raises Corrupt."""
+    """Decode the records in `data`; header and payload are checked against their CRC32C. Raises Corrupt."""
     begin = 0
     while begin < len(data):
         record = _read_record(data, begin)
@@ -103,7 +103,7 @@ def _read_record(data: bytes, begin: int) -> LogRecord:
 
 
 def entry_header(record: LogRecord) -> EntryHeader | None:
-    """The commands of an entry, None for a no-op and for a configuration of the cluster. Raises Corrupt."""
+    """Return the commands of an entry; None for a no-op and for a cluster configuration. Raises Corrupt."""
     if record.kind != KIND_ENTRY:
         return None
     try:
