@@ -1,1 +1,1 @@
-"""Producers: queues are chosen, messages share requests."""
+"""Producers: choice of the queue, and messages that share requests."""

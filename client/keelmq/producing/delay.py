@@ -1,4 +1,4 @@
-"""When a message becomes visible."""
+"""Delivery times: computes when a message becomes visible."""
 
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ TIME_MS_MAX: Final = (1 << 63) - 1
 
 
 class Delay(NamedTuple):
-    """At a time, or so long after the message is accepted; with neither, at once."""
+    """A delivery time: a fixed time, or a delay after the message is accepted. With neither, delivery is immediate."""
 
     deliver_at_ms: int | None = None
     delay_ms: int | None = None
@@ -19,9 +19,9 @@ AT_ONCE: Final = Delay()
 
 
 def delay_of(delay_level: int | None, delay_ms: int | None, deliver_at_ms: int | None) -> Delay:
-    """What was asked for. Raises InvalidRequest beyond the limits, and when more than one is given.
+    """Return the requested delay. Raises InvalidRequest beyond the limits, and when more than one option is given.
 
-    Whether `deliver_at_ms` is too far away only the broker can tell: it is its clock that counts.
+    Only the broker can tell whether `deliver_at_ms` is too far ahead, because its clock counts.
     """
     if delay_level is None and delay_ms is None and deliver_at_ms is None:
         return AT_ONCE

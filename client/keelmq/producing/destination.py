@@ -1,4 +1,4 @@
-"""Where messages go, and when they become visible: what callers say about it, made one."""
+"""Resolves the queue and the delay of a send from the arguments of the call and its messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ def choice(
     message: Message | None,
     future: asyncio.Future[Any],
 ) -> Choose:
-    """How the queue is chosen, by `selector` if there is one; a RoundRobin is told when the send failed."""
+    """Return the function that chooses the queue: `selector` if given, otherwise the hash of the sharding key.
+
+    A RoundRobin selector is notified when the send fails with a retryable error.
+    """
     if selector is None or message is None:
         key = sharding_key or ""
         return lambda queues: queue_for_key(key, queues)
@@ -42,7 +45,7 @@ def choice(
 def batch_destination(
     topic: str, messages: Sequence[bytes | Message], queue: int | None, sharding_key: str | None
 ) -> tuple[int | None, str | None]:
-    """Queue and key of a batch. Messages may repeat them, not contradict: a batch goes to one queue."""
+    """Return queue and sharding key of a batch. Messages may repeat them, but not name different ones."""
     if queue is not None:
         check_range("queue", queue, 0, QUEUES_MAX - 1)
     if set(map(type, messages)) == {bytes}:
@@ -62,7 +65,7 @@ def batch_destination(
 
 
 def batch_delay(messages: Sequence[bytes | Message], delay: Delay) -> Delay:
-    """The delay of a batch. Messages may repeat it, not contradict: they become visible together."""
+    """Return the delay of a batch. Messages may repeat but not contradict it: they become visible together."""
     for message in messages:
         if isinstance(message, Message):
             own = delay_of(message.delay_level, message.delay_ms, message.deliver_at_ms)

@@ -1,4 +1,4 @@
-"""How half transactions get to the broker: those that are sent at the same time in one request."""
+"""Sends half transactions: concurrent ones share a request."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -22,14 +22,14 @@ from keelmq.transport.retry import Deadline
 
 COLLECT_BYTES_MAX: Final = 1024 * 1024
 BATCH_BYTES_MIN: Final = COLLECT_BYTES_MAX // REQUEST_BATCHES_MAX + 1
-"""A batch counts as at least so much, like a message and a key: then what collects within the bytes of a request is
-within its other limits too."""
+"""Minimum number of bytes that a batch counts as; messages and keys have such minima too. Halves within the byte limit
+of a request are then within its other limits."""
 MESSAGE_BYTES_MIN: Final = COLLECT_BYTES_MAX // REQUEST_MESSAGES_MAX + 1
 KEY_BYTES_MIN: Final = COLLECT_BYTES_MAX // REQUEST_KEYS_MAX + 1
 
 
 class Half(NamedTuple):
-    """An encoded HalfRequest, and what of it counts."""
+    """An encoded HalfRequest with the counts that the limits of a request apply to."""
 
     transaction_id: str
     body: bytes
@@ -50,7 +50,7 @@ class Half(NamedTuple):
 
 
 class HalfSender:
-    """Sends the half transactions of one producer. Loop-only."""
+    """Sends the half transactions of one producer. Belongs to one event loop."""
 
     def __init__(self, connection: Connection, tries: int) -> None:
         self._connection = connection
@@ -65,7 +65,10 @@ class HalfSender:
         )
 
     async def send(self, half: Half, deadline: Deadline) -> wire.HalfResponse:
-        """Its state, durable on return. Raises what Connection.call raises, and Unavailable (`not_sent`)."""
+        """Send a half transaction and return its state; durable on return.
+
+        Raises what Connection.call raises, and Unavailable (`not_sent`).
+        """
         return await self._lane.call(half, half.size, deadline)
 
     async def send_one(self, item: Half, deadline: Deadline, answers: AnswerTime) -> wire.HalfResponse:

@@ -1,12 +1,12 @@
-"""Lanes: where sends wait, become batches and leave in order.
+"""Lanes: queues of pending sends, which form batches and leave in order.
 
-One lane per topic for messages that may go to any queue, one per (topic, queue) for messages that name a queue or a
-sharding key. A lane sends at once while fewer requests of it are under way than its window allows; what arrives
-meanwhile collects into the next batch, and batches that wait share the next request. A queue's lane has one request in
-flight, so its order is that of the calls.
+One lane per topic takes messages that may go to any queue, one per (topic, queue) takes messages with a queue or a
+sharding key. A lane sends at once while fewer of its requests are in flight than its window allows. Messages that
+arrive meanwhile collect into the next batch, and waiting batches share the next request. A queue's lane has one request
+in flight, so its order is the order of the calls.
 
-When more comes than can be sent: who has less of the budget left than answers take is not sent, and who cannot be sent
-within it, going by the rate of late, is refused at once (answer_time.py).
+Under overload, a message whose remaining budget is shorter than the expected answer time is not sent, and a message
+that cannot be sent within its budget at the recent rate is refused at once (answer_time.py).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MESSAGE_ID_FIELD: Final = 5  # of a block entry
 
 
 class Backlog:
-    """Bytes that wait or are under way in one producer. Invariant: 0 <= bytes; beyond the limit nothing is added."""
+    """Counts pending and in-flight bytes of one producer. Invariant: 0 <= bytes; nothing is added beyond the limit."""
 
     __slots__ = ("bytes", "bytes_max")
 
@@ -37,7 +37,7 @@ class Backlog:
         self.bytes_max = bytes_max
 
     def add(self, size: int) -> None:
-        """Raises Overloaded: the caller has to wait for earlier sends."""
+        """Add `size` bytes. Raises Overloaded beyond the limit: the caller has to wait for earlier sends."""
         if self.bytes + size > self.bytes_max and self.bytes:
             raise Overloaded(
                 "overloaded",
@@ -50,8 +50,7 @@ class Backlog:
 
 
 class Batch:
-    """Messages that travel together and become visible together, or one block that was given whole (then there is one
-    future for all of it).
+    """Messages that are sent together and become visible together, or one block from `send_batch` with a single future.
 
     `futures` and `deadlines_s` are parallel to `entries`; deadlines ascend.
     """
@@ -69,7 +68,7 @@ class Batch:
         self.size = 0
 
     def seal(self, *, compressed: bool) -> Block:
-        """The encoded block; the same on every call, so a retry repeats the batch exactly."""
+        """Return the encoded block; the same on every call, so a retry repeats the batch exactly."""
         if self.block is None:
             self.block = encode_entries(self.entries, compressed=compressed)
         return self.block
@@ -118,7 +117,7 @@ class Batch:
             future.set_result(result)
 
     def expire_sent(self, now_s: float) -> None:
-        """End the waits whose time is over; the batch itself is under way and cannot be taken back."""
+        """Fail the futures whose deadline is over; the batch itself is in flight and cannot be recalled."""
         for position, deadline_s in enumerate(self.deadlines_s):
             if deadline_s > now_s:
                 return
@@ -132,9 +131,9 @@ class Batch:
                 )
 
     def drop_unsent(self, until_s: float, error: Callable[[float], KeelMQError]) -> int:
-        """Take out the messages whose time is over at `until_s`, before they were sent: they are certainly not stored.
+        """Remove the unsent messages whose deadline is at or before `until_s`; they are certainly not stored.
 
-        `error` is given their deadline. Returns the bytes that wait no more.
+        `error` makes the error of a message from its deadline. Returns the number of bytes removed.
         """
         late = 0
         while late < len(self.deadlines_s) and self.deadlines_s[late] <= until_s:
@@ -161,11 +160,11 @@ Deliver = Callable[["Lane", Sequence[Batch]], Awaitable[tuple[Sequence[ProducedB
 
 
 class Lane:
-    """See the text of the module. `deliver` sends batches in one request, all or none of them, and raises KeelMQError
-    when it could not.
+    """Sends the batches of one topic or queue in order (see the module's docstring).
 
-    `in_flight_max` bounds the window. A request holds batches of at most `request_bytes_max` together, unless one alone
-    is larger. Every message has `budget_s` from its call on; `answers` is what is known of the time that answers take.
+    `deliver` sends batches in one request, all or none of them, and raises KeelMQError when it failed. `in_flight_max`
+    bounds the window. A request holds batches of at most `request_bytes_max` in total, unless a single batch is larger.
+    Every message has a budget of `budget_s` from its call on; `answers` estimates the answer time.
     """
 
     __slots__ = (
@@ -220,7 +219,7 @@ class Lane:
 
     @property
     def workers(self) -> set[asyncio.Task[None]]:
-        """Tasks that send; none when nothing waits and nothing is under way."""
+        """Tasks that send batches; empty when nothing is pending or in flight."""
         return self._workers
 
     def add(
@@ -234,9 +233,9 @@ class Lane:
         bytes_max: int,
         count_max: int,
     ) -> None:
-        """Put one message into the batch that collects, or a new one when that has no room. Raises Overloaded.
+        """Put one message into the collecting batch, or into a new batch when that has no room. Raises Overloaded.
 
-        The messages of a batch are tried equally often (those that are sent one way once), and have the same delay.
+        All messages of a batch have the same number of tries (one-way messages have one) and the same delay.
         """
         self.require_room()
         self._backlog.add(size)
@@ -261,7 +260,7 @@ class Lane:
     def add_block(
         self, block: Block, future: asyncio.Future[BatchResult], deadline_s: float, tries: int, delay: Delay
     ) -> None:
-        """Put a whole batch behind what waits. Raises Overloaded."""
+        """Append a whole batch behind the pending batches. Raises Overloaded."""
         self.require_room()
         self._backlog.add(len(block.data))
         batch = Batch(self._ids.next_id(), tries, delay, block)
@@ -271,7 +270,7 @@ class Lane:
         self._push(batch)
 
     def require_room(self) -> None:
-        """Raises Overloaded when what waits already takes longer to be sent than the budget of what would come."""
+        """Raise Overloaded if sending the pending batches already takes longer than the budget of a new message."""
         rate = self._rate.bytes_per_s
         if rate is None or not self._waiting_bytes:
             return
@@ -283,7 +282,7 @@ class Lane:
             )
 
     def expire(self, now_s: float) -> None:
-        """Fail every message whose time budget is over, and of those that wait each that has too little left."""
+        """Fail every message whose budget is over, and every pending message with too little budget left to be sent."""
         for batch in self._in_flight:
             batch.expire_sent(now_s)
         self._drop_late(now_s)
@@ -300,7 +299,7 @@ class Lane:
             self._waiting.popleft()
 
     def _not_sent(self, deadline_s: float) -> KeelMQError:
-        """The error of a message that was not sent before its time was over, or nearly so."""
+        """Return the error of a message whose budget ended, or nearly ended, before it was sent."""
         begun_s = deadline_s - self._budget_s
         budget = f"the message waited to be sent for most of its {self._budget_s * 1000:.0f} ms"
         if self._last_answer_s < begun_s:
@@ -309,7 +308,7 @@ class Lane:
         return Overloaded("not_sent", f"{budget} behind earlier ones, and {needed}: not sent, not stored")
 
     def abort(self) -> None:
-        """Stop sending; whoever still waits gets Closed."""
+        """Stop sending; every pending message fails with Closed."""
         for batch in self._waiting:
             batch.fail(Closed("closed", "the producer was closed before the message was sent: not stored"))
             self._backlog.remove(batch.size)
@@ -328,7 +327,7 @@ class Lane:
             self._workers.add(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        # Starts one loop iteration after the first message was added: all that is sent in that iteration goes together.
+        # Starts one loop iteration after the first message was added, so all sends of that iteration go together.
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -339,7 +338,7 @@ class Lane:
             self._workers.discard(task)
 
     def _take_group(self) -> list[Batch]:
-        """The batches of the next request: those at the front that it may hold, at least one if any may be sent."""
+        """Take the batches of the next request from the front; at least one if any may be sent."""
         self._drop_late(self._clock())
         group: list[Batch] = []
         size = count = unpacked_bytes = 0
@@ -371,7 +370,7 @@ class Lane:
         except asyncio.CancelledError:
             _fail(group, Closed("closed", "the producer was closed; the message may or may not be stored"))
             raise
-        except Exception as exc:  # whatever it is, nobody may be left waiting
+        except Exception as exc:  # whatever the error is, no caller may be left waiting
             self._window.failed()
             _fail(group, exc)
         finally:
@@ -391,7 +390,8 @@ class Lane:
                 or isinstance(exc, BrokerFault | Corrupt | Closed)
             ):
                 raise
-            # Refused as a whole, so nothing was stored: each by itself finds out whose fault it is, in their order.
+            # The request was refused as a whole, so nothing was stored. Sending each batch alone, in order, finds the
+            # culprit.
             for batch in group:
                 await self._deliver_alone(batch)
             return

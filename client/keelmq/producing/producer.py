@@ -1,4 +1,4 @@
-"""Producer: sends that run concurrently are batched by themselves, without a delay when nothing is under way."""
+"""Producer: batches concurrent sends automatically, and adds no delay when no request is in flight."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ COLLECT_BYTES_MAX: Final = 1024 * 1024
 COLLECT_MESSAGES_MAX: Final = 2_000
 IN_FLIGHT_MAX: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-# Waits are ended to within this share of the time budget.
+# Expiry timer ticks per time budget: a wait ends at most 1/20 of the budget late.
 EXPIRY_STEPS: Final = 20
 
 log = logging.getLogger("keelmq")
@@ -55,23 +55,26 @@ _NO_PROPERTIES: Mapping[str, str] = {}
 
 
 def default_client_id() -> str:
-    """Host, process and a random part: tells an operator where a client runs, and is unique."""
+    """Return host, process id and a random part: it tells an operator where a client runs, and is unique."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Producer:
-    """Sends messages; what `send` returned is fsynced on a majority of the nodes.
+    """Sends messages. A message is fsynced on a majority of the nodes when `send` returns.
 
-    `send_timeout_ms` is the budget of one call, all tries included: at most `1 + retries` of them, each with the same
-    batch id, so that the broker appends the batch once. Looking for a leader costs time, not a try. Sends to one
-    topic collect into batches of at most `max_batch_bytes` and `max_batch_messages` while requests are under way, and
-    batches that wait share a request of `max_batch_bytes`. Two requests are under way, more where the way is long, at
-    most `max_in_flight`. More than `max_pending_bytes` waiting is refused with Overloaded, as is what could not be sent
-    within its budget behind what waits. With `compress`, batches of at
-    least 4,096 bytes travel and are stored as zstd where that saves an eighth. `group` names the service that sends,
-    for the lineage; what a handler sends is its consumer group's otherwise (causation.py: what is added to properties).
+    `send_timeout_ms` is the budget of one call over all its tries: at most `1 + retries` tries, each with the same
+    batch id, so that the broker appends the batch once. Looking for a leader costs time, not a try.
 
-    Use as `async with Producer(...) as producer`, or call `close()`. Belongs to one event loop.
+    Sends to one topic collect into batches of at most `max_batch_bytes` and `max_batch_messages` while requests are in
+    flight; pending batches share a request of `max_batch_bytes`. Two requests are in flight, more on a connection with
+    a long round trip, at most `max_in_flight`. A send fails with Overloaded when more than `max_pending_bytes` are
+    pending, or when the pending sends leave no time to send it within its budget.
+
+    With `compress`, batches of at least 4,096 bytes are sent and stored as zstd if that saves an eighth. `group` names
+    the sending service for the lineage; by default, messages sent in a handler carry the handler's consumer group
+    (causation.py lists the added properties).
+
+    Use as `async with Producer(...) as producer`, or call `close()`. A producer belongs to one event loop.
     """
 
     def __init__(
@@ -132,14 +135,15 @@ class Producer:
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> SendResult:
-        """Where the message is stored, once a majority of the nodes has it fsynced.
+        """Send a message and return its place once a majority of the nodes has fsynced it.
 
-        The queue is `queue`, or what `selector` chooses, or that of `sharding_key`, or the broker's choice. Messages
-        with the same `sharding_key`, and those to the same queue, are stored in the order of the calls.
-        With one of `delay_level`, `delay_ms` and `deliver_at_ms` the message becomes visible later (see Message).
-        A `message_id` makes the message idempotent beyond this call. Cancelling the call does not take the message
-        back. Raises InvalidRequest or TopicNotFound (nothing stored), Unavailable (nothing stored, try later),
-        SendTimeout or UnknownOutcome (repeat with the same `message_id` to find out).
+        The queue is `queue`, or the choice of `selector`, or the hash of `sharding_key`, or else the broker's choice.
+        Messages with the same `sharding_key`, and messages to the same queue, are stored in the order of the calls.
+        With one of `delay_level`, `delay_ms` and `deliver_at_ms` the message becomes visible later (see Message). A
+        `message_id` makes the message idempotent beyond this call. Cancelling the call does not take the message back.
+
+        Raises InvalidRequest or TopicNotFound (nothing stored), Unavailable (nothing stored, try later), SendTimeout or
+        UnknownOutcome (repeat with the same `message_id` to find out).
         """
         delay = delay_of(delay_level, delay_ms, deliver_at_ms)
         return await self._enqueue(
@@ -161,9 +165,9 @@ class Producer:
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> None:
-        """Send without waiting, with a single try; a failure is only logged.
+        """Send without waiting for the answer, with a single try; a failure is only logged.
 
-        Raises InvalidRequest, or Overloaded when too much waits.
+        Raises InvalidRequest, or Overloaded when too many bytes are pending.
         """
         delay = delay_of(delay_level, delay_ms, deliver_at_ms)
         future = self._enqueue(
@@ -183,10 +187,10 @@ class Producer:
         delay_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> BatchResult:
-        """Where the batch is stored: all of it or nothing, in one queue, at consecutive offsets.
+        """Send a batch atomically and return its place: one queue, at consecutive offsets.
 
-        At most 10,000 messages and 8 MiB encoded, which become visible together. The queue is chosen as `send` does;
-        `selector` is given the first message. Durability, order and errors are those of `send`.
+        A batch has at most 10,000 messages and 8 MiB encoded; its messages become visible together. The queue is chosen
+        as in `send`; `selector` receives the first message. Durability, order and errors are those of `send`.
         """
         route = self._route(topic)
         queue, sharding_key = batch_destination(topic, messages, queue, sharding_key)
@@ -224,9 +228,9 @@ class Producer:
         return await future
 
     async def cancel(self, topic: str, message_id: str) -> bool:
-        """Take back a message that waits for its time; True means that it will never be delivered.
+        """Cancel a scheduled message; True means that it will never be delivered.
 
-        False when it is too late, or no such message waits. `message_id` is that of its SendResult. Raises
+        Returns False when it is too late, or no such message waits. `message_id` is the id in its SendResult. Raises
         TopicNotFound, and what Connection.call raises; repeating the call is harmless then.
         """
         deadline = Deadline(self._timeout_s * 1000, self._clock)
@@ -237,12 +241,12 @@ class Producer:
         return True
 
     async def flush(self) -> None:
-        """Wait until everything that was sent before is stored or failed."""
+        """Wait until every earlier send is stored or has failed."""
         while tasks := {task for route in self._routes.values() for task in route.tasks()}:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Flush (each send ends within its budget), then close the connections. Later sends raise Closed."""
+        """Flush (each send ends within its budget), then close a connection of its own. Later sends raise Closed."""
         if self._closed:
             return
         self._closed = True
@@ -377,7 +381,7 @@ class Producer:
             )
             for batch, block in zip(batches, blocks, strict=True)
         ]
-        # The newest message's budget: those that are older end earlier, by _expire.
+        # The newest message's deadline applies to the request; the expiry timer ends older messages earlier.
         deadline_s = max(batch.deadlines_s[-1] for batch in batches)
         try:
             response = await self._connection.call(

@@ -1,7 +1,7 @@
 """Queue selectors: functions that choose the queue of a message, `selector(message, queues) -> queue`.
 
-Without one, messages that name neither a queue nor a sharding key go to the queue of the broker's choice, which goes
-round by request, so that they can travel in one batch. A selector costs a batch per queue.
+Without a selector, messages with neither a queue nor a sharding key go to a queue of the broker's choice. The broker
+rotates per request, so such messages can travel in one batch. A selector costs a batch per queue.
 """
 
 import random
@@ -12,14 +12,14 @@ from keelmq.message import Message
 from keelmq.producing.routing import queue_for_key
 
 Selector = Callable[[Message, int], int]
-"""Given a message (its `topic` is set) and the number of queues, a queue from 0 to that number - 1."""
+"""Takes a message (with `topic` set) and the number of queues; returns a queue from 0 to that number - 1."""
 
 
 class RoundRobin:
-    """Queues in turn, per topic. A queue in which a send failed for good loses its next turn.
+    """Selects the queues of each topic in turn. A queue with a finally failed send loses its next turn.
 
-    All queues of a topic have one leader, so this spreads messages; it does not get around a node that is down. Make
-    one and use it for every send.
+    All queues of a topic have one leader, so this spreads messages; it does not avoid a node that is down. Create one
+    instance and use it for every send.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class RoundRobin:
         return queue
 
     def failed(self, topic: str, queue: int) -> None:
-        """The producer says that a message was not stored there, or perhaps not, after all its tries."""
+        """Note that, after all its tries, a message was not stored in this queue, or perhaps not."""
         self._failed[topic] = queue
 
 
 def by_hash(key: Callable[[Message], str]) -> Selector:
-    """The queue of what `key` makes of a message; a `sharding_key` of that value goes to the same one."""
+    """Return a selector that hashes `key(message)`; a `sharding_key` of the same value selects the same queue."""
 
     def choose(message: Message, queues: int) -> int:
         return queue_for_key(key(message), queues)
@@ -50,7 +50,7 @@ def by_hash(key: Callable[[Message], str]) -> Selector:
 
 
 def random_queue(rng: Callable[[], float] = random.random) -> Selector:
-    """Any queue; `rng` gives numbers from 0 to below 1."""
+    """Return a selector that chooses a random queue; `rng` returns numbers from 0 (inclusive) to 1 (exclusive)."""
 
     def choose(message: Message, queues: int) -> int:
         return int(rng() * queues)
@@ -59,7 +59,7 @@ def random_queue(rng: Callable[[], float] = random.random) -> Selector:
 
 
 def chosen_queue(selector: Selector, message: Message, queues: int) -> int:
-    """What `selector` chooses. Raises InvalidRequest when there is no such queue, and what the selector raises."""
+    """Return the choice of `selector`. Raises InvalidRequest for a queue out of range, and the selector's errors."""
     queue: object = selector(message, queues)
     if not isinstance(queue, int) or isinstance(queue, bool) or not 0 <= queue < queues:
         raise InvalidRequest("invalid_request", f"the selector chose queue {queue!r}, there are 0 to {queues - 1}")

@@ -1,4 +1,4 @@
-"""Which lane a message of a topic takes; asks the cluster for the number of queues when a sharding key needs it."""
+"""Chooses the lane of a message; asks the cluster for the number of queues when a sharding key needs it."""
 
 import asyncio
 import time
@@ -17,22 +17,22 @@ from keelmq.transport.retry import Clock, Deadline
 QUEUES_REFRESH_MS: Final = 30_000
 
 Choose = Callable[[int], int]
-"""The queue of a message, given how many there are."""
+"""Returns the queue of a message, given the number of queues."""
 Add = Callable[[Lane], None]
-"""Puts one message or batch into the lane it is given."""
+"""Puts one message or batch into the given lane."""
 Fail = Callable[[Exception], None]
 
 
 def queue_for_key(sharding_key: str, queues: int) -> int:
-    """The queue of `sharding_key` in a topic of `queues`: the rule of docs/http-api.md, the same in every client."""
+    """Return the queue of `sharding_key` among `queues` by the rule of docs/http-api.md, the same in every client."""
     return crc32c(sharding_key.encode()) % queues
 
 
 class TopicRoute:
-    """The lanes of one topic.
+    """Owns the lanes of one topic.
 
-    Messages whose queue depends on how many there are wait (in the order of the calls) until that is known. When a
-    topic grows, the order of a key holds before and after, not across the change.
+    Messages whose queue depends on the number of queues wait in the order of the calls until the number is known. When
+    a topic grows, messages of one key stay in order before and after the change, not across it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TopicRoute:
         return [self.any_queue, *self._by_queue.values()]
 
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Everything that is under way for this topic."""
+        """Return all running tasks of this topic."""
         tasks = {task for lane in self.lanes() for task in lane.workers}
         return tasks | {self._fetching} if self._fetching is not None else tasks
 
@@ -69,9 +69,10 @@ class TopicRoute:
         return lane
 
     def add_chosen(self, choose: Choose, add: Add, fail: Fail) -> None:
-        """Call `add` with the lane of the chosen queue, now or once their number is known; `fail` if it cannot be.
+        """Call `add` with the lane of the chosen queue, at once or when the number of queues is known; `fail` if that
+        fails.
 
-        Now, it raises what `choose` and `add` raise; later, `fail` gets it.
+        If the number is known at once, errors of `choose` and `add` are raised; later, `fail` receives them.
         """
         if self._queues and not self._parked:
             add(self.lane_of_queue(choose(self._queues)))
@@ -82,7 +83,7 @@ class TopicRoute:
             self._fetching = asyncio.create_task(self._fetch())
 
     def forget_queues(self) -> None:
-        """The topic is not what it was: ask again before the next message whose queue depends on it."""
+        """Forget the number of queues, because the topic has changed; the next message that needs it fetches it."""
         self._queues = 0
 
     async def _fetch(self) -> None:
@@ -100,7 +101,7 @@ class TopicRoute:
         for choose, add, fail in parked:
             try:
                 add(self.lane_of_queue(choose(self._queues)))
-            except Exception as exc:  # of a selector of the application's, say: nobody may be left waiting
+            except Exception as exc:  # for example from the application's selector: no caller may be left waiting
                 fail(exc)
 
     def abort(self, error: Exception) -> None:
@@ -114,7 +115,7 @@ class TopicRoute:
 
 
 class QueueCounts:
-    """How many queues topics have, at most 30 s old."""
+    """Caches the number of queues per topic for at most 30 s."""
 
     def __init__(self, connection: Connection, clock: Clock = time.monotonic) -> None:
         self._connection = connection
@@ -122,7 +123,7 @@ class QueueCounts:
         self._known: dict[str, tuple[int, float]] = {}
 
     async def get(self, topic: str, deadline: Deadline) -> int:
-        """Raises TopicNotFound, and what Connection.call raises."""
+        """Return the number of queues. Raises TopicNotFound, and what Connection.call raises."""
         count, fetched_at_s = self._known.get(topic, (0, 0.0))
         if not count or self._clock() - fetched_at_s > QUEUES_REFRESH_MS / 1000:
             info = await self._connection.call_for(

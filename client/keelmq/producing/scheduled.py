@@ -1,4 +1,4 @@
-"""Messages that wait for their time: taking one back."""
+"""Cancellation of scheduled messages."""
 
 from urllib.parse import quote
 
@@ -8,7 +8,10 @@ from keelmq.transport.retry import Deadline
 
 
 async def cancel_scheduled(connection: Connection, topic: str, message_id: str, deadline: Deadline | None) -> None:
-    """On return the message will never be delivered. Raises NotScheduled when it does not wait. Harmless to repeat."""
+    """Cancel a scheduled message: on return it will never be delivered. Harmless to repeat.
+
+    Raises NotScheduled when no such message waits for its delivery time.
+    """
     check_topic(topic)
     check_message_id(message_id)
     path = f"/v1/topics/{quote(topic, safe='')}/scheduled/{quote(message_id, safe='')}"
