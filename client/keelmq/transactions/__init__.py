@@ -1,1 +1,1 @@
-"""Transactional producers: halves, decisions, checks."""
+"""Transactional producers: half messages, decisions and checks."""

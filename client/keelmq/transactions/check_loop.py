@@ -1,4 +1,4 @@
-"""Answers the broker's questions about undecided transactions, in the background, for as long as the producer lives."""
+"""Answers the broker's check-backs of undecided transactions in the background while the producer lives."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from keelmq.transport.retry import Backoff, Deadline
 POLL_WAIT_MS: Final = 5_000
 POLL_MARGIN_MS: Final = 2_000
 GATHER_S: Final = 0.01
-"""After all places were taken: answers that end together make room for one poll, not for one each."""
+"""Pause after all handlers were busy: handlers that end together then make room for one poll instead of one each."""
 PAUSE_MS: Final = 100
 PAUSE_MAX_MS: Final = 2_000
 
@@ -30,8 +30,8 @@ log = logging.getLogger("keelmq")
 class CheckLoop:
     """Long-polls for checks of `group` and runs at most `concurrency` handlers at a time.
 
-    A handler that raises, or takes longer than `handler_timeout_ms`, answers UNKNOWN: the broker asks again later.
-    No error ends the loop; only `stop` does.
+    A handler that raises, or takes longer than `handler_timeout_ms`, answers UNKNOWN: the broker asks again later. No
+    error ends the loop except Closed; otherwise only `stop` does.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CheckLoop:
         self._poll = asyncio.create_task(self._poll_forever())
 
     async def stop(self, grace_ms: int) -> None:
-        """Stop asking for checks; handlers that run get `grace_ms` to end, then they are cancelled."""
+        """Stop asking for checks; running handlers get `grace_ms` to end, then they are cancelled."""
         if self._poll is None:
             return
         self._poll.cancel()
@@ -131,7 +131,7 @@ class CheckLoop:
                     decision: object = await self._handler(transaction)
         except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException:  # whatever it is: unanswered, it would be asked by nobody else meanwhile
+        except BaseException:  # whatever the error is: without an answer, no other process is asked meanwhile
             log.exception("transaction %s: the check handler failed, answering unknown", check.transaction_id)
             return Decision.UNKNOWN
         if not isinstance(decision, Decision):

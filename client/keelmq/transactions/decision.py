@@ -1,4 +1,4 @@
-"""What is decided about a transaction."""
+"""Decisions about transactions."""
 
 import enum
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,7 +9,7 @@ from keelmq.message import Message
 
 
 class Decision(enum.StrEnum):
-    """The outcome of a local transaction. UNKNOWN leaves it to a later check."""
+    """The outcome of a local transaction. UNKNOWN leaves the decision to a later check."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -34,8 +34,9 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where messages of a committed transaction are: `count` of them at `offset` and on. Those that wait for their
-    time have `deliver_at_ms` instead."""
+    """The place of messages of a committed transaction: `count` messages from `offset` on.
+
+    Messages that wait for their delivery time have `deliver_at_ms` instead of an offset."""
 
     topic: str
     queue: int
@@ -45,6 +46,6 @@ class Position(msgspec.Struct, frozen=True):
 
 
 CheckHandler = Callable[[Transaction], Awaitable[Decision]]
-"""Answers what became of a transaction, from the application's own durable state."""
+"""Returns the outcome of a transaction, from the application's own durable state."""
 PlainCheckHandler = Callable[[Transaction], Decision]
-"""The same as a plain function, which runs in a worker thread."""
+"""A check handler as a plain function, which runs in a worker thread."""

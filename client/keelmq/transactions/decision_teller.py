@@ -1,4 +1,4 @@
-"""How the broker is told what was decided: decisions that are told at the same time go in one request."""
+"""Sends decisions to the broker; concurrent decisions share a request."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from keelmq.transport.retry import Deadline
 
 
 class DecisionTeller:
-    """Tells the decisions of one producer. Loop-only."""
+    """Sends the decisions of one producer. Belongs to one event loop."""
 
     def __init__(self, connection: Connection, producer_group: str, client_id: str) -> None:
         self._connection = connection
@@ -31,9 +31,9 @@ class DecisionTeller:
     async def tell(
         self, transaction_id: str, decision: Decision, *, source: str, timeout_ms: float
     ) -> tuple[Position, ...]:
-        """On return the decision is durable. The positions of the messages when it was a commit.
+        """Send a decision; durable on return. Returns the positions of the messages after a commit.
 
-        Telling the same again is harmless. Raises TransactionConflict when another decision was recorded first,
+        Repeating the same decision is harmless. Raises TransactionConflict when another decision was recorded first,
         TransactionNotFound, Unavailable (`not_sent`), and what Connection.call raises.
         """
         told = wire.DecisionOfOne(transaction_id, str(decision), source, self._producer_group, self._client_id)

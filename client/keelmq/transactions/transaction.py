@@ -2,8 +2,8 @@
 
 1. The messages go to the broker as a *half* transaction: durable on a majority, invisible to consumers.
 2. The local transaction runs.
-3. Its outcome is told to the broker: commit makes the messages visible, rollback drops them.
-4. If step 3 gets lost, for whatever reason, the broker asks the check handler, here or in another process of the same
+3. The producer sends the outcome to the broker: commit makes the messages visible, rollback drops them.
+4. If step 3 gets lost, for whatever reason, the broker asks the check handler, in this or another process of the same
    producer group, until it has an answer.
 """
 
@@ -65,32 +65,32 @@ CHECK_CONCURRENCY: Final = 16
 CHECK_HANDLER_TIMEOUT_MS: Final = 60_000
 CLOSE_GRACE_MS: Final = 10_000
 CHECK_AFTER_MS_MAX: Final = 7 * 24 * 3_600_000
-# An UNKNOWN answer decides nothing: not worth waiting for.
+# Short, because an UNKNOWN decision changes nothing at the broker.
 UNKNOWN_TIMEOUT_MS: Final = 1_000
 
 log = logging.getLogger("keelmq")
 
 LOCAL_THREADS_MAX: Final = 16
-"""Threads for local transactions that are plain functions; further ones wait before their half is sent."""
+"""Maximum number of threads for plain local transactions; further calls wait before their half message is sent."""
 
 LocalTransaction = Callable[[Transaction], Awaitable[Decision | None] | Decision | None]
 
 
 class Outcome(enum.StrEnum):
-    """What is known about a transaction when `execute` returns."""
+    """The known state of a transaction when `execute` returns."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     COMMIT_PENDING = "commit_pending"
-    """Decided here, but the broker could not be told in time: the check will finish it."""
+    """The local decision is commit, but it did not reach the broker in time: the check will finish the transaction."""
     ROLLBACK_PENDING = "rollback_pending"
-    """As COMMIT_PENDING, for a rollback. Its messages are not visible meanwhile."""
+    """As COMMIT_PENDING, for a rollback. The messages are not visible meanwhile."""
     UNKNOWN = "unknown"
-    """The local transaction left it to the check."""
+    """The local transaction left the decision to the check."""
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """`receipt` is that of the half transaction; `positions` say where the messages are once committed."""
+    """The result of `execute`: `receipt` of the half transaction, `positions` of the messages once committed."""
 
     transaction_id: str
     outcome: Outcome
@@ -99,12 +99,13 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
 
 class TransactionProducer:
-    """Publishes messages together with a local transaction. Needs a check handler before anything is sent.
+    """Publishes messages together with a local transaction. Requires a check handler before anything is sent.
 
-    `check(transaction)` is called by itself whenever the broker asks; it answers from durable state of the
-    application (keelmq.outbox has a ready one for SQL databases) and must not guess: UNKNOWN when it cannot tell.
-    All processes with the same `group` must be able to answer for each other. `send_timeout_ms` and `retries` bound
-    the half message, `decision_timeout_ms` the telling of the outcome. `compress` is as in `Producer`.
+    `check(transaction)` is called whenever the broker asks for the outcome of a transaction. It answers from durable
+    state of the application (keelmq.outbox provides a check handler for SQL databases) and must not guess: it returns
+    UNKNOWN when it cannot tell. Each process with the same `group` must be able to answer for all others.
+    `send_timeout_ms` and `retries` bound sending the half message, `decision_timeout_ms` bounds sending the decision.
+    `compress` is as in `Producer`.
 
     Use as `async with TransactionProducer(...) as producer`.
     """
@@ -156,13 +157,13 @@ class TransactionProducer:
         )
 
     async def start(self) -> None:
-        """Begin to answer checks. `async with` does it."""
+        """Begin to answer checks. `async with` calls this."""
         if not self._started:
             self._started = True
             self._checks.start()
 
     async def close(self) -> None:
-        """Stop answering checks (handlers that run get 10 s), then close the connections."""
+        """Stop answering checks (running handlers get 10 s), then close a connection of its own."""
         if not self._started:
             return
         self._started = False
@@ -191,17 +192,17 @@ class TransactionProducer:
     ) -> TransactionResult:
         """Run `local_transaction` between the half message and its decision.
 
-        It runs only after the half message is durable on a majority. Returning None or COMMIT commits, returning
-        ROLLBACK or raising RollbackTransaction rolls back, returning UNKNOWN leaves it to the check. Any other
-        exception leaves it to the check too and is raised again: whether the local transaction took effect is not
-        known. `check_after_ms` is the age at which the broker begins to ask.
+        `local_transaction` runs only after the half message is durable on a majority. Returning None or COMMIT commits,
+        returning ROLLBACK or raising RollbackTransaction rolls back, returning UNKNOWN leaves the decision to the
+        check. Any other exception leaves it to the check too and is raised again, because it is not known whether the
+        local transaction took effect. `check_after_ms` is the age of the transaction at which the broker begins to ask.
 
-        A plain function runs in a worker thread, of which there are 16. It cannot be cancelled: when `execute` is, it
-        runs on, and the check tells its outcome.
+        A plain function runs in one of 16 worker threads. It cannot be cancelled: if `execute` is cancelled, it runs
+        on, and the check tells its outcome.
 
-        A `transaction_id` that was used before: when it is committed already, `local_transaction` does not run again.
-        Raises what `Producer.send` raises when there is no half message (the local transaction did not run then), and
-        TransactionConflict when somebody else decided otherwise meanwhile.
+        If `transaction_id` was used before and is already committed, `local_transaction` does not run again. Raises
+        what `Producer.send` raises when there is no half message (the local transaction did not run then),
+        InvalidRequest before `start`, and TransactionConflict when another decision was recorded first.
         """
         if not self._started:
             raise InvalidRequest("not_started", "start the producer first (async with): nobody would answer checks")
@@ -252,7 +253,7 @@ class TransactionProducer:
         topic = given[0].topic if given and isinstance(given[0], Message) else None
         span = start_send(topic or "", self.client_id, len(given))
         try:
-            # A call with an id may be repeated elsewhere, byte for byte: no span of this process may be in it.
+            # A call with an id may be repeated elsewhere, byte for byte, so it must not contain a span of this process.
             trace = traceparent_of(span) if transaction_id is None else None
             told = transaction_with_cause(given, trace)
             prepared = await self._send_half(told, transaction_id, check_after_ms)
@@ -265,7 +266,7 @@ class TransactionProducer:
     async def _send_half(
         self, given: Sequence[Message], transaction_id: str | None, check_after_ms: int | None
     ) -> tuple[Transaction, wire.HalfResponse]:
-        # Another process may repeat a call with an id, and has to make the same bytes: zstd's depend on its version.
+        # Another process may repeat a call with an id and must make the same bytes; zstd output depends on its version.
         compress = self._compress and transaction_id is None
         if transaction_id is None:
             transaction_id = secrets.token_hex(16)
@@ -293,7 +294,7 @@ class TransactionProducer:
     async def _batches(
         self, transaction_id: str, messages: Sequence[object], deadline: Deadline, compress: bool
     ) -> list[wire.HalfBatch]:
-        """One batch per topic, queue and delay, in the order in which they first appear."""
+        """Return one batch per topic, queue and delay, in the order of their first appearance."""
         if not messages:
             raise InvalidRequest("invalid_request", "a transaction needs at least one message")
         if len(messages) > REQUEST_MESSAGES_MAX:
@@ -356,7 +357,7 @@ class TransactionProducer:
 
 
 def _batch_id(transaction_id: str, ordinal: int) -> str:
-    """Derived from the transaction id, so that a repetition of the call is the same request."""
+    """Derive a batch id from the transaction id, so that a repeated call makes the same request."""
     batch_id = f"{transaction_id}-{ordinal}"
     if len(batch_id) <= TRANSACTION_ID_LENGTH_MAX:
         return batch_id
