@@ -1,1 +1,1 @@
-"""Connections to the nodes: requests, retries, which node is asked."""
+"""Connections to the nodes: requests, retries, choice of the node."""

@@ -1,4 +1,4 @@
-"""How long answers take, and what follows from it: what is too late to be sent, and how many requests go at once."""
+"""Estimates answer times, and derives which requests are too late to send and how many may be in flight."""
 
 from typing import Final
 
@@ -6,12 +6,12 @@ MEAN_SHARE: Final = 1 / 8
 DEVIATION_SHARE: Final = 1 / 4
 DEVIATIONS: Final = 4
 SLACK_MIN: Final = 1 / 4
-"""Of the mean: answers that have all taken the same time may still take a little longer."""
+"""Minimum slack as a share of the mean: even after equal answer times, an answer may take a little longer."""
 LEAST_SHARE: Final = 1 / 256
-"""The shortest answer is forgotten this slowly, in case the way has become longer."""
+"""Share by which the shortest answer time moves towards each longer one, in case the round trip has become longer."""
 FRESH_SHARE: Final = 0.25
-"""What has waited for less than this share of its budget is sent, however long answers take: a slow spell must not end
-all sending, for nothing else would find out that it is over."""
+"""A request that has waited for less than this share of its budget is sent, however slow answers are. Otherwise a slow
+spell would end all sending, and nothing would find out that the spell is over."""
 
 WINDOW_MIN: Final = 2
 GROWS_BELOW: Final = 1.5
@@ -22,7 +22,7 @@ RATE_SHARE: Final = 1 / 4
 
 
 class AnswerTime:
-    """A moving estimate of the time from sending a request to its answer, by the rule of RFC 6298. Loop-only."""
+    """Estimates the time from sending a request to its answer as RFC 6298 does. Belongs to one event loop."""
 
     __slots__ = ("_deviation_s", "_mean_s", "least_s")
 
@@ -30,15 +30,15 @@ class AnswerTime:
         self._mean_s = 0.0
         self._deviation_s = 0.0
         self.least_s = 0.0
-        """About the shortest of late: what the way alone takes. 0 while nothing is known."""
+        """Approximate shortest recent answer time, which is the bare round trip; 0 before the first answer."""
 
     @property
     def expected_s(self) -> float:
-        """Within this time nearly every answer comes; 0 while nothing is known."""
+        """Time in seconds within which nearly every answer arrives; 0 before the first answer."""
         return self._mean_s + max(DEVIATIONS * self._deviation_s, SLACK_MIN * self._mean_s)
 
     def took(self, duration_s: float) -> None:
-        """An answer came after `duration_s`."""
+        """Record an answer after `duration_s`."""
         if not self._mean_s:
             self._mean_s, self._deviation_s, self.least_s = duration_s, duration_s / 2, duration_s
             return
@@ -50,21 +50,22 @@ class AnswerTime:
             self.least_s += LEAST_SHARE * (duration_s - self.least_s)
 
     def lost(self, duration_s: float) -> None:
-        """No answer came within `duration_s`: it would have taken longer."""
+        """Record that no answer came within `duration_s`; it would have taken longer."""
         if self._mean_s and duration_s > self._mean_s:
             self._deviation_s += DEVIATION_SHARE * (duration_s - self._mean_s - self._deviation_s)
             self._mean_s += MEAN_SHARE * (duration_s - self._mean_s)
 
     def needed_s(self, budget_s: float) -> float:
-        """How much of a budget has to be left when a request is sent."""
+        """Return the part of a budget that must be left when a request is sent, in seconds."""
         return min(self.expected_s, (1 - FRESH_SHARE) * budget_s)
 
 
 class Window:
-    """How many requests may be under way at once: `size`, from 2 up to `size_max`.
+    """Limits the number of requests in flight: `size`, from 2 up to `size_max`.
 
-    It grows while requests leave as full as they may and answers come about as soon as the shortest did: then they wait
-    for the way, not for the broker. It shrinks when answers take much longer, and falls to 2 when there are none.
+    The window grows while requests leave full and answers arrive about as soon as the shortest one did, because
+    requests then wait for the round trip and not for the broker. It shrinks when answers take much longer, and falls to
+    2 when a request fails.
     """
 
     __slots__ = ("_credit", "_size_max", "size")
@@ -90,7 +91,7 @@ class Window:
 
 
 class ServiceRate:
-    """Bytes that are answered per second while more of them wait; None while nothing waits, for then nobody knows."""
+    """Measures the bytes answered per second while more bytes are pending; otherwise the rate is unknown (None)."""
 
     __slots__ = ("_answered_bytes", "_since_s", "bytes_per_s")
 

@@ -1,7 +1,7 @@
-"""The state of one call to a cluster over its tries.
+"""State of one call to a cluster over its tries.
 
-What counts as a *try* is a request that a node may have acted on. Looking for the leader (a refused connection, a
-redirect, `no_leader`) is certain to have stored nothing; it costs time of the budget, not a try.
+A *try* is a request that a node may have acted on. Looking for the leader (a refused connection, a redirect,
+`no_leader`) has certainly stored nothing; it costs time of the budget, not a try.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ TRY_TIMEOUT_MIN_MS: Final = 250
 
 
 class Request(NamedTuple):
-    """What is asked, the same on every try. See Connection.call for the options."""
+    """A request, the same on every try. Connection.call describes the options."""
 
     method: str
     target: str
@@ -35,7 +35,7 @@ class Request(NamedTuple):
 
 
 class Call:
-    """`asked` are the nodes of the round that is going on, which ends with a pause; `next_node` is where to go now."""
+    """State of one call. `asked` are the nodes asked in this round, which ends with a pause; `next_node` is next."""
 
     __slots__ = (
         "answers",
@@ -70,9 +70,12 @@ class Call:
         self.last_error: KeelMQError | None = None
 
     def try_timeout_s(self) -> float:
-        """An equal share of what is left, so that a node that hangs does not eat the whole budget; half of it where
-        tries are not counted, and what the request may wait at the broker on top. But as long as answers take, for a
-        try that is cut off before is stored all the same, and then repeated.
+        """Return the time for the next try in seconds.
+
+        The time is an equal share of the remaining budget, so that a hanging node does not use up the whole budget. If
+        tries are not counted, it is half of the remaining budget plus the time that the request may wait at the broker.
+        It is at least the expected answer time, because a try that is cut off earlier is stored all the same, and then
+        repeated.
         """
         left_s = self.deadline.remaining_s()
         expected_s = 0.0 if self.answers is None else self.answers.expected_s
@@ -84,7 +87,7 @@ class Call:
         return min(left_s, max(share_s, expected_s))
 
     def share_s(self, parts: int) -> float:
-        """One of `parts` equal parts of the time that is left, but 250 ms if there is so much."""
+        """Return one of `parts` equal parts of the remaining time, but at least 250 ms if that much remains."""
         left = self.deadline.remaining_s()
         return min(left, max(left / max(parts, 1), TRY_TIMEOUT_MIN_MS / 1000))
 

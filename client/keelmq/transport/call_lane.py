@@ -1,7 +1,7 @@
-"""Calls that travel together: those that wait in the same turn of the loop become one request, as sends do (lane.py).
+"""Lanes of calls: calls made in the same loop iteration share one request, as sends do (producing/lane.py).
 
-A call that is alone is sent as such, at once. While `in_flight_max` requests are under way, what comes collects into
-the next one; who has less time left than answers take is not sent (answer_time.py).
+A single call is sent alone, at once. While `IN_FLIGHT_MAX` requests are in flight, new calls collect into the next
+request. A call with less time left than answers take is not sent (answer_time.py).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from keelmq.wire import MSGPACK, PartResult
 
 IN_FLIGHT_MAX: Final = 2
 EXPIRY_GRACE_S: Final = 0.1
-"""A call whose time is over waits so much longer for its request, which knows better why."""
+"""Extra seconds that an expired call waits for its request, whose error is more precise."""
 
 Item = TypeVar("Item")
 Asked = TypeVar("Asked", contravariant=True)
@@ -34,25 +34,25 @@ Result = TypeVar("Result", bound=PartResult)
 
 
 class CallLike(Protocol[Asked, Result]):
-    """How calls of one kind are sent."""
+    """Sends and decodes calls of one kind."""
 
     async def send_one(self, item: Asked, deadline: Deadline, answers: AnswerTime) -> Result:
-        """The call by itself. Raises what Connection.call raises, and tells `answers` what that tells it."""
+        """Send one call by itself and report its answer time to `answers`. Raises what Connection.call raises."""
         ...
 
     def encode_all(self, items: Sequence[Asked]) -> bytes:
-        """The body of the request for all of them."""
+        """Encode the body of one request for all items."""
         ...
 
     def decode_all(self, response: HttpResponse) -> Sequence[Result]:
-        """Their results in the same order; Corrupt when the answer cannot be read."""
+        """Decode the results in the order of the items. Raises Corrupt when the answer cannot be read."""
         ...
 
     def is_about(self, result: Result, item: Asked) -> bool: ...
 
 
 class Waiting(Generic[Item, Result]):
-    """A call and who waits for it. `size` is its share of what one request may hold."""
+    """A pending call with its future. `size` is its share of the size limit of a request."""
 
     __slots__ = ("deadline", "future", "item", "sent", "size")
 
@@ -82,7 +82,10 @@ class Waiting(Generic[Item, Result]):
 
 
 class CallLane(Generic[Item, Result]):
-    """Loop-only. One request holds at most `count_max` calls and, unless it is one alone, `size_max` of their sizes."""
+    """Sends calls of one kind. Belongs to one event loop.
+
+    A request holds at most `count_max` calls and, unless it has a single call, a total size of at most `size_max`.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class CallLane(Generic[Item, Result]):
         count_max: int,
         size_max: int,
     ) -> None:
-        """`target` takes the requests of several; for `tries` see Connection.call."""
+        """Create a lane. `target` receives the requests with several calls; Connection.call describes `tries`."""
         self._connection = connection
         self._target = target
         self._kind = kind
@@ -106,8 +109,10 @@ class CallLane(Generic[Item, Result]):
         self._workers: set[asyncio.Task[None]] = set()
 
     async def call(self, item: Item, size: int, deadline: Deadline) -> Result:
-        """Its result. Raises what the call raises when it is sent alone; Unavailable (`not_sent`) when its time was
-        over before it could be sent. Cancelling it takes it back only while it waits to be sent.
+        """Send a call and return its result.
+
+        Raises what the call raises when it is sent alone, and Unavailable (`not_sent`) when its time was over before it
+        could be sent. Cancelling the call takes it back only while it waits to be sent.
         """
         waiting: Waiting[Item, Result] = Waiting(item, size, deadline)
         self._waiting.append(waiting)
@@ -121,7 +126,7 @@ class CallLane(Generic[Item, Result]):
             expiry.cancel()
 
     async def _work(self) -> None:
-        # Starts one turn of the loop after the first call was added: all that are made in that turn go together.
+        # Starts one loop iteration after the first call was added, so all calls of that iteration go together.
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -132,7 +137,7 @@ class CallLane(Generic[Item, Result]):
             self._workers.discard(task)
 
     def _take_group(self) -> list[Waiting[Item, Result]]:
-        """Those who were not given up meanwhile, as many as fit into a request, at least one if there is any."""
+        """Take the pending calls of the next request, without abandoned ones; at least one if any is left."""
         group: list[Waiting[Item, Result]] = []
         size = 0
         while self._waiting and len(group) < self._count_max:
@@ -157,7 +162,7 @@ class CallLane(Generic[Item, Result]):
         except asyncio.CancelledError:
             _fail(group, Closed("closed", "the client was closed; the call may or may not have taken effect"))
             raise
-        except Exception as exc:  # whatever it is, nobody may be left waiting
+        except Exception as exc:  # whatever the error is, no caller may be left waiting
             _fail(group, exc)
 
     async def _send_one(self, waiting: Waiting[Item, Result]) -> None:
@@ -175,7 +180,7 @@ class CallLane(Generic[Item, Result]):
                 body=answers.body(),
                 content_type=MSGPACK,
                 accept=MSGPACK,
-                # The budget of who has most time left: the others end earlier, by their own.
+                # The longest remaining budget; the other calls end earlier, by their own timers.
                 deadline=max((waiting.deadline for waiting in group), key=lambda deadline: deadline.at_s),
                 tries=self._tries,
                 unfinished=answers.take,
@@ -184,12 +189,12 @@ class CallLane(Generic[Item, Result]):
         except KeelMQError as exc:
             if exc.retryable or exc.outcome_unknown or isinstance(exc, BrokerFault | Corrupt | Closed):
                 raise
-            # Refused as a whole, so nothing was done: each by itself finds out whose fault it is.
+            # The request was refused as a whole, so nothing was done. Sending each call alone finds the culprit.
             await asyncio.gather(*map(self._send_one, answers.open))
 
 
 class _Answers(Generic[Item, Result]):
-    """What was answered to each of a group; `open` are those that are to be asked for (again)."""
+    """Distributes the answers to a group of calls; `open` are the calls that still have to be sent (again)."""
 
     def __init__(self, kind: CallLike[Item, Result], group: Sequence[Waiting[Item, Result]]) -> None:
         self._kind = kind
@@ -199,7 +204,7 @@ class _Answers(Generic[Item, Result]):
         return self._kind.encode_all([waiting.item for waiting in self.open])
 
     def take(self, response: HttpResponse, stored_perhaps: bool) -> Unfinished | None:
-        """Tell everybody whose call is over; what is left to ask for, and why."""
+        """Finish every call with a final answer; return the next request for the others and its reason, or None."""
         results = self._kind.decode_all(response)
         pairs = list(zip(self.open, results, strict=False))
         if len(results) != len(self.open) or not all(self._kind.is_about(result, each.item) for each, result in pairs):

@@ -1,13 +1,13 @@
-"""Calls to a cluster: finds the leader, stays with it, and goes on looking inside the caller's time budget.
+"""Calls to a cluster: finds the leader, stays with it, and keeps looking within the caller's time budget.
 
-Which node is asked:
+Choice of the node:
 
-- A write goes to the leader, however slow it is: no other node can take it.
+- A write goes to the leader, even if it is slow: no other node can take it.
 - The leader is looked for at nodes that are not avoided first (node_health.py). A redirect to a node that has just
-  failed is followed when the others have been asked too: one of them may know the next leader already.
-- The nodes of the cluster may change: those that a node names are known from then on, beside those of `servers`.
-- A read that a follower can answer as well goes to the leader, so that it sees what was written before, unless the
-  leader is avoided and another node is not. Who wants a follower and can do without asks one (`ask_follower`).
+  failed is followed only after the other nodes have been asked: one of them may already know the next leader.
+- The nodes of the cluster may change: nodes named by a node are known from then on, besides those in `servers`.
+- A read that a follower can answer goes to the leader too, so that it sees earlier writes, unless the leader is
+  avoided and another node is not. `ask_follower` asks a follower, for callers that can do without an answer.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
 TIMEOUT_MS_MAX: Final = 3_600_000
 TIMEOUT_HEADER: Final = "KeelMQ-Timeout-Ms"
-"""For how long the client waits for the answer to a write: a broker that knows it proposes nothing after that."""
+"""Header with the time in ms that the client waits for the answer to a write; the broker proposes nothing after it."""
 NODES_KNOWN_S: Final = 300
-"""A connection that is in use asks for the nodes of the cluster anew after so long."""
+"""Seconds after which a connection in use asks for the nodes of the cluster again."""
 
 log = logging.getLogger("keelmq")
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """What a connection needs of an HTTP client; HttpClient is the real one."""
+    """The HTTP client interface that a connection needs; HttpClient is the production implementation."""
 
     async def request(
         self, origin: Origin, method: str, target: str, headers: str, body: bytes, timeout_s: float
@@ -57,7 +57,7 @@ class Transport(Protocol):
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[Origin]:
-    """Origins of `servers` (URLs, or one string with commas). Raises InvalidRequest."""
+    """Parse `servers` (URLs, or one comma-separated string) to origins. Raises InvalidRequest."""
     urls = [url.strip() for url in servers.split(",")] if isinstance(servers, str) else list(servers)
     try:
         origins = [Origin.parse(url) for url in urls if url]
@@ -69,26 +69,26 @@ def parse_servers(servers: str | Sequence[str]) -> list[Origin]:
 
 
 class Unfinished(NamedTuple):
-    """What an answer left to be done, by another request with `body`, and the first reason why it is."""
+    """The rest of a partly successful request: the `body` of the next request, and the first error that requires it."""
 
     error: KeelMQError
     body: bytes
 
 
 IsUnfinished = Callable[[HttpResponse, bool], Unfinished | None]
-"""Is told of a 2xx response, and whether an earlier try may have taken effect; None when it is complete."""
+"""Receives a 2xx response and whether an earlier try may have taken effect; returns None when the call is complete."""
 
 
 class _NotTheLeader(Exception):
-    """A node that was asked for the leader does not say that there is one, is not it, or is not in the cluster."""
+    """The asked node names no leader, is not the leader that it was named as, or was removed from the cluster."""
 
 
 class Connection:
-    """Calls to one cluster. Share one between producers and consumers of an event loop, or let each make its own.
+    """Calls one cluster. Producers and consumers of an event loop may share a connection or each make their own.
 
-    `servers` are the HTTP URLs of any nodes of the cluster, best written as the nodes advertise them: a node under two
-    names is two nodes here. `avoid_slow_nodes` is the latency-fault tolerance of node_health.py. Not safe across
-    threads or event loops.
+    `servers` are HTTP URLs of any nodes of the cluster, preferably as the nodes advertise them: a node under two names
+    counts as two nodes. `avoid_slow_nodes` enables the latency-fault tolerance of node_health.py. A connection is not
+    safe across threads or event loops.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Connection:
     ) -> None:
         self._servers = parse_servers(servers)
         self._nodes = self._servers
-        self._configuration_index = 0  # of the nodes that were learnt
+        self._configuration_index = 0  # index of the configuration that named the known nodes
         self._asked_nodes_s = clock()
         self._asking: asyncio.Task[None] | None = None
         self._transport = transport or HttpClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
@@ -118,7 +118,7 @@ class Connection:
 
     @property
     def current(self) -> str:
-        """URL of the node that calls go to first: the leader, once it is known."""
+        """URL of the node that calls go to first, which is the leader once it is known."""
         return self._current.url
 
     async def call(
@@ -138,22 +138,23 @@ class Connection:
         unfinished: IsUnfinished | None = None,
         answers: AnswerTime | None = None,
     ) -> HttpResponse:
-        """The 2xx response of the cluster; of its leader if there is one, so that reads see what was written before.
+        """Send a request and return the 2xx response of the cluster; of its leader if there is one, so that reads see
+        earlier writes.
 
-        Goes on until the deadline (`call_timeout_ms` from now when None) or until `tries` requests have been acted on
-        without success; `anywhere` takes a read from the first node that answers, `leader_only` takes it from no node
-        that does not say that it is the leader, for reads where "not there" must not mean "not there yet", and
-        `follower_ok` takes it from another node while the leader is avoided. A request that may wait at the broker
-        says for how long (`waits_ms`): so much is no sign of a slow node. Raises the KeelMQError of the broker's
-        problem; NoLeader when nobody could be asked; UnknownOutcome or SendTimeout when an earlier try may have taken
-        effect and no later one found out. A problem that ends the call after such a try is raised as it is, with
-        `outcome_unknown` set.
+        Tries until the deadline (`call_timeout_ms` from now if None) or until `tries` requests have been acted on
+        without success. Reads with `anywhere` take the first node that answers; with `leader_only` only a node that
+        says that it is the leader, for reads where "not there" must not mean "not there yet"; with `follower_ok`
+        another node while the leader is avoided. `waits_ms` is how long the request may wait at the broker, which is no
+        sign of a slow node. `unfinished` tells what a 2xx response left undone: such a response ends the try, and the
+        rest is tried again as if its error had been the answer. `answers` records how long each try took to be
+        answered.
 
-        A response that is complete only in parts is the end of a try too: what `unfinished` says is left of it is tried
-        again, as if its error had been the answer. `answers` is told how long each try took to be answered.
+        Raises the KeelMQError of the broker's problem; NoLeader when no node could be asked; UnknownOutcome or
+        SendTimeout when an earlier try may have taken effect and no later one found out. A problem that ends the call
+        after such a try is raised as it is, with `outcome_unknown` set.
         """
         headers = f"Accept: {accept}\r\n"
-        if body or method != "GET":  # the broker wants one on every write: a web page could not send it
+        if body or method != "GET":  # the broker requires it on every write, because a web page cannot send this type
             headers += f"Content-Type: {content_type}\r\n"
         request = Request(method, target, headers, body, anywhere, leader_only, follower_ok, waits_ms)
         call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng, answers)
@@ -183,7 +184,7 @@ class Connection:
                 call.last_error = Unavailable("no_answer", f"{node.url}: {exc}")
                 call.stored_perhaps = call.stored_perhaps or call.request.writes
                 call.used_a_try()
-                # With less time it was our haste: the node is where the next calls go, over the connections it has.
+                # A short timeout says nothing about the node: it keeps its connections and receives the next calls.
                 pause_s = None if _is_haste(timeout_s) else self._give_up_on(node, call)
             else:
                 if response.status < 300:
@@ -201,16 +202,16 @@ class Connection:
                 raise call.final_error()
 
     async def call_for(self, kind: type[T], method: str, target: str, *, body: Any = None, **options: Any) -> T:
-        """Like `call`, with `body` (a struct or plain data) sent as JSON and the answer decoded as `kind`."""
+        """Like `call`, but send `body` (a struct or plain data) as JSON and decode the answer as `kind`."""
         data = b"" if body is None else wire.encode_json(body)
         response = await self.call(method, target, body=data, **options)
         return wire.decode(kind, response.body, response.headers.get("content-type", ""))
 
     async def ask_follower(self, number: int, target: str, *, accept: str, timeout_ms: int) -> HttpResponse | None:
-        """A follower's 2xx response to a GET; the same `number` asks the same one, different ones different ones.
+        """Return a follower's 2xx response to a GET; the same `number` selects the same follower.
 
-        One request to one node that is not avoided, within `timeout_ms`; None if that comes to nothing, or if there is
-        no such node besides the leader. Its word may be behind the leader's.
+        Sends one request to one node that is not avoided, within `timeout_ms`. Returns None if it fails, or if no such
+        node exists besides the leader. The response may lag behind the leader.
         """
         others = [node for node in self._nodes if node != self._current and not self._health.is_avoided(node)]
         if self._closed or not self._at_leader or not others:
@@ -233,7 +234,7 @@ class Connection:
         self._transport.close()
 
     def _ask_for_nodes_sometimes(self, node: Origin) -> None:
-        """Beside the call: nobody waits for it, and it does not matter if it fails."""
+        """Refresh the known nodes in the background: no caller waits for it, and a failure does not matter."""
         if self._clock() - self._asked_nodes_s >= NODES_KNOWN_S and (self._asking is None or self._asking.done()):
             self._asked_nodes_s = self._clock()
             self._asking = asyncio.create_task(self._ask_for_nodes(node))
@@ -249,7 +250,7 @@ class Connection:
             log.debug("%s does not name the nodes of the cluster: %s", node.url, exc)
 
     def _learn(self, view: wire.LeaderView) -> None:
-        """The nodes of the cluster; those that were given stay, in case they are other names or come back."""
+        """Update the known nodes from `view`; `servers` stay known, in case they are other names or come back."""
         named: list[Origin] = []
         for each in view.nodes:
             with contextlib.suppress(ValueError):
@@ -260,13 +261,13 @@ class Connection:
             self._configuration_index = view.configuration_index
             self._nodes = list(dict.fromkeys([*self._servers, *named]))
         else:
-            # Of a node that is behind, which must not make us forget who came later. Or of a cluster that was begun
-            # anew under the same addresses, as a rule with the same id, whose nodes must be found all the same: so they
-            # are added. Those that are gone cost a failed connect until a view as late as ours names who is left.
+            # The view comes from a lagging node, which must not remove newer nodes, or from a cluster that was created
+            # anew under the same addresses (usually with the same id), whose nodes must be found. So its nodes are
+            # added. A removed node costs a failed connect until a view at least as recent as ours arrives.
             self._nodes = list(dict.fromkeys([*self._nodes, *named]))
 
     def _choose(self, call: Call) -> Origin:
-        """Where the next request of the call goes, or its question for the leader."""
+        """Return the node that receives the next request of the call, or the question for the leader."""
         node, call.next_node = call.next_node, None
         if node is not None:
             return node
@@ -277,32 +278,32 @@ class Connection:
         return self._candidate(call, max(self._place(self._current), 0))
 
     def _place(self, node: Origin) -> int:
-        """Of a node among the known ones; -1 for one that only a redirect named."""
+        """Return the index of a node among the known nodes; -1 for a node that only a redirect named."""
         return self._nodes.index(node) if node in self._nodes else -1
 
     def _candidate(self, call: Call, first: int) -> Origin:
-        """From place `first` on, the first node that is not avoided; if possible one not yet asked in this round."""
+        """Return a node that is not avoided, looking from index `first` on; preferably one not asked in this round."""
         candidates = self._health.candidates(self._nodes[first:] + self._nodes[:first])
         return next((node for node in candidates if node not in call.asked), candidates[0])
 
     async def _by_way_of(self, node: Origin, call: Call) -> Origin:
-        """The node for the request, found by way of `node`: itself, or the leader that it names."""
+        """Return the node for the request: `node` itself, or the leader that it names."""
         request = call.request
         if request.leader_only:
             return await self._confirmed_leader(node, call)
         if self._at_leader or request.anywhere or (request.writes and not request.waits_ms):
-            return node  # one that waits is worth a question: nobody can tell a node that hangs from one that waits
+            return node  # requests that wait are worth a question, because a waiting node looks like a hanging one
         leader = await self._look_for_leader(node, call)
         if leader is None or (request.follower_ok and self._health.is_avoided(leader)):
-            return node  # knowing no leader, its reads are its best
+            return node  # without a known leader, its own reads are the best available
         if leader != node:
-            call.asked.add(node)  # if that leader cannot be reached, it is the others' turn
+            call.asked.add(node)  # if that leader cannot be reached, the other nodes are next
         return leader
 
     async def _ask(
         self, node: Origin, request: Request, timeout_s: float, answers: AnswerTime | None = None
     ) -> HttpResponse:
-        """The node's answer, whatever it is; how it behaves is remembered."""
+        """Send the request to the node, record its latency or failure, and return its answer, whatever the status."""
         headers = request.headers
         if request.writes:
             way_s = 0.0 if answers is None else answers.least_s
@@ -325,7 +326,7 @@ class Connection:
         return response
 
     async def _confirmed_leader(self, node: Origin, call: Call) -> Origin:
-        """The leader by its own word, found by way of `node`; raises _NotTheLeader."""
+        """Return the leader found through `node`, confirmed by its own answer. Raises _NotTheLeader."""
         leader = await self._look_for_leader(node, call)
         if leader is None:
             raise _NotTheLeader(f"{node.url} knows no leader")
@@ -334,7 +335,7 @@ class Connection:
         return leader
 
     async def _look_for_leader(self, node: Origin, call: Call) -> Origin | None:
-        """The leader that `node` knows of. A node that hangs gets its share of the time, so that others are asked."""
+        """Return the leader that `node` knows. A hanging node uses up only its share of the time that is left."""
         timeout_s = min(call.try_timeout_s(), call.share_s(len(self._nodes)))
         response = await self._ask(node, _WHO_LEADS, timeout_s)
         if response.status != 200:
@@ -355,18 +356,18 @@ class Connection:
         return leader
 
     def _took(self, node: Origin, call: Call) -> None:
-        """A write that was taken shows who leads."""
+        """Record the node as the leader if it accepted a write."""
         if call.request.writes and (self._current == node or not self._at_leader):
             self._current, self._at_leader = node, True
 
     def _not_yet(self, node: Origin, response: HttpResponse, call: Call) -> float | None:
-        """What a redirect or a problem means for the call: the pause before the next try, or a raised error."""
+        """Handle a redirect or a problem: return the pause before the next try, or raise the error."""
         if response.status in (307, 308):
             return self._follow(node, response, call)
         return self._refused(node, error_from_problem(response.status, _problem(response)), response, call)
 
     def _refused(self, node: Origin, error: KeelMQError, response: HttpResponse, call: Call) -> float | None:
-        """The pause before the next try after an error that the node answered with; raises one that is final."""
+        """Return the pause before the next try after the node answered with an error; raises a final error."""
         if isinstance(error, NoLeader):
             call.last_error = error
             return self._give_up_on(node, call)
@@ -382,11 +383,11 @@ class Connection:
         location = response.headers.get("location", "")
         try:
             leader = Origin.parse(location)
-        except ValueError:  # others may know it by another address, or be it
+        except ValueError:  # other nodes may know the leader by another address, or be the leader
             call.last_error = NoLeader("no_leader", f"{node.url} redirects to {location!r}")
             return self._give_up_on(node, call)
         call.redirects += 1
-        if leader not in self._nodes:  # one that was added: it names the others as soon as there is time
+        if leader not in self._nodes:  # a newly added node: ask for all nodes soon
             self._nodes = [*self._nodes, leader]
             self._asked_nodes_s = self._clock() - NODES_KNOWN_S
         # Not NoLeader: there is one, unless nodes keep pointing at each other.
@@ -398,11 +399,11 @@ class Connection:
             return None
         self._current, self._at_leader = leader, True
         call.next_node = leader
-        # During an election nodes may point at each other: then wait instead of running in a circle.
+        # During an election nodes may point at each other: wait then, instead of running in a circle.
         return call.backoff.next_s() if call.redirects % REDIRECTS_IN_A_ROW_MAX == 0 else None
 
     def _give_up_on(self, node: Origin, call: Call) -> float | None:
-        """Go to another node; the pause that is due when all of them have been asked."""
+        """Move to another node; return the pause that is due when all nodes have been asked."""
         self._transport.forget(node)
         call.asked.add(node)
         if self._current == node:  # otherwise another call has moved on already
@@ -414,7 +415,7 @@ class Connection:
         return call.backoff.next_s()
 
     def _round_is_over(self, call: Call) -> bool:
-        """Whether there is nobody left to ask; nodes that are avoided are left out, unless all are."""
+        """Return whether all nodes have been asked; avoided nodes are left out, unless all are avoided."""
         return call.asked.issuperset(self._health.candidates(self._nodes))
 
 
@@ -422,7 +423,7 @@ _WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"
 
 
 def _is_haste(timeout_s: float) -> bool:
-    """Whether a failure within so little time says nothing about the node."""
+    """Return whether the timeout was too short for a failure to say anything about the node."""
     return timeout_s * 1000 < TRY_TIMEOUT_MIN_MS
 
 

@@ -1,11 +1,11 @@
 """A lean HTTP/1.1 client: keep-alive pool, one request at a time per connection, strict timeouts.
 
-Parsing is done by httptools (llhttp); what is left out is what the broker's API does not use: cookies, proxies,
-content encodings, redirects (connection.py follows the leader itself), streaming. Why it exists instead of a general
-client: docs/sdk.md has the measurement.
+httptools (llhttp) parses the responses. Features that the broker's API does not use are left out: cookies, proxies,
+content encodings, redirects (connection.py follows the leader itself), streaming. docs/sdk.md has the measurement that
+justifies it instead of a general client.
 
 Invariant: a connection goes back to the pool only after its response was read completely; every other end of a request
-(time-out, cancellation, protocol error) closes it, so an answer can never be taken for that of another request.
+(timeout, cancellation, protocol error) closes it, so an answer can never be taken for the answer to another request.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_IDLE_PER_ORIGIN: Final = 64
 
 _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|[0-9a-fA-F:.]+(%[\w.-]+)?", re.ASCII)
-"""A name, an IPv4 or an IPv6 address: neither looking it up nor writing it into a header can raise."""
+"""Matches a name, an IPv4 or an IPv6 address: neither resolving it nor writing it into a header can raise."""
 
 
 class HttpResponse(NamedTuple):
     status: int
-    headers: dict[str, str]  # names in lower case; of a repeated header the last one
+    headers: dict[str, str]  # names in lower case; the last value of a repeated header
     body: bytes
 
 
 class ConnectFailed(Exception):
-    """No connection: nothing was sent."""
+    """No connection was made; nothing was sent."""
 
 
 class ConnectTimedOut(ConnectFailed):
-    """No connection within the time that there was: nothing was sent, and nothing is known of the server."""
+    """No connection was made within the available time; nothing was sent, and the state of the server is unknown."""
 
 
 class ExchangeFailed(Exception):
-    """The request may have reached the server, the answer did not reach us."""
+    """The request may have reached the server, but no answer arrived."""
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of a server; `url` is how it is written, without a slash at the end."""
+    """Scheme, host and port of a server; `url` is the normalized form, without a trailing slash."""
 
     url: str
     host: str
@@ -53,9 +53,10 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> "Origin":
-        """The origin of `url` (path and query are ignored). Raises ValueError for anything but http(s)://host[:port].
+        """Parse the origin of `url`; path and query are ignored. An international host name is converted to its IDNA
+        form.
 
-        A host beyond ASCII becomes what the DNS knows it by.
+        Raises ValueError for anything but http(s)://host[:port].
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
@@ -72,7 +73,7 @@ class Origin(NamedTuple):
 
 
 class _Exchange(asyncio.Protocol):
-    """One TCP connection; parses the response to the request that is under way."""
+    """One TCP connection; parses the response to the current request."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,7 +88,7 @@ class _Exchange(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Another request may be sent. A transport is closing before `connection_lost` is called."""
+        """True when another request may be sent. A transport is closing before `connection_lost` is called."""
         return self._kept and self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,7 +167,7 @@ class _Exchange(asyncio.Protocol):
 
 
 class HttpClient:
-    """Requests over pooled connections. Belongs to one event loop."""
+    """Sends requests over pooled connections. Belongs to one event loop."""
 
     def __init__(self, *, connect_timeout_ms: int, tls: ssl.SSLContext | None = None) -> None:
         self._connect_timeout_s = connect_timeout_ms / 1000
@@ -177,9 +178,9 @@ class HttpClient:
     async def request(
         self, origin: Origin, method: str, target: str, headers: str, body: bytes, timeout_s: float
     ) -> HttpResponse:
-        """The complete response, read within `timeout_s` of this call (connecting included).
+        """Send a request and return the complete response, read within `timeout_s` of this call (connecting included).
 
-        `target` is the encoded path and query, `headers` complete lines each ending in CR LF; both must come from
+        `target` is the encoded path and query; `headers` are complete lines, each ending in CR LF. Both must come from
         validated parts. Raises ConnectFailed (nothing was sent) or ExchangeFailed (the outcome is unknown).
         """
         head = f"{method} {target} HTTP/1.1\r\nHost: {origin.url.partition('//')[2]}\r\n{headers}"
@@ -220,12 +221,12 @@ class HttpClient:
         return protocol
 
     def forget(self, origin: Origin) -> None:
-        """Close the idle connections to a node that failed: its other ones are most likely dead too."""
+        """Close the idle connections to a failed node, because its other connections are most likely dead too."""
         for connection in self._idle.pop(origin, ()):
             connection.close()
 
     def close(self) -> None:
-        """Close every idle connection; one in use is closed when its request ends."""
+        """Close every idle connection; a connection in use is closed when its request ends."""
         self._closed = True
         for origin in list(self._idle):
             self.forget(origin)

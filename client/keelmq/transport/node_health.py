@@ -1,4 +1,4 @@
-"""Latency-fault tolerance: nodes that were slow or failed are left alone for a while, where another one will do.
+"""Latency-fault tolerance: slow or failed nodes are avoided for a while where another node can answer.
 
 The table is RocketMQ's. Nothing shortens an avoidance that has begun, neither a quick answer nor a request that only
 this node could take; a later slow answer or failure may lengthen it.
@@ -20,13 +20,13 @@ AVOIDANCE_MS: Final = (
     (5_000, 10_000),
     (15_000, 30_000),
 )
-"""(latency, for how long its node is avoided): the last row that the latency reaches holds."""
+"""(latency, duration of the avoidance) in ms: the last row whose latency is reached applies."""
 FAILURE_COUNTS_AS_MS: Final = 10_000
-"""A refused or lost connection, or an answer that did not come in time, is taken for an answer after so long."""
+"""A refused or lost connection, or an answer that did not come in time, counts as an answer with this latency."""
 
 
 def avoidance_ms(latency_ms: float) -> int:
-    """For how long a node is avoided that took `latency_ms` to answer."""
+    """Return how long a node is avoided after an answer that took `latency_ms`."""
     duration_ms = 0
     for reached_ms, avoided_ms in AVOIDANCE_MS:
         if latency_ms >= reached_ms:
@@ -35,7 +35,7 @@ def avoidance_ms(latency_ms: float) -> int:
 
 
 class NodeHealth:
-    """What a connection knows of its nodes. Not `enabled`, it knows nothing and avoids nobody."""
+    """Records which nodes a connection avoids, and until when. If not `enabled`, it avoids no node."""
 
     def __init__(self, *, enabled: bool = True, clock: Clock = time.monotonic) -> None:
         self._enabled = enabled
@@ -58,11 +58,11 @@ class NodeHealth:
         return self._clock() < self._avoided_until_s.get(node, 0.0)
 
     def is_failed(self, node: Origin) -> bool:
-        """Avoided because it failed, and not just because it was slow."""
+        """Return whether the node is avoided because it failed, and not only because it was slow."""
         return self._clock() < self._failed_until_s.get(node, 0.0)
 
     def candidates(self, nodes: Sequence[Origin]) -> list[Origin]:
-        """Those of `nodes` that are not avoided; if all are, all of them, the one whose avoidance ends first first."""
+        """Return the nodes that are not avoided; if all are, return all, the earliest end of an avoidance first."""
         ready = [node for node in nodes if not self.is_avoided(node)]
         return ready or sorted(nodes, key=lambda node: self._avoided_until_s.get(node, 0.0))
 

@@ -1,15 +1,15 @@
-"""Time budgets and back-off. Durations are milliseconds at the edge and seconds (loop time) inside."""
+"""Time budgets and backoff. Durations are milliseconds in the API and seconds (loop time) inside."""
 
 import random
 import time
 from collections.abc import Callable
 
 Clock = Callable[[], float]
-"""Monotonic seconds."""
+"""Returns monotonic time in seconds."""
 
 
 class Deadline:
-    """A point in time by which a call has to be over, however many tries it takes."""
+    """A point in time by which a call has to end, including all its tries."""
 
     __slots__ = ("_clock", "at_s", "budget_ms")
 
@@ -20,19 +20,19 @@ class Deadline:
 
     @classmethod
     def until(cls, at_s: float, budget_ms: float, clock: Clock = time.monotonic) -> "Deadline":
-        """The deadline `at_s` of the clock; `budget_ms` is what an error message says about it."""
+        """Return a deadline at clock time `at_s`; `budget_ms` only appears in error messages."""
         deadline = cls(budget_ms, clock)
         deadline.at_s = at_s
         return deadline
 
     def remaining_s(self) -> float:
-        """Seconds left, never negative."""
+        """Return the seconds left, never negative."""
         left = self.at_s - self._clock()
         return left if left > 0 else 0.0
 
 
 class Backoff:
-    """Exponential pauses with full jitter: between half and all of `base * 2^n`, at most `max`.
+    """Exponential pauses with jitter: between half and all of `base * 2^n`, at most `max`.
 
     Jitter keeps clients that lost the same leader at the same moment from coming back in step.
     """
@@ -46,7 +46,7 @@ class Backoff:
         self._random = rng
 
     def next_s(self) -> float:
-        """Seconds to pause now; the following pause is twice as long."""
+        """Return the seconds to pause now, and double the following pause."""
         pause_ms = self._next_ms * (0.5 + self._random() / 2)
         self._next_ms = min(self._next_ms * 2, self._max_ms)
         return pause_ms / 1000
