@@ -1,1 +1,1 @@
-"""Consumers: sessions, queues, handler calls, redelivery; pop consumers."""
+"""Consumers: group sessions, queues, handler calls, redelivery; pop consumers."""

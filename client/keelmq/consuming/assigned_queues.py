@@ -1,4 +1,4 @@
-"""The queues that a member of a group has now, each with its reader: which of them are paused, fenced or leaving."""
+"""Queues that are assigned to a group member, each with its reader; tracks paused, fenced and leaving queues."""
 
 import asyncio
 import logging
@@ -15,23 +15,27 @@ from keelmq.errors import InvalidRequest
 from keelmq.message import ReceivedMessage
 
 CANCELLED_GRACE_MS: Final = 1_000
-"""What a handler call gets to heed its cancellation when the consumer closes."""
+"""Time that a handler call gets to end after its cancellation when the consumer closes."""
 
 log = logging.getLogger("keelmq")
 
 _abandoned: Final[set[asyncio.Task[None]]] = set()
-"""Only so that nobody forgets them before they have ended."""
+"""Keeps references to tasks until they end, because the event loop keeps only weak ones."""
 
 
 class AssignedQueues:
-    """`topics` are those that the member reads; pauses are by name, of queues that are assigned or may be later."""
+    """Owns the readers of a member's assigned queues and of queues that it is leaving.
+
+    `topics` are the topics that the member reads. Pauses are stored by queue, so they also apply to queues assigned
+    later.
+    """
 
     def __init__(
         self, topics: Collection[str], session_timeout_ms: int, handover: Handover | None, faults: Faults
     ) -> None:
         self.readers: dict[TopicQueue, QueueReader] = {}
         self.leaving: dict[TopicQueue, asyncio.Task[None]] = {}
-        """Queues that are not read any more, as long as handler calls of theirs run."""
+        """Queues that are no longer read, with the task that ends when their handler calls have ended."""
         self.session = SessionWatch(session_timeout_ms, self._session_ended)
         self.stalls = StallWatch(self._loop_stood)
         self._session_s = session_timeout_ms / 1000
@@ -43,7 +47,8 @@ class AssignedQueues:
         self._paused: set[TopicQueue] = set()
 
     def pause(self, queues: Sequence[TopicQueue]) -> None:
-        """`queues`, or everything. Raises InvalidRequest for what is no queue of the topics."""
+        """Pause `queues`, or all queues if none is given. Raises InvalidRequest for anything but a queue of the
+        topics."""
         self._check(queues)
         self._all_paused = self._all_paused or not queues
         self._paused.update(queues)
@@ -52,7 +57,7 @@ class AssignedQueues:
                 self._hold(place, reader, "paused")
 
     def resume(self, queues: Sequence[TopicQueue]) -> None:
-        """`queues`, unless everything is paused; without any, everything. Raises as `pause` does."""
+        """Resume `queues`, unless all queues are paused; without arguments, resume all. Raises as `pause` does."""
         self._check(queues)
         if queues:
             self._paused.difference_update(queues)
@@ -67,7 +72,7 @@ class AssignedQueues:
         return self._all_paused or place in self._paused
 
     def holds(self, place: TopicQueue) -> set[Hold]:
-        """What a new reader of `place` begins with."""
+        """Return the holds that a new reader of `place` begins with."""
         holds: set[Hold] = set()
         if self.is_paused(place):
             holds.add("paused")
@@ -76,31 +81,34 @@ class AssignedQueues:
         return holds
 
     def go_on_if_session_lasts(self) -> None:
-        """After the assignment of a renewed session is known."""
+        """Release the session holds; called when the assignment of a renewed session is known."""
         if not self.session.over:
             for reader in self.readers.values():
                 reader.go_on("session")
 
     def hold_until_looked_at(self) -> None:
-        """The group has moved on more than once: a queue may have been another member's meanwhile, and come back. No
-        handler call begins until it is known where the group is (`looked_at`)."""
+        """Hold all queues until `looked_at`, because the group has moved on more than once.
+
+        A queue may have belonged to another member meanwhile and have come back, so no handler call begins until the
+        group's committed offsets are known."""
         for place, reader in self.readers.items():
             self._hold(place, reader, "assignment")
 
     def looked_at(self) -> None:
-        """Those that are still there are read from where the group is."""
+        """Release the holds of `hold_until_looked_at`; remaining queues are read at the group's offsets."""
         for reader in self.readers.values():
             reader.go_on("assignment")
 
     def told_over(self) -> None:
-        """The broker says that there is no such session, whatever this side's clock says. What runs may end; whether
-        that was in vain shows once the member has joined again."""
+        """Hold all queues because the broker reports that the session is over, whatever this client's clock says.
+
+        Running handler calls may end; whether their results still count shows once the member has joined again."""
         self.session.ended()
         for place, reader in self.readers.items():
             self._hold(place, reader, "session")
 
     def release(self, place: TopicQueue, why: str, grace_ms: int, on_released: Callable[[], None]) -> None:
-        """Stop reading `place`, in the background; it must not be read again here before that is done."""
+        """Stop reading `place`, in the background; it must not be read again here before `on_released` is called."""
         reader = self.readers.pop(place)
 
         def released(task: asyncio.Task[None]) -> None:
@@ -116,8 +124,10 @@ class AssignedQueues:
         task.add_done_callback(released)
 
     async def stop(self, grace_ms: int) -> None:
-        """Every reader, those that are leaving included. Handler calls that go on for longer than a second after they
-        were cancelled are left alone: what they do may be done again, and their queues are not kept for them."""
+        """Stop every reader, including those of leaving queues.
+
+        Handler calls that continue for more than a second after their cancellation are abandoned: their messages may be
+        handled again, and their queues are not kept for them."""
         leaving = dict(self.leaving)
         for place, reader in self.readers.items():
             leaving[place] = asyncio.create_task(reader.stop(grace_ms))
@@ -134,12 +144,12 @@ class AssignedQueues:
                     self._faults.fenced(self.readers[place].handling, "the consumer was closed")
 
     def close(self) -> None:
-        """No timer is left behind."""
+        """Cancel all timers."""
         self.session.close()
         self.stalls.close()
 
     def before_call(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A handler is about to be called: if the loop stood, this comes before any timer that would tell of it."""
+        """Look for a stall and an ended session before a handler is called, because their timers may be late."""
         self.stalls.look()
         self.session.look()
         self._last_call = messages[0]
@@ -155,8 +165,10 @@ class AssignedQueues:
         )
 
     def _session_ended(self) -> None:
-        """By this side's clock: the broker may have given the queues to others. What runs may end: if the session goes
-        on after all, for nobody could be reached, it is committed."""
+        """Hold and fence all queues when the session is over by this client's clock: other members may own them now.
+
+        Running handler calls may end. Their messages are committed if the session continues after all, because no node
+        could be reached."""
         why = f"no heartbeat got through for a session's time{self.stalls.lately(self._session_s)}"
         log.error("%s: handling waits until one does", why)
         for place, reader in self.readers.items():
@@ -176,5 +188,5 @@ class AssignedQueues:
                 raise InvalidRequest("invalid_request", f"{place!r}: this consumer reads no such topic")
 
     def owns(self, message: ReceivedMessage) -> bool:
-        """Whether the message's queue is this member's, as far as it can know."""
+        """Return whether the message's queue is assigned to this member, as far as the member can know."""
         return (message.topic, message.queue) in self.readers and not self.session.over

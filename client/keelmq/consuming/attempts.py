@@ -1,4 +1,4 @@
-"""The line in the log about a handler call that failed."""
+"""Logs failed handler calls."""
 
 import logging
 from collections.abc import Sequence
@@ -11,14 +11,15 @@ log = logging.getLogger("keelmq")
 
 
 class HandlerCancelled(Exception):
-    """A handler raised CancelledError though nobody had cancelled it."""
+    """A handler raised CancelledError although its task had not been cancelled."""
 
 
 def log_failed_attempt(
     failure: BaseException, messages: Sequence[ReceivedMessage], attempt: int, following: str
 ) -> None:
-    """One line with the message, the attempt and what comes next; the first attempt's has the traceback behind it,
-    unless the failure is no error of the handler."""
+    """Log one line with the message, the attempt and the next step.
+
+    The traceback follows on the first attempt only, unless the failure is not an error of the handler."""
     first = messages[0]
     expected = isinstance(failure, RetryLater | ConsumeTimeout | HandlerCancelled)
     log.log(

@@ -1,4 +1,4 @@
-"""Consumer: a member of a group that processes messages and commits offsets only after the handler has finished."""
+"""Consumer: a group member that processes messages and commits offsets only after the handler has finished."""
 
 import asyncio
 import contextlib
@@ -44,27 +44,29 @@ OnError = Literal["block", "give_back"]
 class Consumer:
     """Processes `topics` as a member of `group`, at least once per message; with keelmq.inbox exactly once.
 
-    Give `handler` (one message) or `batch_handler` (up to `max_messages` of one queue), or iterate. A message counts
-    as processed when its handler returned, or when the loop asks for the next one. An `async def` handler runs on the
-    event loop, a plain function in one of `concurrency` worker threads. With `ordered` (the default) a queue's messages
-    are handled one after the other and `concurrency` bounds the queues handled at a time; without, it bounds the calls,
-    several of them for one queue.
+    Give `handler` (one message) or `batch_handler` (up to `max_messages` of one queue), or iterate. A message is
+    processed when its handler has returned, or when the loop asks for the next message. An `async def` handler runs on
+    the event loop, a plain function in one of `concurrency` worker threads. With `ordered` (the default) the messages
+    of a queue are handled one after the other and `concurrency` bounds the number of queues handled at a time; without
+    it, `concurrency` bounds the handler calls, several of which may belong to one queue.
 
-    What a handler raises for is called again after a pause, and its queue's committed offset does not move meanwhile
-    (`on_error="block"`, the default of an `ordered` consumer), or is given back after `tries` calls: it comes again
-    after the group's back-off, is a dead letter in the end, and the queue goes on (`"give_back"`, the default of the
-    others). RetryLater is always given back.
+    If a handler raises, `on_error` decides. With "block" (the default of an `ordered` consumer), the handler is called
+    again after a pause, and the queue's committed offset does not move meanwhile. With "give_back" (the default
+    otherwise), the messages are given back after `tries` calls: they are redelivered after the group's backoff, become
+    dead letters in the end, and the queue goes on. RetryLater always gives the messages back.
 
-    A handler call that takes longer than `consume_timeout_ms` is cancelled, and counts as one that raised
-    ConsumeTimeout. When a queue is, or may be, another member's, no handler call begins for it, what runs has
-    `close_timeout_ms` to end once that is certain, and nothing is committed. Both are logged, and `on_fault` is called.
+    A handler call that takes longer than `consume_timeout_ms` is cancelled and counts as one that raised
+    ConsumeTimeout. When a queue belongs, or may belong, to another member, no handler call begins for it and nothing is
+    committed; once the loss is certain, running calls have `close_timeout_ms` to end. Both cases are logged, and
+    `on_fault` is called.
 
-    `tags` ("A || B") or `filter` (SQL92 on the properties, docs/filters.md) choose messages, for all topics or by a
-    mapping for some; the broker evaluates them. The rest is never handled, and offsets move on past it.
+    `tags` ("A || B") or `filter` (SQL92 on the properties, docs/filters.md) select messages, for all topics or by a
+    mapping for some; the broker evaluates them. Other messages are never handled, and offsets move past them.
 
-    What is no longer in the leader's memory is read at a follower, unless `follower_reads` is False.
+    Messages that are no longer in the leader's memory are read at a follower, unless `follower_reads` is False.
 
-    Per queue at most `prefetch_messages` and `prefetch_bytes` are held, plus one batch. Belongs to one event loop.
+    At most `prefetch_messages` and `prefetch_bytes` are held per queue, plus one batch. A consumer belongs to one event
+    loop.
     """
 
     _beginning: asyncio.Task[None] | None = None
@@ -170,12 +172,14 @@ class Consumer:
 
     @property
     def assignment(self) -> list[TopicQueue]:
-        """The queues this member reads now."""
+        """Queues that this member reads now, sorted."""
         return sorted(self._queues.readers)
 
     async def start(self) -> None:
-        """Join the group and begin. On return the group has an offset in each of its queues, so what is sent from now
-        on is handled by this or another member, whatever becomes of this one.
+        """Join the group and begin to process messages.
+
+        On return the group has a committed offset in each of its queues, so every message sent from now on is handled
+        by this or another member, even if this one ends.
 
         Raises TopicNotFound, InvalidFilter, Conflict (the other members read something else), NoLeader, or after 15 s
         another Unavailable; see `run`."""
@@ -183,10 +187,11 @@ class Consumer:
             raise InvalidRequest("invalid_request", f"this consumer is {self._state}: make a new one")
         self._state = "running"
         self._queues.stalls.start()
-        # Where the other members begin matters only if it may be behind what is sent from now on.
+        # The begin of the other members matters only if it may lie after messages that are sent from now on.
         begin = self._member.begin(whole_group=self._start != "earliest")
         self._beginning = asyncio.create_task(begin)
-        self._tasks = [asyncio.create_task(self._member.commit_for_ever())]  # handlers run before the others have begun
+        # Handlers may run, and commit, before the other members have begun.
+        self._tasks = [asyncio.create_task(self._member.commit_for_ever())]
         try:
             await asyncio.wait([self._beginning])
             if self._closing is None:
@@ -194,19 +199,21 @@ class Consumer:
         except BaseException:
             await self.close()
             raise
-        if self._closing is not None:  # meanwhile: that it could not begin any more is nobody's fault
+        if self._closing is not None:  # closed meanwhile, so a failure to begin is not an error
             await self.close()
             return
         self._tasks.append(asyncio.create_task(self._keep_session(), name="session"))
 
     async def run(self, *, handle_signals: bool = True) -> None:
-        """Start if need be, then process until `close` is called or this is cancelled; closes in any case.
+        """Start if necessary, then process messages until `close` is called or this call is cancelled; always closes
+        the consumer.
 
-        With `handle_signals`, SIGTERM and SIGINT close it too, and this returns: in the main thread, and where the
-        application has not said itself what they do. A second signal ends the process at once.
+        With `handle_signals`, SIGTERM and SIGINT close the consumer too, and this call returns; this works in the main
+        thread, and only for signals that the application does not handle itself. A second signal ends the process at
+        once.
 
-        Raises what `start` raises, and an error of the group that no waiting can heal. InvalidRequest for a consumer
-        without a handler, which is there to be iterated.
+        Raises what `start` raises, and a group error that waiting cannot heal. Raises InvalidRequest for a consumer
+        without a handler, which has to be iterated.
         """
         if self._handover is not None:
             detail = "run needs a handler or a batch_handler; without one, iterate: async for message in consumer"
@@ -222,12 +229,13 @@ class Consumer:
         self._raise_failure()
 
     async def close(self) -> None:
-        """Pull no more, let running handlers end (up to `close_timeout_ms`), commit what they finished, leave.
+        """Stop pulling, let running handlers end (up to `close_timeout_ms`), commit the processed offsets, leave the
+        group.
 
-        Handlers that are still at work then are cancelled; whatever does not heed that within a second, or cannot, as
-        a plain function, runs on, and its message is the next member's.
+        Handlers that still run then are cancelled. A handler that does not end within a second, or cannot because it is
+        a plain function, runs on, and its message goes to the next member.
 
-        A caller that is cancelled meanwhile does not stop it: what is finished is committed. Not for use in a handler,
+        Cancelling the caller does not stop the close: processed messages are committed. Do not call it in a handler,
         which would wait for itself.
         """
         await asyncio.shield(self._begin_close())
@@ -270,7 +278,7 @@ class Consumer:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Messages one by one; asking for the next one is what finishes the last one."""
+        """Yield messages one by one; asking for the next message marks the last one as processed."""
         if self._handover is None:
             raise InvalidRequest("invalid_request", "a consumer with a handler cannot be iterated")
         if self._state == "new":
@@ -282,32 +290,32 @@ class Consumer:
         self._raise_failure()
 
     def finish(self) -> None:
-        """While iterating: the message at hand is processed, also when no further one is asked for."""
+        """While iterating, mark the current message as processed without asking for the next one."""
         if self._handover is not None:
             self._handover.finish()
 
     # Pausing
 
     def pause(self, *queues: TopicQueue) -> None:
-        """Handle and fetch no more of `queues`, (topic, number) each, or of everything, until `resume`.
+        """Stop handling and fetching messages of `queues`, each (topic, number), or of all queues, until `resume`.
 
-        Handler calls that run end, and are committed. The queues stay assigned, and the session is kept, so nobody
-        else gets them; what is fetched is kept. Queues that are not assigned now are paused when they are. Raises
-        InvalidRequest for what is no queue of the consumer's topics.
+        Running handler calls end and are committed. The queues stay assigned and the session is kept, so no other
+        member gets them; fetched messages are kept. Queues that are not assigned now are paused when they are. Raises
+        InvalidRequest for a queue that is not of the consumer's topics.
         """
         self._queues.pause(queues)
 
     def resume(self, *queues: TopicQueue) -> None:
-        """Go on with `queues` (unless everything is paused), or with everything, where they were paused."""
+        """Resume `queues` (unless all queues are paused), or all queues if none is given."""
         self._queues.resume(queues)
 
     @property
     def paused(self) -> list[TopicQueue]:
-        """The queues of the assignment that are paused."""
+        """Assigned queues that are paused."""
         return [place for place in self.assignment if self._queues.is_paused(place)]
 
     def owns(self, message: ReceivedMessage) -> bool:
-        """Whether the message's queue is this member's, as far as it can know: a handler that takes long may ask."""
+        """Return whether the message's queue is this member's, as far as it can know; a long handler may ask this."""
         return self._queues.owns(message)
 
     async def _keep_session(self) -> None:

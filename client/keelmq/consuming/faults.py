@@ -1,4 +1,4 @@
-"""Telling the application of handler calls that have gone wrong without raising."""
+"""Reports faults of handler calls that raise no error in the application."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ log = logging.getLogger("keelmq")
 
 Fault = ConsumeTimeout | MessagesExpired | QueueLost
 OnFault = Callable[[Fault, Sequence[ReceivedMessage]], object]
-"""Called with what happened and the messages of the handler call; none for MessagesExpired.
-What it raises is logged."""
+"""Receives the fault and the messages of the handler call (no messages for MessagesExpired).
+Its own exceptions are logged."""
 
 
 class Faults:
     def __init__(self, on_fault: OnFault | None) -> None:
-        """Raises InvalidRequest unless it is a plain function."""
+        """Create a reporter. Raises InvalidRequest unless `on_fault` is a plain function."""
         if on_fault is not None:
             check_plain_function("on_fault", on_fault)
         self._on_fault = on_fault
@@ -28,21 +28,21 @@ class Faults:
         self.tell(error, messages)
 
     def expired(self, topic: str, queue: int, first: int, start: int) -> None:
-        """The group was to read on at `first`, and what is kept begins at `start`."""
+        """Report expired messages: the group's next offset was `first`, and the retained messages begin at `start`."""
         detail = f"{topic}/{queue}: {start - first} messages from offset {first} on expired before they were consumed"
         log.error("%s; going on at offset %d", detail, start)
         extra = {"topic": topic, "queue": queue, "offset": first, "skipped": start - first}
         self.tell(MessagesExpired("messages_expired", detail, extra=extra), ())
 
     def fenced(self, calls: Sequence[Sequence[ReceivedMessage]], why: str) -> None:
-        """`calls` run for a queue that is, or may be, another member's: what they do may be done there again."""
+        """Report running `calls` of a queue that may belong to another member, which may handle the messages again."""
         for messages in calls:
             first = messages[0]
             log.warning("%s/%d: the handler of offset %d is fenced: %s", first.topic, first.queue, first.offset, why)
             self.tell(QueueLost("queue_lost", why), messages)
 
     def tell(self, error: Fault, messages: Sequence[ReceivedMessage]) -> None:
-        """Without a line in the log."""
+        """Call `on_fault` without writing a line to the log."""
         if self._on_fault is None:
             return
         try:

@@ -1,4 +1,7 @@
-"""Where a group begins in queues in which it has no offset: committed before anything is handled, so decided once."""
+"""Chooses a group's first offsets in queues without a committed offset.
+
+They are committed before any message is handled, so they are chosen only once.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -9,17 +12,19 @@ from keelmq.consuming.group_session import GroupSession, TopicQueue
 from keelmq.limits import GROUP_TOPIC_PREFIXES
 
 Start = Literal["earliest", "latest"] | int
-"""Where a group without a committed offset begins: a Unix time in ms is the first message stored at or after it."""
+"""First offset of a group without a committed one; a Unix time in ms is the first message stored at or after it."""
 
 
 class GroupBeginnings:
-    """What a queue without an offset is, the broker's log tells, so all members decide alike:
+    """Chooses the first offset of a queue from the broker's log, so that all members decide alike:
 
-    - Its topic was made after a member of the group had joined: it was made anew, or is new to the group. Nobody has
+    - The topic was created after the first member had joined: it was created anew, or is new to the group. No member
+    has
       read it, so it is read from its beginning, whatever `start` says.
-    - This member has read it, and the group lost its offset: the group was deleted while its members were silent. It
-      goes on where this member was.
-    - Otherwise the group is new to the queue: `start`.
+    - This member has read the queue, and the group lost its offset: the group was deleted while its members were
+    silent.
+      Reading continues at this member's position.
+    - Otherwise the group is new to the queue: `start` applies.
     """
 
     def __init__(self, session: GroupSession, start: Start) -> None:
@@ -33,19 +38,21 @@ class GroupBeginnings:
         return self._since_ms is not None
 
     def saw(self, members: Collection[wire.GroupMember]) -> None:
-        """Of the members that the group has now, this one among them, the first one has been there the longest."""
+        """Record when the longest-standing of the group's present members joined; this member is one of them."""
         joined_ms = [each.joined_at_ms for each in members]
         if self._since_ms is not None:
             joined_ms.append(self._since_ms)
         self._since_ms = min(joined_ms, default=0)
 
     def was_at(self, place: TopicQueue, position: int) -> None:
-        """This member had processed everything before `position` when the group's offset was gone."""
+        """Record that this member had processed everything before `position` when the group's offset was gone."""
         self._processed[place] = position
 
     async def find(self, places: Collection[TopicQueue]) -> Mapping[TopicQueue, int]:
-        """One position for each. By the leader's word, and only as good as the generation in which it is committed: a
-        topic that was made anew meanwhile has moved that on."""
+        """Return the first offset of each queue, as the leader knows it.
+
+        The offsets are valid only in the generation in which they are committed: recreating a topic changes the
+        generation."""
         found: dict[TopicQueue, int] = {}
         by_topic: dict[str, list[int]] = defaultdict(list)
         for topic, queue in places:

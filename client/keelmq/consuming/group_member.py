@@ -1,4 +1,4 @@
-"""A member of a group as it goes on: it keeps its session, reads what it is assigned, and commits what is processed."""
+"""A running group member: keeps its session, reads its assigned queues, and commits processed offsets."""
 
 import asyncio
 import contextlib
@@ -25,20 +25,21 @@ from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Backoff, Deadline
 
 BEGIN_MS: Final = 15_000
-"""How long a start goes on trying to begin its queues, and waits for the other members to begin theirs."""
+"""Maximum time that a start tries to begin its queues, and waits for the other members to begin theirs."""
 BEGIN_PAUSE_MS: Final = 20
 BEGIN_PAUSE_MAX_MS: Final = 500
 
 log = logging.getLogger("keelmq")
 
 MakeReader = Callable[[TopicQueue, int], QueueReader]
-"""Of a queue, from this committed offset on."""
+"""Creates the reader of a queue at a committed offset."""
 
 
 class GroupMember:
-    """`begin` first, then `keep_session` and `commit_for_ever` in tasks of their own; `leave` ends it.
+    """Runs the life of one group member.
 
-    Invariant: a queue is read only from an offset that the group has committed.
+    Call `begin` first, then run `keep_session` and `commit_for_ever` in tasks of their own; `leave` ends the
+    membership. Invariant: a queue is read only from an offset that the group has committed.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class GroupMember:
         self._commit_interval_s = commit_interval_s
         self._grace_ms = grace_ms
         self.has_joined = False
-        """The group may count this member."""
+        """True when the group may count this member."""
         self._generation = -1
         self._settled = False
         self._closed = False
@@ -75,13 +76,15 @@ class GroupMember:
         self._refresh = asyncio.Event()
 
     def close(self) -> None:
-        """No queue is begun any more."""
+        """Begin no further queues."""
         self._closed = True
 
     async def begin(self, *, whole_group: bool) -> None:
-        """Join. On return the group has an offset in each queue that this member is assigned; with `whole_group` also
-        in those of the others, unless they take longer than 15 s to begin. Raises what a join raises, and after 15 s
-        what keeps this member from beginning."""
+        """Join the group and begin the assigned queues.
+
+        On return the group has an offset in each queue assigned to this member; with `whole_group` also in the queues
+        of the other members, unless they take longer than 15 s. Raises what a join raises, and after 15 s the error
+        that keeps this member from beginning."""
         membership = await self._join()
         backoff, deadline = Backoff(BEGIN_PAUSE_MS, BEGIN_PAUSE_MAX_MS), Deadline(BEGIN_MS)
         while not self._closed:
@@ -101,7 +104,7 @@ class GroupMember:
                 await asyncio.sleep(backoff.next_s())
 
     async def keep_session(self) -> None:
-        """For ever, or until an error that no waiting can heal."""
+        """Send heartbeats and follow the assignment for ever, or until an error that waiting cannot heal."""
         while True:
             due_s = asyncio.get_running_loop().time() + self._heartbeat_s
             if await self._refresh_membership():
@@ -127,11 +130,11 @@ class GroupMember:
             await asyncio.sleep(self._commit_interval_s)
 
     def progressed(self) -> None:
-        """Some reader has something to commit."""
+        """Wake the committer, because a reader has an offset to commit."""
         self._progress.set()
 
     async def give_back(self, messages: Sequence[ReceivedMessage], failure: BaseException) -> None:
-        """The group gets them again later. Raises KeelMQError when the broker has not taken them."""
+        """Give messages back to the group for redelivery. Raises KeelMQError when the broker has not accepted them."""
         delay_ms, reason = wish_of(failure)
         try:
             generation = await self._session.give_back(self._generation, messages, delay_ms, reason)
@@ -142,7 +145,7 @@ class GroupMember:
             self._look_at_assignment()
 
     async def leave(self) -> None:
-        """Commit what is processed, and leave the group; what cannot be is logged."""
+        """Commit the processed offsets and leave the group; failures are logged."""
         try:
             await self._commit()
         except KeelMQError as exc:
@@ -157,7 +160,10 @@ class GroupMember:
     # Membership
 
     async def _refresh_membership(self) -> bool:
-        """True when the next heartbeat may begin at once, for it waits at the broker until something changes."""
+        """Send a heartbeat and apply the membership.
+
+        Returns True when the next heartbeat may begin at once, because it waits at the broker until the group changes.
+        """
         before, wait_ms = self._generation, int(self._heartbeat_s * 1000) if self._settled else 0
         try:
             try:
@@ -169,7 +175,7 @@ class GroupMember:
                 log.warning("group %s: the session was over, joining again", self._group)
                 self._queues.told_over()
                 membership, waited = await self._join(), False
-                self._settled = False  # of a group that was made anew the generation may be the same
+                self._settled = False  # a group that was created anew may have the same generation
             await self._apply(membership)
             self._queues.go_on_if_session_lasts()
         except KeelMQError as exc:
@@ -183,7 +189,7 @@ class GroupMember:
 
     async def _join(self) -> wire.Membership:
         sent_at_s = asyncio.get_running_loop().time()
-        self.has_joined = True  # from when it is asked: the answer may be lost
+        self.has_joined = True  # set before the request is sent, because its answer may be lost
         membership = await self._session.join()
         self._queues.session.renewed(sent_at_s)
         return membership
@@ -208,8 +214,9 @@ class GroupMember:
         return all((place.topic, place.queue) in begun for member in detail.members for place in member.assignment)
 
     async def _apply(self, membership: wire.Membership) -> bool:
-        """Make the readers what the membership says, and notice offsets that were reset or are gone. False when the
-        group has moved on meanwhile."""
+        """Start and release readers as the membership says, and notice offsets that were reset or are gone.
+
+        Returns False when the group has moved on meanwhile."""
         if self._node != self._connection.current:
             self._node = self._connection.current
             for reader in self._readers.values():
@@ -217,7 +224,7 @@ class GroupMember:
         if self._settled and membership.generation == self._generation:
             return True
         wanted = {(each.topic, each.queue) for each in membership.assignment}
-        for place in self._readers.keys() - wanted:  # now, however long it takes to learn where the group is
+        for place in self._readers.keys() - wanted:  # at once, because fetching the committed offsets may take long
             self._queues.release(place, "the queue is another member's", self._grace_ms, self._refresh.set)
         if membership.generation > self._generation + 1:
             self._queues.hold_until_looked_at()
@@ -249,7 +256,7 @@ class GroupMember:
         return True
 
     def _release_if_moved(self, place: TopicQueue, reader: QueueReader, committed: Mapping[TopicQueue, int]) -> None:
-        """Stop reading a queue that is not read where the group is any more."""
+        """Stop reading a queue whose reader is not at the group's committed offset any more."""
         if committed.get(place) in (reader.committed, reader.sent):
             return
         if place not in committed:
@@ -259,8 +266,11 @@ class GroupMember:
     async def _begun(
         self, places: set[TopicQueue], committed: Mapping[TopicQueue, int], generation: int
     ) -> dict[TopicQueue, int]:
-        """Where to read each queue. In those without an offset the group begins here, and is told so first: whatever
-        becomes of this member, nobody finds another beginning. Refused when the group has moved on."""
+        """Return the offset at which to read each queue.
+
+        In queues without a committed offset, this member commits the group's first offset before it reads: whatever
+        happens to this member, no other member then chooses another one. Raises one of MOVED_ON, or AlreadyBegun, when
+        the group has moved on."""
         missing = sorted(place for place in places if place not in committed)
         if missing or not self._beginnings.knows_the_group:
             self._beginnings.saw((await self._session.detail()).members)

@@ -1,4 +1,4 @@
-"""A member of a consumer group: joining, heartbeats, offsets, leaving. One HTTP call per method, no policy."""
+"""Calls of a group member: join, heartbeat, offsets, leave. One HTTP call per method, no policy."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,16 +30,19 @@ GIVEN_BACK_PER_CALL_MAX: Final = 256
 PULL_MARGIN_MS: Final = 5_000
 APPLIED_INDEX_HEADER: Final = "keelmq-applied-index"
 DISK_BYTES_HEADER: Final = "keelmq-disk-bytes"
-"""Of a pull: what was read of the node's disk for it. All of it was in memory without the header."""
+"""Header of a pull: bytes read from the node's disk for it. Without the header, all bytes came from memory."""
 
 SESSION_OVER: Final = (MemberNotFound, GroupNotFound)
-"""The member is in no group of this name: its session is over, or the group was deleted meanwhile. It joins again."""
+"""Errors that mean that the session is over or the group was deleted meanwhile; the member has to join again."""
 MOVED_ON: Final = (StaleGeneration, NotAssigned, OffsetMovesBack, *SESSION_OVER)
-"""Another assignment is in force: it has to be looked at."""
+"""Errors that mean that another assignment is in force; it has to be fetched."""
 
 
 class GroupSession:
-    """The client chooses `member_id`, so repeating a join is harmless. Methods raise what Connection.call raises."""
+    """Makes the calls of one group member. Methods raise what Connection.call raises.
+
+    The client chooses `member_id`, so repeating a join is harmless.
+    """
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class GroupSession:
         self._session_timeout_ms = session_timeout_ms
         self._call_timeout_ms = call_timeout_ms
         self.committed_index = 0
-        """What the leader had applied, at least, when it last told what is committed; 0 if it did not say."""
+        """Minimum index that the leader had applied when it last returned the committed offsets; 0 if it is unknown."""
 
     async def join(self) -> wire.Membership:
-        """Raises InvalidFilter, and Conflict when the other members read something else."""
+        """Join the group. Raises InvalidFilter, and Conflict when the other members read something else."""
         request = wire.JoinRequest(
             list(self._topics),
             self._client_id,
@@ -79,11 +82,11 @@ class GroupSession:
     async def heartbeat(
         self, generation: int, wait_ms: int, asked: asyncio.Event, on_broken: Callable[[], None] = lambda: None
     ) -> tuple[wire.Membership, bool]:
-        """The membership, and whether the heartbeat waited at the broker (or tried to) for the group to move on.
+        """Send a heartbeat; return the membership, and whether it waited (or tried to wait) at the broker for a change.
 
-        At most `wait_ms`, and until `asked` is set, which it clears; then, or when it got lost, a plain one follows:
-        `on_broken` is called before that, for the broker ends a session soon whose connection broke. Raises one of
-        SESSION_OVER: join again.
+        The heartbeat waits at most `wait_ms`, and until `asked` is set, which this call clears. After that, or when the
+        waiting heartbeat got lost, a plain one follows; `on_broken` is called before it, because the broker soon ends a
+        session whose connection broke. Raises one of SESSION_OVER: join again.
         """
         lost = False
         if wait_ms and not asked.is_set():
@@ -125,10 +128,10 @@ class GroupSession:
         )
 
     async def committed(self) -> dict[TopicQueue, int]:
-        """What the group has committed; queues without a commit are missing.
+        """Return the committed offsets of the group; queues without a commit are missing.
 
-        By the leader's word only: to a node that is behind, what was committed looks as if it never had been. Waits
-        for a leader as long as a call may take, then raises NoLeader.
+        Only the leader is asked, because on a lagging node a committed offset looks as if it had never been committed.
+        Waits for a leader as long as a call may take, then raises NoLeader.
         """
         self.committed_index = 0
         try:
@@ -142,19 +145,21 @@ class GroupSession:
         return {(each.topic, each.queue): each.offset for each in offsets.offsets}
 
     async def detail(self) -> wire.GroupDetail:
-        """Members and offsets, by the leader's word only. Raises GroupNotFound."""
+        """Return members and offsets as the leader knows them. Raises GroupNotFound."""
         return await self._connection.call_for(
             wire.GroupDetail, "GET", self._path, deadline=self._deadline(), leader_only=True
         )
 
     async def topic(self, name: str) -> wire.TopicInfo:
-        """By the leader's word only: a node that is behind may know one of that name which is deleted."""
+        """Return the topic as the leader knows it, because a lagging node may know a deleted topic of the same name."""
         path = f"/v1/topics/{quote(name, safe='')}"
         return await self._connection.call_for(wire.TopicInfo, "GET", path, deadline=self._deadline(), leader_only=True)
 
     async def commit(self, generation: int, offsets: Mapping[TopicQueue, int], *, begins: bool = False) -> None:
-        """At most 1,024 offsets. `begins`: in queues without an offset, these are where the group begins, and nothing
-        before them was processed. Raises one of MOVED_ON, or AlreadyBegun."""
+        """Commit at most 1,024 offsets.
+
+        With `begins`, they are the group's first offsets in queues without an offset, and nothing before them was
+        processed. Raises one of MOVED_ON, or AlreadyBegun."""
         entries = [wire.CommitOffset(topic, queue, offset) for (topic, queue), offset in offsets.items()]
         request = wire.CommitRequest(entries, self._member_id, generation, begins)
         await self._connection.call(
@@ -164,8 +169,9 @@ class GroupSession:
     async def give_back(
         self, generation: int, messages: Sequence[ReceivedMessage], delay_ms: int | None, reason: str
     ) -> int:
-        """On return the messages are scheduled for the group again, or dead letters; the generation then. Harmless to
-        repeat. Raises one of MOVED_ON."""
+        """Give messages back and return the resulting generation. Harmless to repeat.
+
+        On return the messages are scheduled for redelivery, or are dead letters. Raises one of MOVED_ON."""
         for begin in range(0, len(messages), GIVEN_BACK_PER_CALL_MAX):
             entries = [
                 wire.GivenBack(message.topic, message.queue, message.offset, reason, delay_ms)
@@ -180,13 +186,13 @@ class GroupSession:
                 tries=3,
             )
             if answer.generation != generation and begin + GIVEN_BACK_PER_CALL_MAX < len(messages):
-                # The first message given back brought the group a queue more; the others are the next call's.
+                # The first message given back added the retry queue to the group; the rest needs another call.
                 raise StaleGeneration("stale_generation", f"the group moved on to generation {answer.generation}")
             generation = answer.generation
         return generation
 
     async def offset_at(self, place: TopicQueue, at: str | int) -> int:
-        """The offset of `earliest`, `latest` or a time in ms."""
+        """Return the offset of `earliest`, `latest` or a time in ms."""
         return await first_offset(self._connection, place, at)
 
     def _deadline(self) -> Deadline:
@@ -194,15 +200,17 @@ class GroupSession:
 
 
 async def first_offset(connection: Connection, place: TopicQueue, at: str | int) -> int:
-    """The offset of `earliest`, `latest`, or of the first message stored at or after a time in ms."""
+    """Return the offset of `earliest`, `latest`, or of the first message stored at or after a time in ms."""
     response = await connection.call_for(wire.OffsetResponse, "GET", f"{_queue_path(place)}/offsets?at={at}")
     return response.offset
 
 
 class Pulled(NamedTuple):
-    """`next_offset` is where to go on; it moves past what was not asked for, and to `min_offset`: what is before that
-    has expired. `applied_index` is what the node had applied, at least; None if it does not say. `is_old`: it was read
-    from the node's disk, and there is more.
+    """One page of a queue.
+
+    `next_offset` is the offset to continue at; it moves past messages that were not selected, and up to `min_offset`,
+    before which messages have expired. `applied_index` is the minimum index that the node had applied; None if it is
+    unknown. `is_old` means that the page was read from the node's disk and is not the queue's last one.
     """
 
     messages: list[ReceivedMessage]
@@ -222,16 +230,17 @@ async def pull(
     wait_ms: int,
     selection: Selection = EVERYTHING,
 ) -> Pulled:
-    """Messages of the queue from `offset` on; waits up to `wait_ms` for the first. Whole batches, so it may be more.
+    """Pull messages of the queue from `offset` on; wait up to `wait_ms` for the first one.
 
-    Every block is checked against its CRC32C. Raises Corrupt, OffsetOutOfRange, and what Connection.call raises.
+    The page contains whole batches, so it may exceed the limits. Every block is checked against its CRC32C. Raises
+    Corrupt, OffsetOutOfRange, and what Connection.call raises.
     """
     response = await connection.call(
         "GET",
         _pull_target(place, offset, max_messages, max_bytes, wait_ms, selection),
         accept=wire.MSGPACK,
         deadline=Deadline(wait_ms + PULL_MARGIN_MS),
-        follower_ok=True,  # what a queue holds it holds everywhere; beyond its end a follower sends us to the leader
+        follower_ok=True,  # every node has the same messages; beyond its end a follower redirects us to the leader
         waits_ms=wait_ms,
     )
     return _pulled(response, place, offset, selection)
@@ -247,8 +256,9 @@ async def pull_at_follower(
     selection: Selection,
     timeout_ms: int,
 ) -> Pulled | None:
-    """Like `pull`, but by one follower, which is the same for the same queue number, and without waiting for messages.
-    None unless there is one that answers with a page in time. What it answers may be behind. Raises Corrupt."""
+    """Pull as `pull` does, but from one follower (the same for the same queue number), without waiting for messages.
+
+    Returns None unless a follower answers with a page in time. The page may lag behind the leader. Raises Corrupt."""
     target = _pull_target(place, offset, max_messages, max_bytes, 0, selection)
     response = await connection.ask_follower(place[1], target, accept=wire.MSGPACK, timeout_ms=timeout_ms)
     return None if response is None else _pulled(response, place, offset, selection)
@@ -262,13 +272,13 @@ def _pull_target(
 
 
 def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: Selection) -> Pulled:
-    """The page of a response. Raises Corrupt."""
+    """Decode the page of a response. Raises Corrupt."""
     pulled = wire.decode(wire.PullResponse, response.body, response.headers.get("content-type", ""))
     index, is_cold = applied_index(response), DISK_BYTES_HEADER in response.headers
     topic, queue = place
     messages: list[ReceivedMessage] = []
-    expected: int | None = None  # the first batch may begin earlier, or later when what was before it has expired
-    gaps = not selection.is_everything  # batches without any message that was asked for are left out
+    expected: int | None = None  # the first batch may begin earlier, or later when earlier messages have expired
+    gaps = not selection.is_everything  # batches without a selected message are left out
     for batch in pulled.batches:
         block = decode_block(batch.block, batch.crc32c, batch.uncompressed_bytes)
         if len(block) - len(batch.skip) != batch.count or not _continues(expected, batch.base_offset, gaps):
@@ -307,7 +317,7 @@ def _pulled(response: HttpResponse, place: TopicQueue, offset: int, selection: S
 
 
 def applied_index(response: HttpResponse) -> int | None:
-    """What the node had applied, at least, before it began to answer; None if it does not say."""
+    """Return the minimum index that the node had applied before it began to answer; None if it is unknown."""
     value = response.headers.get(APPLIED_INDEX_HEADER, "")
     return int(value) if value.isdecimal() else None
 

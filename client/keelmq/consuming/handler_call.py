@@ -1,4 +1,4 @@
-"""The handler calls of one processor: each is bounded in time, and can be looked at while it runs."""
+"""Handler calls of one processor: each call has a time limit, and its messages are visible while it runs."""
 
 import asyncio
 import logging
@@ -17,16 +17,16 @@ Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[None]]
 
 
 class HandlerCall:
-    """One call at a time, by the task that handles a queue's messages.
+    """Runs one handler call at a time in the task that handles a queue's messages.
 
-    There is one timer for all calls, armed again only when it fires: a call costs no timer of its own.
+    All calls share one timer, which is armed again only when it fires, so a call costs no timer of its own.
     """
 
     __slots__ = ("_ends_s", "_expired", "_task", "_timeout_ms", "_timer", "messages")
 
     def __init__(self, timeout_ms: int | None) -> None:
         self.messages: Sequence[ReceivedMessage] | None = None
-        """What the handler that runs now was called with."""
+        """Arguments of the handler call that runs now; None while none runs."""
         self._timeout_ms = timeout_ms
         self._ends_s = 0.0
         self._expired = False
@@ -34,8 +34,10 @@ class HandlerCall:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, handle: Handle, messages: Sequence[ReceivedMessage]) -> None:
-        """Call `handle`. Raises ConsumeTimeout when it was cancelled because it took longer than the time-out, and
-        what it raises. A handler that is late but returns all the same has processed its messages."""
+        """Call `handle`, and raise what it raises.
+
+        Raises ConsumeTimeout when the call was cancelled because it took longer than the timeout. A handler that is
+        late but returns all the same has processed its messages."""
         self.messages = messages
         if self._timeout_ms is not None:
             self._begin(self._timeout_ms)
@@ -61,7 +63,7 @@ class HandlerCall:
                 )
 
     def close(self) -> None:
-        """No timer is left behind."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -86,7 +88,7 @@ class HandlerCall:
         self._task.cancel()
 
     def _taken_back(self) -> bool:
-        """Whether the time-out had cancelled the task, and nobody else has: then it goes on."""
+        """Return whether only the timeout had cancelled the task, and undo the cancellation: the task goes on."""
         if not self._expired:
             return False
         self._expired = False
@@ -102,8 +104,10 @@ def handle_of(
     group: str,
     client_id: str,
 ) -> Handle:
-    """What readers call for a consumer that has one of the three; what the application's handler sends is known to be
-    caused by its messages. Raises InvalidRequest for a handler that cannot be called."""
+    """Return the function that readers call for one of the two handlers or the handover.
+
+    Messages that an application's handler sends carry the handled messages as their cause. Raises InvalidRequest for a
+    handler that cannot be called."""
     if handover is not None:
         return handover.handle
     check_function("handler" if handler is not None else "batch_handler", handler or batch_handler)

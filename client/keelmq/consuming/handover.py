@@ -1,4 +1,4 @@
-"""Iterating a consumer: one message at a time passes from a queue reader to the loop that iterates."""
+"""Iteration of a consumer: passes one message at a time from a queue reader to the iterating loop."""
 
 import asyncio
 from collections import deque
@@ -11,9 +11,10 @@ _Offer = tuple[ReceivedMessage, asyncio.Future[None]]
 
 
 class Handover:
-    """`handle` is the reader's handler: it ends when the iterating loop has asked for the message after.
+    """Passes messages to the loop that iterates a consumer. `handle` is the handler of the queue readers.
 
-    What the loop does with a message cannot be cancelled from here: when that takes `timeout_ms`, `on_timeout` is told.
+    `handle` ends when the loop has asked for the message after. The loop's work on a message cannot be cancelled from
+    here: if it takes longer than `timeout_ms`, `on_timeout` is called.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Handover:
             await done
 
     async def next(self) -> ReceivedMessage | None:
-        """The next message, None after `close`. The message before counts as processed."""
+        """Return the next message, None after `close`. The previous message counts as processed."""
         self.finish()
         while not self._closed:
             while self._offers:
@@ -52,20 +53,20 @@ class Handover:
         return None
 
     def finish(self) -> None:
-        """The message that was handed over last is processed."""
+        """Mark the last message that was handed over as processed."""
         self._stop_timer()
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
         self._taken = None
 
     def withdraw(self, place: tuple[str, int]) -> None:
-        """What of the queue is on offer and not taken is its reader's again."""
+        """Withdraw the queue's messages that are on offer and not taken yet; they return to their reader."""
         for message, done in self._offers:
             if (message.topic, message.queue) == place:
                 done.cancel()
 
     def close(self) -> None:
-        """No more messages; those that are handed over and not finished stay unprocessed."""
+        """Hand over no more messages; messages that are handed over and not finished stay unprocessed."""
         self._closed = True
         self._stop_timer()
         self._changed.set()

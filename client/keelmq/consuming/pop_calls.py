@@ -1,4 +1,4 @@
-"""The calls of pop consumers: take messages, acknowledge them, hold on to them or give them back."""
+"""Calls of pop consumers: pop messages, acknowledge them, extend their lease or give them back."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from keelmq.transport.retry import Deadline
 
 POP_MESSAGES_MAX: Final = 32
 ACKS_MAX: Final = 256
-"""Receipt handles of one request."""
+"""Maximum number of receipt handles in one request."""
 INVISIBLE_MS: Final = 60_000
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 MARGIN_MS: Final = 5_000
-"""What a call may take beyond the time that it may wait at the broker."""
+"""Time that a call may take beyond its wait at the broker."""
 
 Start = Literal["earliest", "latest"]
 
@@ -61,14 +61,14 @@ class _InvisibleAnswer(msgspec.Struct):
 
 
 class PoppedMessage(msgspec.Struct, frozen=True):
-    """A message that is this consumer's for a while, and the handle by which it is acknowledged."""
+    """A message leased to this consumer for a limited time, and the receipt handle that acknowledges it."""
 
     message: ReceivedMessage
     receipt_handle: str
 
 
 class PopCalls:
-    """Of one group and topic. All of them raise what Connection.call raises."""
+    """Makes the calls of one group and topic. All methods raise what Connection.call raises."""
 
     def __init__(self, connection: Connection, group: str, topic: str, selection: Selection, client_id: str) -> None:
         self._connection = connection
@@ -76,7 +76,7 @@ class PopCalls:
         self._request = {"topic": topic, "client_id": client_id, **_given(selection)}
 
     async def pop(self, max_messages: int, invisible_ms: int, wait_ms: int, start: Start) -> list[PoppedMessage]:
-        """At most 32 messages. Tried once: what was handed out in an answer that got lost comes again by itself."""
+        """Pop at most 32 messages. The call is tried once: messages of a lost answer are redelivered by themselves."""
         body = {**self._request, "max_messages": max_messages, "invisible_ms": invisible_ms, "wait_ms": wait_ms}
         answer = await self._connection.call_for(
             _PopAnswer,
@@ -90,7 +90,8 @@ class PopCalls:
         return [_received(each) for each in answer.messages]
 
     async def ack(self, receipt_handles: Sequence[str]) -> dict[str, bool]:
-        """By handle, whether the message is acknowledged; if not it was given back, and comes again. At most 256."""
+        """Acknowledge at most 256 messages. The result says by handle whether the message is acknowledged; a message
+        that is not was given back and is redelivered."""
         body = {"receipt_handles": list(receipt_handles)}
         answer = await self._connection.call_for(
             _AckAnswer, "POST", f"{self._path}/ack", body=body, deadline=Deadline(MARGIN_MS)
@@ -98,12 +99,14 @@ class PopCalls:
         return {each.receipt_handle: each.outcome == "acked" for each in answer.results}
 
     async def hold(self, receipt_handle: str, invisible_ms: int) -> None:
-        """The message is this consumer's for so long from now on. Raises Conflict (`handle_expired`) when it is not
-        its any more."""
+        """Extend the lease of the message to `invisible_ms` from now.
+
+        Raises Conflict (`handle_expired`) if the lease is no longer held."""
         await self._change({"receipt_handle": receipt_handle, "invisible_ms": invisible_ms})
 
     async def give_back(self, receipt_handle: str, *, at_once: bool = False, reason: str = "") -> None:
-        """The message comes again by the back-off of the group, or at once. Raises Conflict as `hold` does."""
+        """Give the message back for redelivery, after the group's backoff or at once. Raises Conflict as `hold`
+        does."""
         request: dict[str, str | int] = {"receipt_handle": receipt_handle, "reason": reason}
         if at_once:
             request["invisible_ms"] = 0

@@ -1,4 +1,4 @@
-"""PopConsumer: a stateless worker. The broker hands it messages one by one, among as many workers as there are."""
+"""PopConsumer: a stateless worker. The broker distributes single messages among any number of workers."""
 
 import asyncio
 import contextlib
@@ -37,26 +37,28 @@ CONSUME_TIMEOUT_MS_MAX: Final = 7 * 24 * 3_600_000
 INVISIBLE_MS_MIN: Final = 1_000
 CONCURRENCY: Final = 8
 PAUSE_S: Final = 0.5
-"""Before the next request, when one failed or was refused for now."""
+"""Seconds before the next request after a failed or refused one."""
 
 log = logging.getLogger("keelmq")
 
 
 class PopConsumer:
-    """Processes messages of `topic` for `group`, at least once each; with keelmq.inbox exactly once. Any number of them
-    share the messages, whatever the number of queues; there is no membership, and no order.
+    """Processes messages of `topic` for `group`, at least once each; with keelmq.inbox exactly once.
 
-    `handler` is called for up to `concurrency` messages at a time. While it runs, the message is held: its
-    invisibility, `invisible_ms`, is renewed every third of it. When it returns the message is acknowledged. When it
-    raises, or takes longer than `consume_timeout_ms`, the message is given back: it comes again by the back-off of the
-    group, to whichever worker asks, and is a dead letter in the end. RetryLater with a delay keeps it from everybody
-    for so long, at most 12 hours.
+    Any number of pop consumers share the messages, whatever the number of queues; there is no membership, and no order.
 
-    A worker that dies, or cannot reach the cluster for `invisible_ms`, loses what it holds: others get it. A handler
-    that runs on then is fenced, what it did is not acknowledged, and `on_fault` is told QueueLost.
+    `handler` is called for up to `concurrency` messages at a time. While it runs, the message is leased: its
+    invisibility of `invisible_ms` is renewed after every third of that time. When the handler returns, the message is
+    acknowledged. When it raises, or takes longer than `consume_timeout_ms`, the message is given back: it is
+    redelivered after the group's backoff to any worker, and becomes a dead letter in the end. RetryLater with a delay
+    keeps it from all workers for that delay, at most 12 hours.
 
-    `tags` or `filter` choose messages, the same for all workers of the group: what they leave out is passed by.
-    A group has members (Consumer) or pop consumers, not both: Conflict (`group_has_members`). Belongs to one event
+    A worker that dies, or cannot reach the cluster for `invisible_ms`, loses its leases: other workers get the
+    messages. A handler that still runs then is fenced: its message is not acknowledged, and `on_fault` receives
+    QueueLost.
+
+    `tags` or `filter` select messages, the same for all workers of the group; other messages are skipped. A group has
+    members (Consumer) or pop consumers, not both: Conflict (`group_has_members`). A pop consumer belongs to one event
     loop.
     """
 
@@ -113,16 +115,17 @@ class PopConsumer:
         self._state: Literal["new", "running", "closed"] = "new"
 
     async def start(self) -> None:
-        """Begin; what is wrong with group, topic or filter is raised by `run`."""
+        """Begin to pop messages; errors of group, topic or filter are raised by `run`."""
         if self._state != "new":
             raise InvalidRequest("invalid_request", f"this consumer is {self._state}: make a new one")
         self._state = "running"
         self._tasks = [asyncio.create_task(self._pop_forever()), asyncio.create_task(self._ack_forever())]
 
     async def run(self, *, handle_signals: bool = True) -> None:
-        """Process until `close` is called or this is cancelled; closes in any case. Raises an error that no waiting can
-        heal: no such topic, a wrong filter, a group that has members or is popped for something else.
-        `handle_signals` as Consumer.run has it."""
+        """Process messages until `close` is called or this call is cancelled; always closes the consumer.
+
+        Raises an error that waiting cannot heal: the topic does not exist, the filter is invalid, or the group has
+        members or is popped for another topic or selection. `handle_signals` is as in Consumer.run."""
         with stopped_by_signals(self._begin_close) if handle_signals else contextlib.nullcontext():
             try:
                 if self._state == "new":
@@ -136,8 +139,10 @@ class PopConsumer:
                 raise error
 
     async def close(self) -> None:
-        """Take no more, let running handlers end (up to `close_timeout_ms`), cancel the others and give their messages
-        back for at once, acknowledge what is finished. Not for use in a handler, which would wait for itself."""
+        """Stop popping, let running handlers end (up to `close_timeout_ms`), acknowledge the processed messages.
+
+        Handlers that still run then are cancelled, and their messages are given back for immediate redelivery. Do not
+        call it in a handler, which would wait for itself."""
         await asyncio.shield(self._begin_close())
 
     def _begin_close(self) -> "asyncio.Task[None]":
@@ -157,7 +162,7 @@ class PopConsumer:
     async def _close(self) -> None:
         self._state = "closed"
         try:
-            for task in self._tasks[:1]:  # taking more
+            for task in self._tasks[:1]:  # the task that pops
                 await _end(task)
             if self._running:
                 await asyncio.wait(self._running, timeout=self._close_timeout_ms / 1000)
@@ -227,7 +232,7 @@ class PopConsumer:
             failure = HandlerCancelled("the handler raised CancelledError")
         except (SystemExit, KeyboardInterrupt):  # the application ends
             raise
-        except BaseException as exc:  # a message must not be lost sight of, whatever a handler raises
+        except BaseException as exc:  # every message must be acknowledged or given back, whatever a handler raises
             failure = exc
         finally:
             call.close()
@@ -265,7 +270,7 @@ class PopConsumer:
             log.warning("group %s: a message comes again when its time is over: %s", self.group, exc)
 
     async def _keep(self, popped: PoppedMessage, lost: asyncio.Event) -> None:
-        """Hold on to the message; `lost` when it is somebody else's."""
+        """Renew the lease of the message; set `lost` when the lease is no longer held."""
         while True:
             await asyncio.sleep(self._invisible_ms / 3000)
             try:
@@ -291,7 +296,7 @@ class PopConsumer:
                 await asyncio.sleep(PAUSE_S)
 
     async def _send_acks(self) -> None:
-        """What is finished by now; it stays to be sent until it is answered."""
+        """Acknowledge the processed messages; each stays pending until its acknowledgement is answered."""
         handles = list(self._acks)[:ACKS_MAX]
         if not handles:
             self._acks_due.clear()

@@ -1,4 +1,4 @@
-"""How far a queue is processed: the offset that may be committed is the end of the finished prefix, nothing more."""
+"""Progress of a queue: only the end of the finished prefix may be committed."""
 
 from collections import deque
 
@@ -13,10 +13,10 @@ class _Held:
 
 
 class QueueProgress:
-    """Messages of one queue between being fetched and being committed.
+    """Tracks the messages of one queue between being fetched and being committed.
 
-    Invariants: `position` never decreases and never passes an unfinished message; `count` and `bytes` are those of all
-    messages from `position` on, finished or not, so a message that cannot be finished bounds what is fetched.
+    Invariants: `position` never decreases and never passes an unfinished message; `count` and `bytes` cover all
+    messages from `position` on, finished or not, so a message that cannot be finished bounds how much is fetched.
     """
 
     def __init__(self, position: int) -> None:
@@ -31,20 +31,21 @@ class QueueProgress:
         return len(self._held)
 
     def add(self, offset: int, size: int) -> None:
-        """A message was fetched; offsets ascend."""
+        """Add a fetched message; offsets ascend."""
         held = _Held(offset, size)
         self._held.append(held)
         self._by_offset[offset] = held
         self.bytes += size
 
     def reach(self, end: int) -> bool:
-        """Everything before `end` was fetched, and what was not added is not to be processed: it was filtered out, or
-        has expired. True when `position` moved."""
+        """Record that everything before `end` was fetched; return True when `position` moved.
+
+        Offsets before `end` that were not added have no message to process: it was filtered out, or has expired."""
         self._end = end
         return self._move()
 
     def finish(self, offset: int) -> bool:
-        """A message is processed; True when `position` moved."""
+        """Mark a message as processed; return True when `position` moved."""
         self._by_offset.pop(offset).finished = True
         while self._held and self._held[0].finished:
             first = self._held.popleft()

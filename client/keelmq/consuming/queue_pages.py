@@ -1,4 +1,4 @@
-"""Where a queue's pages come from: the leader, and a follower while what is read is old."""
+"""Source of a queue's pages: the leader, or a follower while the reader is catching up."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Backoff, Clock
 
 FOLLOWER_TIMEOUT_MS: Final = 1_000
-"""What a follower that hangs costs, once until its pause is over."""
+"""Time that a hanging follower costs, once until its pause is over."""
 FOLLOWER_PAUSE_MS: Final = 1_000
 FOLLOWER_PAUSE_MAX_MS: Final = 60_000
 
@@ -19,14 +19,15 @@ log = logging.getLogger("keelmq")
 
 
 class QueuePages:
-    """The pages of `place`, for one reader.
+    """Fetches the pages of `place` for one reader.
 
-    A page that its node read from the disk, and that is not the queue's last one, says that the reader catches up: the
-    next page is asked of a follower, so that it costs producers less. A follower's page counts if it has something new
-    and goes on where the reader is. Whatever else a follower answers, or does not, the leader is asked at once, and
-    for a while nobody but the leader. That a queue ends, has expired, or is not there only the leader is believed.
+    A page that its node read from the disk, and that is not the queue's last one, shows that the reader is catching up:
+    the next page is requested from a follower, so that reading it costs producers less. A follower's page counts if it
+    has something new and continues at the reader's offset. After any other answer of a follower, or none, the leader is
+    asked at once, and for a while only the leader. Only the leader is believed that a queue ends, has expired, or does
+    not exist.
 
-    Not `follower_reads`: every page is asked of the leader.
+    Without `follower_reads`, every page is requested from the leader.
     """
 
     def __init__(
@@ -42,14 +43,15 @@ class QueuePages:
         self._required_index = 0
 
     def require(self, applied_index: int) -> None:
-        """No page that is asked for from now on counts of a node that had not applied this entry by then."""
+        """Require that every node asked from now on had applied this entry; pages of other nodes do not count."""
         self._required_index = applied_index
 
     async def next(
         self, offset: int, *, max_messages: int, max_bytes: int, wait_ms: int, selection: Selection
     ) -> Pulled:
-        """The page at `offset`; waits up to `wait_ms` for its first message. Raises what `pull` raises, and
-        Unavailable (`node_behind`)."""
+        """Return the page at `offset`; wait up to `wait_ms` for its first message.
+
+        Raises what `pull` raises, and Unavailable (`node_behind`) when the node has not applied the required entry."""
         required_index = self._required_index
         if self._is_catching_up and self._clock() >= self._leader_only_until_s:
             pulled = await self._at_follower(offset, max_messages, max_bytes, selection)
@@ -68,14 +70,14 @@ class QueuePages:
             selection=selection,
         )
         if pulled.applied_index is not None and pulled.applied_index < required_index:
-            # Another one while the leader is slow, or a new leader that has not applied everything yet.
+            # Another node answered while the leader is slow, or a new leader has not applied everything yet.
             detail = f"the node that answered had applied entry {pulled.applied_index}, not yet {required_index}"
             raise Unavailable("node_behind", detail)
         self._is_catching_up = pulled.is_old and self._follower_reads
         return pulled
 
     async def _at_follower(self, offset: int, max_messages: int, max_bytes: int, selection: Selection) -> Pulled | None:
-        """A page that goes on at `offset`, of a follower that may be behind; None if there is none."""
+        """Return a page that continues at `offset` from a follower, which may lag; None if there is no such page."""
         try:
             pulled = await pull_at_follower(
                 self._connection,

@@ -1,4 +1,4 @@
-"""One assigned queue: fetches ahead within bounds, hands messages to the handler, keeps track of what is finished."""
+"""Reader of one assigned queue: prefetches within bounds, calls the handler, and tracks finished messages."""
 
 import asyncio
 import itertools
@@ -31,20 +31,21 @@ HANDLER_PAUSE_MAX_MS: Final = 10_000
 log = logging.getLogger("keelmq")
 
 Hold = Literal["paused", "session", "assignment"]
-"""Why a queue is not read on: the application paused it, this member's session may be over, or the group has moved on
-and it is not known yet where it is."""
+"""Reason why a queue is held: the application paused it, the member's session may be over, or the group has moved on
+and its committed offset is not known yet."""
 
 OnTimeout = Callable[[ConsumeTimeout, Sequence[ReceivedMessage]], None]
 OnExpired = Callable[[str, int, int, int], None]
-"""Told of topic, queue, where to read on, and where what is kept begins."""
+"""Receives topic, queue, the next offset of the group, and the first retained offset."""
 GiveBack = Callable[[Sequence[ReceivedMessage], BaseException], Awaitable[None]]
-"""Returns when the broker has the messages, for later; raises KeelMQError."""
+"""Returns when the broker has scheduled the messages for redelivery; raises KeelMQError."""
 BeforeCall = Callable[[Sequence[ReceivedMessage]], None]
-"""May hold the queue; then the call waits."""
+"""Called before a handler call; it may hold the queue, and the call then waits."""
 
 
 class ReaderOptions(msgspec.Struct, frozen=True):
-    """`processors` handler calls of this queue may run at a time, each with at most `handler_messages` messages."""
+    """Options of a reader: it runs at most `processors` handler calls at a time, each with at most `handler_messages`
+    messages."""
 
     processors: int
     handler_messages: int
@@ -52,21 +53,21 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     prefetch_bytes: int
     wait_ms: int
     tries: int | None = None
-    """So often a handler that raises is called before its messages are given back; None: until it succeeds."""
+    """Number of calls of a raising handler before its messages are given back; None calls it until it succeeds."""
 
     consume_timeout_ms: int | None = None
-    """A handler call that takes longer is cancelled, and counts as one that raised."""
+    """A handler call that takes longer is cancelled and counts as one that raised."""
 
     follower_reads: bool = True
-    """What is old is read at a follower."""
+    """Read old messages at a follower."""
 
 
 class QueueReader:
-    """Reads `place` from `position`, what is committed, on until stopped.
+    """Reads `place` from the committed offset `position` on until it is stopped.
 
-    `committed` is what the broker is known to have, `sent` what it may have; both belong to the consumer's committer.
-    A handler that raises is called again with the same messages after a pause, or they are given back, which finishes
-    them once the broker has them: nothing behind an unfinished message is ever committed.
+    `committed` is the offset that the broker certainly has, `sent` the offset that it may have; the consumer's
+    committer sets both. A raising handler is called again with the same messages after a pause, or they are given back,
+    which finishes them once the broker has them: nothing behind an unfinished message is ever committed.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class QueueReader:
         self._space = asyncio.Event()
         self._stop = asyncio.Event()
         self._free = asyncio.Event()
-        """Nothing holds the queue, or the reader stops."""
+        """Set while nothing holds the queue, or when the reader stops."""
         if not self._holds:
             self._free.set()
         self._fetcher = asyncio.create_task(self._fetch_forever())
@@ -115,51 +116,51 @@ class QueueReader:
 
     @property
     def position(self) -> int:
-        """The offset that may be committed: everything before it is processed."""
+        """Offset that may be committed: everything before it is processed."""
         return self._progress.position
 
     @property
     def is_ahead(self) -> bool:
-        """Something was processed that is not committed."""
+        """True when processed messages are not committed yet."""
         return self.position > self.committed
 
     @property
     def handling(self) -> list[Sequence[ReceivedMessage]]:
-        """The messages that handler calls are at work on now, by call."""
+        """Messages of the running handler calls, by call."""
         return [call.messages for call in self._calls if call.messages is not None]
 
     def require(self, applied_index: int) -> None:
-        """Nothing that is asked for from now on is read at a node that has not applied this entry."""
+        """Require that every node asked from now on has applied this entry."""
         self._pages.require(applied_index)
 
     def refetch(self) -> None:
-        """Give up a pull that is under way and begin it again: the node it waits for may be gone."""
+        """Abort a pull in flight and begin it again, because the node that it waits for may be gone."""
         if not self._stop.is_set():
             self._fetcher.cancel()
             self._fetcher = asyncio.create_task(self._fetch_forever())
 
     def hold(self, why: Hold) -> None:
-        """Fetch nothing more and begin no handler call; what runs ends, and what was fetched stays. Idempotent."""
+        """Fetch nothing more and begin no handler call; running calls end, and fetched messages stay. Idempotent."""
         self._holds.add(why)
         if not self._stop.is_set():
             self._free.clear()
             self.refetch()
 
     def go_on(self, why: Hold) -> None:
-        """Take a hold back; the last one lets the reader go on where it is. Idempotent."""
+        """Release a hold; without further holds the reader goes on at its position. Idempotent."""
         self._holds.discard(why)
         if not self._holds:
             self._free.set()
 
     def begin_stop(self) -> None:
-        """Fetch no more, and start no handler call. Idempotent."""
+        """Fetch no more messages and begin no handler call. Idempotent."""
         self._stop.set()
         self._arrived.set()
         self._free.set()
         self._fetcher.cancel()
 
     async def stop(self, grace_ms: float) -> None:
-        """Handler calls that run get `grace_ms` to end, then they are cancelled. Idempotent."""
+        """Stop; running handler calls get `grace_ms` to end, then they are cancelled. Idempotent."""
         self.begin_stop()
         _, late = await asyncio.wait(self._processors, timeout=grace_ms / 1000)
         for task in late:
@@ -198,7 +199,7 @@ class QueueReader:
             self._accept(pulled)
 
     async def _room(self) -> int:
-        """How many messages may be fetched; waits until it is at least one, and nothing holds the queue."""
+        """Return how many messages may be fetched; wait until that is at least one and nothing holds the queue."""
         options, progress = self._options, self._progress
         await self._free.wait()
         while progress.count >= options.prefetch_messages or progress.bytes >= options.prefetch_bytes:
@@ -234,7 +235,7 @@ class QueueReader:
             call.close()
 
     async def _take(self) -> list[ReceivedMessage]:
-        """The next messages for one handler call; none when the reader stops."""
+        """Return the next messages for one handler call; an empty list when the reader stops."""
         ready = self._ready
         await self._free.wait()
         while not ready and not self._stop.is_set():
@@ -248,7 +249,7 @@ class QueueReader:
         return [ready.popleft() for _ in range(min(self._options.handler_messages, len(ready)))]
 
     async def _handle_until_done(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
-        """Call the handler until it succeeds, or its messages are given back; False when the reader stopped before."""
+        """Call the handler until it succeeds or its messages are given back; False when the reader stopped before."""
         backoff = Backoff(HANDLER_PAUSE_MS, HANDLER_PAUSE_MAX_MS)
         for tried in itertools.count(1):
             try:
@@ -276,7 +277,7 @@ class QueueReader:
         raise AssertionError("counted to the end")
 
     async def _handle_when_free(self, call: HandlerCall, messages: list[ReceivedMessage]) -> bool:
-        """Call the handler when there is a slot and nothing holds the queue; False when the reader stopped before."""
+        """Call the handler when a slot is free and nothing holds the queue; False when the reader stopped before."""
         while True:
             await self._free.wait()
             async with self._slots:
@@ -303,7 +304,9 @@ class QueueReader:
         return isinstance(failure, RetryLater) or (self._options.tries is not None and tried >= self._options.tries)
 
     async def _give_back_until_done(self, messages: list[ReceivedMessage], failure: BaseException) -> bool:
-        """True when the broker has them; False when the reader stopped before that: they are unfinished then."""
+        """Give the messages back until the broker has them.
+
+        Returns False when the reader stopped before; the messages are unfinished then."""
         assert self._give_back is not None
         backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
         while not self._stop.is_set():

@@ -1,4 +1,4 @@
-"""Messages that a handler cannot process now: the group gets them again later, in the end they are dead letters."""
+"""Redelivery of messages that a handler cannot process now; after too many attempts they become dead letters."""
 
 from typing import Final
 
@@ -8,9 +8,10 @@ REASON_BYTES_MAX: Final = 255
 
 
 class RetryLater(Exception):
-    """Raised by a handler: give its messages back. They come again after `delay_ms`, by default the group's back-off.
+    """Raised by a handler to give its messages back; they are redelivered after `delay_ms`, by default the group's
+    backoff.
 
-    `reason` is kept with the message, cut to 255 bytes. InvalidRequest for a delay beyond 40 days.
+    `reason` is kept with the message, cut to 255 bytes. Raises InvalidRequest for a delay beyond 40 days.
     """
 
     def __init__(self, delay_ms: int | None = None, reason: str = "") -> None:
@@ -22,7 +23,7 @@ class RetryLater(Exception):
 
 
 def wish_of(failure: BaseException) -> tuple[int | None, str]:
-    """The delay and the reason with which a message is given back."""
+    """Return the delay and the reason with which a message is given back."""
     if isinstance(failure, RetryLater):
         return failure.delay_ms, _cut(failure.reason)
     return None, _cut(f"{type(failure).__name__}: {failure}")

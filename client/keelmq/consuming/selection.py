@@ -1,4 +1,4 @@
-"""Which messages of its topics a consumer asks for: tags or an SQL92 expression, evaluated by the broker."""
+"""Selection of messages by a consumer: tags or an SQL92 expression, evaluated by the broker."""
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
@@ -8,11 +8,11 @@ import msgspec
 from keelmq.errors import InvalidRequest
 
 PerTopic = str | Mapping[str, str] | None
-"""One for all topics, or one for each that is named; the others are read as a whole."""
+"""One text for all topics, or a mapping for the named topics; all messages of other topics are read."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """At most one of both; neither is every message."""
+    """Selects messages by tags or by filter, at most one of the two; without either it selects every message."""
 
     tags: str | None = None
     filter: str | None = None
@@ -23,7 +23,7 @@ class Selection(msgspec.Struct, frozen=True):
 
     @property
     def query(self) -> str:
-        """What a pull's query adds for it, beginning with `&`."""
+        """Part of a pull's query that requests this selection, beginning with `&`; empty for every message."""
         given = {"tags": self.tags, "filter": self.filter}
         return "".join(f"&{urlencode({name: text})}" for name, text in given.items() if text is not None)
 
@@ -32,7 +32,7 @@ EVERYTHING = Selection()
 
 
 def selections_of(topics: Sequence[str], tags: PerTopic, filter: PerTopic) -> dict[str, Selection]:
-    """A selection for each of the topics. Raises InvalidRequest; what an expression says is checked by the broker."""
+    """Return a selection for each topic. Raises InvalidRequest; the broker checks the expressions."""
     tags_of, filter_of = _per_topic("tags", tags, topics), _per_topic("filter", filter, topics)
     both = tags_of.keys() & filter_of.keys()
     if both:

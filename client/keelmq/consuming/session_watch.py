@@ -1,20 +1,21 @@
-"""Whether a member's session still lasts, by this side's clock."""
+"""Watches by the client's clock whether a member's session still lasts."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 BROKEN_SESSION_S: Final = 5.0
-"""What the broker leaves of a session then (cluster/groups/sessions.py)."""
+"""Seconds that the broker leaves to a session whose connection broke (cluster/groups/sessions.py)."""
 BROKEN_MARGIN_S: Final = 1.0
-"""Between the moments in which the broker and the client notice it."""
+"""Allowance in seconds between the moments at which the broker and the client notice a broken connection."""
 
 
 class SessionWatch:
-    """The broker counts a session from when a heartbeat arrives, so it lasts at least until one time-out after that
-    heartbeat was *sent*; when the connection of a heartbeat that waits has broken, it ends sooner. `on_end` is called
-    once when this is over without another one.
-    Belongs to one event loop, but `over` may be asked in any thread; `close` it."""
+    """Knows the earliest time at which a session can be over, and calls `on_end` once when it has passed.
+
+    The broker counts a session from the arrival of a heartbeat, so it lasts at least until one timeout after that
+    heartbeat was *sent*. It ends sooner when the connection of a waiting heartbeat has broken. Belongs to one event
+    loop, but `over` may be read in any thread; the owner calls `close`."""
 
     def __init__(self, timeout_ms: int, on_end: Callable[[], None]) -> None:
         self._timeout_s = timeout_ms / 1000
@@ -27,11 +28,11 @@ class SessionWatch:
 
     @property
     def over(self) -> bool:
-        """By the clock, not by a timer: it is true as well while the event loop stands, or before it has caught up."""
+        """True when the session is over by the clock. No timer is involved, so a stalled event loop does not matter."""
         return self._now_s is not None and self._now_s() >= self._ends_s
 
     def renewed(self, sent_at_s: float) -> None:
-        """A join or a heartbeat that was sent at `sent_at_s` (loop time) was answered."""
+        """Extend the session after an answered join or heartbeat that was sent at `sent_at_s` (loop time)."""
         loop = asyncio.get_running_loop()
         self._now_s = loop.time
         self._ends_s = max(self._ends_s, sent_at_s + self._timeout_s)
@@ -40,8 +41,9 @@ class SessionWatch:
             self._timer = loop.call_at(self._ends_s, self._timed)
 
     def broke(self) -> None:
-        """The connection of a heartbeat that waited is gone: without another one the session ends in
-        BROKEN_SESSION_S, and the broker may have noticed before.
+        """Shorten the session because the connection of a waiting heartbeat broke.
+
+        Without another heartbeat it ends in BROKEN_SESSION_S, and the broker may have noticed the break earlier.
         """
         loop = asyncio.get_running_loop()
         self._ends_s = min(self._ends_s, loop.time() + BROKEN_SESSION_S - BROKEN_MARGIN_S)
@@ -50,12 +52,12 @@ class SessionWatch:
             self._timer = loop.call_at(self._ends_s, self._timed)
 
     def ended(self) -> None:
-        """It is over by the broker's word. `on_end` is not called: whoever says this knows."""
+        """End the session because the broker reports its end. `on_end` is not called, because the caller knows."""
         self._ends_s = asyncio.get_running_loop().time()
         self._told = True
 
     def look(self) -> None:
-        """Call `on_end` now if the session is over: its timer may be late."""
+        """Call `on_end` now if the session is over, because its timer may be late."""
         if self.over and not self._told and not self._closed:
             self._told = True
             self._on_end()

@@ -1,4 +1,4 @@
-"""Whether this process's event loop stood: then no heartbeat was sent, and the network is not to blame."""
+"""Watches whether this process's event loop stalls: heartbeats are then missing, and the network is not to blame."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,11 +6,14 @@ from typing import Final
 
 INTERVAL_S: Final = 0.25
 STALL_S: Final = 0.5
-"""How late a callback is when a stall is told of: the shortest session lasts a second."""
+"""Minimum delay of a callback that is reported as a stall; the shortest session lasts one second."""
 
 
 class StallWatch:
-    """Notices after the fact that callbacks were late by half a second or more. Belongs to one loop; `close` it."""
+    """Notices after the fact that callbacks were late by half a second or more.
+
+    Belongs to one event loop; the owner calls `close`.
+    """
 
     def __init__(self, on_stall: Callable[[float], None]) -> None:
         self._on_stall = on_stall
@@ -24,7 +27,7 @@ class StallWatch:
             self._arm(asyncio.get_running_loop())
 
     def look(self) -> None:
-        """Tell now of a stall that is just over: a task may go on for long before any timer is heard."""
+        """Report a stall that is just over now, because a task may run for long before any timer fires."""
         if self._due_s is None:
             return
         loop = asyncio.get_running_loop()
@@ -35,8 +38,9 @@ class StallWatch:
             self._on_stall(late_s)
 
     def lately(self, within_s: float) -> str:
-        """For the end of a message about heartbeats that did not get through: that the loop stood, if it did within
-        this time; empty otherwise."""
+        """Return a text about a stall within the last `within_s` seconds, empty without one.
+
+        It ends a message about heartbeats that did not get through."""
         if not self._stood_s or asyncio.get_running_loop().time() - self._ended_s > within_s:
             return ""
         return f" (the event loop of this process stood for {self._stood_s:.1f} s)"

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a consumer's `run` in order, where nobody else has said what they do."""
+"""SIGTERM and SIGINT end a consumer's `run` in order, unless the application handles these signals itself."""
 
 import asyncio
 import logging
@@ -11,11 +11,11 @@ from typing import Final
 log = logging.getLogger("keelmq")
 
 _UNHANDLED: Final = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-"""What a signal does in a Python program that has not said anything about it."""
+"""Default handlers of the signals in a Python program that has not set its own."""
 
 
 class _Handled:
-    """Of one loop: what is called at a signal, and the signals that are handled for it."""
+    """Holds the functions that one event loop calls at a signal, and the signals handled for it."""
 
     def __init__(self) -> None:
         self.stops: list[Callable[[], object]] = []
@@ -27,10 +27,10 @@ _handled: Final[dict[asyncio.AbstractEventLoop, _Handled]] = {}
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Within the block, the first SIGTERM or SIGINT calls `stop`; the second does what it always did.
+    """Call `stop` at the first SIGTERM or SIGINT within the block; the second one has its default effect.
 
-    Only in the main thread, only for signals that still have Python's own handlers, and only on a loop that can. Of
-    several blocks in one loop all are called.
+    This works only in the main thread, only for signals that still have Python's own handlers, and only on an event
+    loop with signal support. If several blocks are active on one event loop, every `stop` is called.
     """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
@@ -71,6 +71,6 @@ def _on_signal(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
 
 
 def _let_go(loop: asyncio.AbstractEventLoop, handled: _Handled) -> None:
-    """Python's own handlers are back."""
+    """Restore Python's own handlers."""
     while handled.signals:
         loop.remove_signal_handler(handled.signals.pop())
