@@ -82,11 +82,9 @@ class Admin:
         limit: int = 100,
         after: str | None = None,
     ) -> Json:
-        """Return one page of the messages stored from `from_ms` (inclusive) to `to_ms` (exclusive), of all queues in
-        time order.
+        """Return one page of the messages stored from `from_ms` (inclusive) to `to_ms` (exclusive), in time order.
 
-        With `key`, the page contains only messages that carry the key. `next` is the cursor (`after`) of the following
-        page."""
+        The page covers all queues; with `key`, only messages that carry it. `next` is the cursor to pass as `after`."""
         query = {"key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit, "after": after}
         return await self._call("GET", f"{_topic_path(topic)}/messages?" + _query(query))
 
@@ -102,19 +100,17 @@ class Admin:
         return message
 
     async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
-        """Return one page of the messages that wait for their time; `next` is the cursor (`after`) of the following
-        page."""
+        """Return one page of the messages that wait for their time; `next` is the cursor of the following page."""
         return await self._call("GET", f"{_topic_path(topic)}/scheduled?" + _query({"limit": limit, "after": after}))
 
     async def cancel_scheduled(self, topic: str, message_id: str) -> None:
-        """Cancel a message before its delivery time. Raises NotScheduled when it is too late, or no such message
-        waits."""
+        """Cancel a message before its delivery time. Raises NotScheduled when it does not wait (any more)."""
         await cancel_scheduled(self._connection, topic, message_id, None)
 
     async def transactions(
         self, *, state: str | None = None, older_than_ms: int | None = None, limit: int = 100, after: str | None = None
     ) -> Json:
-        """Return one page of transactions; `next` is the cursor (`after`) of the following page."""
+        """Return one page of transactions; `next` is the cursor of the following page."""
         query = {"state": state, "older_than_ms": older_than_ms, "limit": limit, "after": after}
         return await self._call("GET", "/v1/transactions?" + _query(query))
 
@@ -166,8 +162,9 @@ class Admin:
         return await self._call("PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions})
 
     async def cluster(self, *, leader: bool = False) -> Json:
-        """Return the cluster as the answering node sees it; with `leader`, as the leader does, which knows every node's
-        progress."""
+        """Return the cluster as the answering node sees it; with `leader`, the leader answers.
+
+        Only the leader knows the progress of the other nodes."""
         response = await self._connection.call("GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
@@ -237,8 +234,8 @@ class Admin:
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> Json:
         """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.
 
-        Raises Conflict (`group_has_members`) while `target` has members, because they would continue at their own
-        positions."""
+        Raises Conflict (`group_has_members`) while `target` has members, which would continue at their own positions.
+        """
         check_group(source)
         if topic is not None:
             check_topic(topic)
@@ -247,8 +244,7 @@ class Admin:
         return await self._call("POST", f"{_group_path(target)}/clone-offsets", given)
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
-        """Return committed records from `from_index` on (decoded by keelmq.log.log_records), and the index to continue
-        with."""
+        """Return committed records from `from_index` on, and the next index. keelmq.log.log_records decodes them."""
         response = await self._connection.call(
             "GET",
             "/v1/log?" + _query({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),

@@ -68,8 +68,7 @@ def current_cause() -> Cause | None:
 
 @contextmanager
 def processing(messages: Sequence[ReceivedMessage], group: str) -> Iterator[None]:
-    """Record `messages` as the cause of everything sent inside the block; none, or more than CAUSES_MAX, mean no
-    cause."""
+    """Record `messages` as the cause of messages sent in the block; 0 or more than CAUSES_MAX mean no cause."""
     token = _current.set(Cause(messages, group) if 0 < len(messages) <= CAUSES_MAX else None)
     try:
         yield

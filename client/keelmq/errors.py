@@ -277,8 +277,7 @@ _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail"})
 
 
 def error_from_problem(status: int, problem: Mapping[str, Any]) -> KeelMQError:
-    """Return the error for a response with `status` and its problem+json body, decoded; the body may be empty or
-    foreign."""
+    """Return the error for a response with `status` and a decoded problem+json body, which may be empty or foreign."""
     code = str(problem.get("code") or f"http_{status}")
     detail = str(problem.get("detail") or problem.get("title") or f"the broker answered HTTP {status}")
     extra = {name: value for name, value in problem.items() if name not in _PROBLEM_MEMBERS}

@@ -91,8 +91,7 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 class MessagePlace(msgspec.Struct, frozen=True):
-    """The place of one stored message of a batch with known message ids; without an offset it waits for its delivery
-    time."""
+    """The place of one stored message of a batch with known message ids; no offset means that it waits for its time."""
 
     message_id: str
     queue: int

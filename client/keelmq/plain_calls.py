@@ -121,8 +121,7 @@ class Place:
         self._returned: asyncio.Future[Any] | None = None
 
     def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
-        """Wrap `function` as `WorkerThreads.awaitable` does, but a cancelled call ends at once; the function runs
-        on."""
+        """Wrap `function` as `WorkerThreads.awaitable` does, but end a cancelled call at once; the function runs on."""
         if is_async(function):
             return function
 

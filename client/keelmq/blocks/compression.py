@@ -35,8 +35,7 @@ def _unpacker() -> "zstandard.ZstdDecompressor":
 
 
 def compress(block: bytes) -> bytes | None:
-    """Compress `block` to one zstd frame with a content size; None when it is too small or the frame saves too
-    little."""
+    """Compress `block` to one zstd frame with a content size; None when `block` is small or the frame saves little."""
     if len(block) < COMPRESS_BYTES_MIN:
         return None
     frame = _packer().compress(block)

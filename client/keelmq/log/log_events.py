@@ -63,10 +63,9 @@ class EventMessages(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class LogEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One event of messages or of a transaction.
+    """One event of messages or of a transaction. `offset` belongs to the first message; the others follow.
 
-    `offset` is the offset of the first message; the others follow. A field is None if unknown or without meaning for
-    the type."""
+    A field is None if it is unknown or has no meaning for the type."""
 
     type: str
     transaction_id: str | None
