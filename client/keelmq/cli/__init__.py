@@ -1,1 +1,1 @@
-"""The `keelmq` command."""
+"""Implementation of the `keelmq` command."""

@@ -1,4 +1,4 @@
-"""`keelmq cluster`"""
+"""Commands of `keelmq cluster`."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -37,8 +37,8 @@ def _root() -> None: ...
 
 @app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
 def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Ask every node how it sees itself and the others. Exit code 1 unless one node leads, all nodes answer and
-    none has a critical alarm.
+    """Ask every node for its view of the cluster. Exit code 1 unless one node leads, all nodes answer and none has a
+    critical alarm.
     """
     nodes = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
     healthy = _is_healthy(nodes)
@@ -56,7 +56,7 @@ def settings(
         bool | None,
         typer.Option(
             "--reject-transactions/--accept-transactions",
-            help="Refuse new half transactions, or take them again. Decisions and checks go on.",
+            help="Refuse new half transactions, or accept them again. Decisions and checks continue.",
         ),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
@@ -79,7 +79,7 @@ def settings(
 
 
 def _is_healthy(nodes: list[dict[str, Any]]) -> bool:
-    """Whether one node leads, all answer and follow it, and no alarm is critical. A removed node does not matter."""
+    """Return whether one node leads, all answer and follow it, and no alarm is critical. Removed nodes do not count."""
     counted = [node for node in nodes if not node.get("removed")]
     leaders = [node for node in counted if node.get("role") == "leader"]
     if len(leaders) != 1 or any("error" in node for node in counted):
@@ -90,7 +90,7 @@ def _is_healthy(nodes: list[dict[str, Any]]) -> bool:
 
 
 async def _ask_all(servers: str) -> list[dict[str, Any]]:
-    """The view of each node: those named by `servers` and those they know of."""
+    """Return the views of the nodes named by `servers` and of the nodes that these know."""
     from keelmq.transport.connection import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers)]
@@ -98,7 +98,7 @@ async def _ask_all(servers: str) -> list[dict[str, Any]]:
     known = {str(node["url"]) for answer in answers.values() for node in answer.get("nodes", ())}
     new = sorted(known - answers.keys())
     answers.update(zip(new, await asyncio.gather(*map(_ask, new)), strict=True))
-    # A node may be reachable under several URLs: it is shown once.
+    # A node that is reachable under several URLs is shown once.
     by_node: dict[object, dict[str, Any]] = {}
     for url, answer in answers.items():
         by_node.setdefault(answer.get("node_id", url), {"url": url, **answer})
@@ -123,8 +123,9 @@ async def _ask(url: str) -> dict[str, Any]:
 
 
 def _role(node: dict[str, Any]) -> str:
-    """As the node sees itself; a learner is a follower without a vote. With how much has arrived of the snapshot that
-    it is being sent, if it is.
+    """Return the role that the node reports for itself, with the percentage of a snapshot that it is receiving.
+
+    A learner is a follower without a vote.
     """
     if node.get("removed"):
         return "removed"
@@ -135,7 +136,7 @@ def _role(node: dict[str, Any]) -> str:
 
 
 def _comparison(node: dict[str, Any]) -> str | None:
-    """With whom this replica was compared, at which entry, and what came of it."""
+    """Return with which nodes this replica was compared, up to which entry, and the result."""
     replica = node.get("replica")
     if not replica:
         return None
@@ -151,7 +152,7 @@ def _comparison(node: dict[str, Any]) -> str | None:
 
 
 def _print_log_holders(nodes: list[dict[str, Any]]) -> None:
-    """What the log is kept for, by the leader's word, or that of any node while there is none."""
+    """Print why the log is kept, as the leader sees it, or any node while there is no leader."""
     answering = [node for node in nodes if node.get("log_holders")]
     if not answering:
         return

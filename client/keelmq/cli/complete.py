@@ -1,4 +1,4 @@
-"""Names that the shell completes: asked of the cluster, quickly or not at all."""
+"""Shell completion of names: asks the cluster, and gives up after 2 s."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ COMPLETION_TIMEOUT_MS: Final = 2_000
 
 
 def _names(context: typer.Context, incomplete: str, ask: "Callable[[Admin], Awaitable[list[str]]]") -> list[str]:
-    """Nothing when nobody answers: a shell that completes must not print errors."""
+    """Return the names that `ask` finds; none on an error, because a completing shell must not print errors."""
     from keelmq.admin import Admin
     from keelmq.transport.connection import Connection
 
@@ -37,7 +37,7 @@ def _names(context: typer.Context, incomplete: str, ask: "Callable[[Admin], Awai
 
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:
-    """System topics once they are begun: the prefix of a group's own says enough."""
+    """Complete topic names; system topics only after a first character, since their prefix identifies them."""
 
     async def ask(admin: "Admin") -> list[str]:
         return _column("topic", await admin.topics(system=bool(incomplete)))

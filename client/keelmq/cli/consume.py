@@ -1,4 +1,4 @@
-"""`keelmq consume`"""
+"""Command `keelmq consume`."""
 
 import asyncio
 import base64
@@ -39,14 +39,15 @@ def consume(
     group: Annotated[
         str | None,
         typer.Option(
-            help="Join this group and commit what is printed; --from is for a new group.", autocompletion=group_names
+            help="Join this group and commit printed messages; --from applies to a new group.",
+            autocompletion=group_names,
         ),
     ] = None,
-    tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'A || B'.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Print only messages with one of these tags: 'A || B'.")] = None,
     filter: Annotated[
-        str | None, typer.Option(help="Only messages whose properties fulfil an SQL92 expression.")
+        str | None, typer.Option(help="Print only messages whose properties match an SQL92 expression.")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many messages.")] = None,
+    max_messages: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages instead of ending.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
@@ -64,7 +65,7 @@ def consume(
     printed = 0
 
     def emit(message: "ReceivedMessage") -> bool:
-        """Print; False when that was the last one asked for."""
+        """Print the message; return False when it was the last one requested."""
         nonlocal printed
         print_message(message, as_json=as_json)
         printed += 1
@@ -112,7 +113,7 @@ async def _read_as_member(
 
 
 async def _close_at_end(connection: "Connection", consumer: "Consumer", group: str, topic: str) -> None:
-    """Close the consumer when everything in its queues is printed and committed."""
+    """Close the consumer when every message of its queues is printed and committed."""
     from keelmq.admin import Admin
 
     while True:
@@ -147,7 +148,7 @@ async def _read_directly(
             await asyncio.gather(*readers)
         finally:
             await _cancel(*readers)
-            with contextlib.suppress(asyncio.QueueFull):  # full: whoever reads it looks at this task at the end
+            with contextlib.suppress(asyncio.QueueFull):  # when it is full, its reader checks this task at the end
                 arrived.put_nowait(None)
 
     reading = asyncio.create_task(read_all())
@@ -177,7 +178,7 @@ async def _read_queue(
     selection: "Selection",
     arrived: "asyncio.Queue[ReceivedMessage | None]",
 ) -> None:
-    """From `at` to `end`, or for ever without one."""
+    """Read messages from `at` to `end`, or for ever without `end`."""
     from keelmq.consuming.group_session import first_offset, pull
 
     offset = await first_offset(connection, place, at)
@@ -195,12 +196,12 @@ async def _read_queue(
             if end is None or message.offset < end:
                 await arrived.put(message)
         if pulled.next_offset == offset and end is not None:
-            return  # expired since
+            return  # the messages up to the end have expired meanwhile
         offset = pulled.next_offset
 
 
 def message_line(message: "ReceivedMessage") -> dict[str, Any]:
-    """What `--json` prints of a message."""
+    """Return the JSON object that `--json` prints for a message."""
     from keelmq.message import to_builtins
 
     text, encoding = _text(message.body)
@@ -208,7 +209,7 @@ def message_line(message: "ReceivedMessage") -> dict[str, Any]:
 
 
 def print_message(message: "ReceivedMessage", *, as_json: bool) -> None:
-    """One line."""
+    """Print a message on one line."""
     if as_json:
         print_json(message_line(message))
         return

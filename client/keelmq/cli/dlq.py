@@ -1,4 +1,4 @@
-"""`keelmq dlq`"""
+"""Commands of `keelmq dlq`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from keelmq.admin import Admin
     from keelmq.transport.connection import Connection
 
-app = typer.Typer(no_args_is_help=True, help="List dead letters, and give them to their group once more.")
+app = typer.Typer(no_args_is_help=True, help="List dead letters, and deliver them to their group once more.")
 
 REPLAY_MAX: Final = 256
-"""Dead letters that are replayed with one call, and read with one."""
+"""Maximum number of dead letters that one call replays or reads."""
 
 
 @app.command("list", epilog="Example:  keelmq dlq list points")
 def list_dead_letters(
     group: GroupArgument,
-    offset: Annotated[int, typer.Option(min=0, help="From this one on.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="First offset to list.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, the oldest first, with the reason of the last attempt; --json has all attempts and bodies."""
+    """List dead letters, oldest first, with the reason of the last attempt; --json adds all attempts and bodies."""
     from keelmq.admin import Admin
 
     page = run(
@@ -56,12 +56,12 @@ def list_dead_letters(
 @app.command(epilog="Example:  keelmq dlq replay points --rate 100")
 def replay(
     group: GroupArgument,
-    rate: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many messages per second.")] = 100,
-    offset: Annotated[list[int] | None, typer.Option(min=0, help="Only this one; may be given again.")] = None,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of messages per second.")] = 100,
+    offset: Annotated[list[int] | None, typer.Option(min=0, help="Replay only this offset; may be repeated.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Give the group its dead letters once more, those that were not replayed yet. Harmless to repeat."""
+    """Deliver the dead letters to their group once more, except already replayed ones. Harmless to repeat."""
 
     async def work(connection: "Connection") -> tuple[int, int]:
         from keelmq.admin import Admin
@@ -72,11 +72,11 @@ def replay(
     if as_json:
         print_json({"group": group, "replayed": replayed, "already_replayed": already})
     else:
-        say(f"{replayed} dead letters of {group} are replayed, {already} were before")
+        say(f"{replayed} dead letters of {group} are replayed, {already} were replayed before")
 
 
 async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | None) -> tuple[int, int]:
-    """In portions of a tenth of a second's worth, each at its time."""
+    """Replay portions of a tenth of a second each, paced to `rate` messages per second."""
     portion = max(1, min(REPLAY_MAX, rate // 10))
     replayed = already = 0
     loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | No
 
 
 async def _portions(admin: "Admin", group: str, offsets: list[int] | None, portion: int) -> AsyncIterator[list[int]]:
-    """The given offsets, or those of all dead letters there are now that were not replayed."""
+    """Yield the given offsets in portions, or else the offsets of all dead letters that are not replayed yet."""
     if offsets is not None:
         for begin in range(0, len(offsets), portion):
             yield offsets[begin : begin + portion]

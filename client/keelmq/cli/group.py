@@ -1,4 +1,4 @@
-"""`keelmq group`"""
+"""Commands of `keelmq group`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
 
-Operator = Annotated[str, typer.Option(envvar="USER", help="Who does it; kept in the log.")]
+Operator = Annotated[str, typer.Option(envvar="USER", help="Name of the operator; kept in the log.")]
 Source = Annotated[
     str,
-    typer.Argument(metavar="FROM", help="Whose offsets are taken.", autocompletion=group_names, show_default=False),
+    typer.Argument(metavar="FROM", help="Group to copy from.", autocompletion=group_names, show_default=False),
 ]
 Target = Annotated[
     str,
-    typer.Argument(metavar="TO", help="The group that gets them.", autocompletion=group_names, show_default=False),
+    typer.Argument(metavar="TO", help="Group to copy to.", autocompletion=group_names, show_default=False),
 ]
 
 
@@ -42,7 +42,7 @@ def list_groups(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> 
 
 @app.command(epilog="Example:  keelmq group show points")
 def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Show members, assignment, offsets and lag."""
+    """Show members, assignment, offsets and lag of a group."""
     from keelmq.admin import Admin
 
     found = run(servers, lambda connection: Admin(connection).group(group), as_json=as_json)
@@ -51,9 +51,9 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
         return
     say(f"{found['group']}: generation {found['generation']}, topics {', '.join(found['topics']) or '-'}")
     for topic, tags in found["tags"].items():
-        say(f"of {topic} only the tags {tags}")
+        say(f"topic {topic}: only messages with the tags {tags}")
     for topic, expression in found["filters"].items():
-        say(f"of {topic} only {expression}")
+        say(f"topic {topic}: only messages that match {expression}")
     members = [
         (m["member_id"], m["client_id"], when(m["joined_at_ms"]), _queues(m["assignment"])) for m in found["members"]
     ]
@@ -65,16 +65,16 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
 def settings(
     group: GroupArgument,
     max_attempts: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="A message is given again so often, then it is a dead letter.")
+        int | None, typer.Option(min=0, max=1000, help="Redeliveries of a message before it becomes a dead letter.")
     ] = None,
     delays: Annotated[
         str | None,
-        typer.Option(metavar="D,D,…", help="How long it waits the first, second, … time; the last for all others."),
+        typer.Option(metavar="D,D,…", help="Delays before the first, second, … redelivery; the last one repeats."),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings of a group, or change the given ones; a group that does not exist is created then."""
+    """Show the settings of a group, or change the given ones; a change creates a group that does not exist."""
     delays_ms = None if delays is None else [parse_duration(each, "--delays") for each in delays.split(",")]
 
     async def work(connection: "Connection") -> dict[str, Any]:
@@ -90,19 +90,21 @@ def settings(
     if as_json:
         print_json(answer)
         return
-    say(f"{group}: a message is given again {answer['retry_max_attempts']} times, then it is a dead letter")
-    say(f"it waits {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
+    say(f"{group}: a message is redelivered {answer['retry_max_attempts']} times, then it is a dead letter")
+    say(f"delays: {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
 
 
 @app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
 def clone_offsets(
     source: Source,
     target: Target,
-    topic: Annotated[str | None, typer.Option(help="Only those of this topic.", autocompletion=topic_names)] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Copy only offsets of this topic.", autocompletion=topic_names)
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group without members go on from where another one is. Refused while it has members."""
+    """Set the offsets of a group to those of another group. Refused while the target group has members."""
     from keelmq.admin import Admin
 
     answer = run(
@@ -119,15 +121,15 @@ def clone_offsets(
 def delete(
     group: GroupArgument,
     with_dead_letters: Annotated[
-        bool, typer.Option("--with-dead-letters", help="Its dead letters too; otherwise they stay readable.")
+        bool, typer.Option("--with-dead-letters", help="Delete dead letters too; otherwise they stay readable.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason of the deletion; kept in the log.")] = "",
     operator: Operator = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group that nobody uses, with its offsets, settings and what it is to be given again."""
+    """Delete an unused group with its offsets, settings and pending retries."""
     from keelmq.admin import Admin
 
     if not yes:
@@ -147,22 +149,24 @@ def delete(
 
 RESET_EXAMPLES: Final = (
     "Examples:\n\n    keelmq group reset points --topic orders --to earliest\n\n"
-    "    keelmq group reset points --topic orders --to latest  (skips what has piled up)"
+    "    keelmq group reset points --topic orders --to latest  (skips the backlog)"
 )
 
 
 @app.command(epilog=RESET_EXAMPLES)
 def reset(
     group: GroupArgument,
-    topic: Annotated[str, typer.Option(help="The topic whose offsets are set.", autocompletion=topic_names)],
-    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue.")] = None,
-    to: Annotated[Literal["earliest", "latest"] | None, typer.Option(help="Beginning or end.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="The next offset to read.")] = None,
-    timestamp_ms: Annotated[int | None, typer.Option(min=0, help="The first message stored at or after it.")] = None,
+    topic: Annotated[str, typer.Option(help="Topic whose offsets are set.", autocompletion=topic_names)],
+    queue: Annotated[int | None, typer.Option(min=0, help="Reset only this queue.")] = None,
+    to: Annotated[Literal["earliest", "latest"] | None, typer.Option(help="Reset to the beginning or the end.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Next offset to read.")] = None,
+    timestamp_ms: Annotated[
+        int | None, typer.Option(min=0, help="Reset to the first message stored at or after this time.")
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Set committed offsets, backwards too. Running members go on from there."""
+    """Set committed offsets, also backwards. Running members continue from there."""
     from keelmq.admin import Admin
 
     answer = run(

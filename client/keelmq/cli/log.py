@@ -1,4 +1,4 @@
-"""`keelmq log`"""
+"""Commands of `keelmq log`."""
 
 from typing import Annotated, Any, Final
 
@@ -6,7 +6,7 @@ import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
 
-app = typer.Typer(no_args_is_help=True, help="The commit log, as a replica delivers it.")
+app = typer.Typer(no_args_is_help=True, help="Show the commit log, as a replica delivers it.")
 
 FOLLOW_WAIT_MS: Final = 10_000
 _COLUMNS: Final = f"{'index':>10} {'term':>6} {'position':>14} {'size':>10} kind   {'time (UTC)':<23}  commands"
@@ -19,7 +19,7 @@ def _root() -> None: ...
 @app.command(epilog="Example:  keelmq log dump --from-index 100 --max 20")
 def dump(
     from_index: Annotated[int, typer.Option(min=1, help="First Raft index.")] = 1,
-    max_records: Annotated[int | None, typer.Option("--max", min=1, help="At most so many records.")] = None,
+    max_records: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of records.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""`keelmq message`"""
+"""Commands of `keelmq message`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Find messages by id, key, time or offset, and trace one.")
 
 BODY_SHOWN: Final = 60
-"""Characters of a body in a table; a single message is shown as a whole."""
+"""Maximum number of characters of a body in a table; a single message is shown in full."""
 
 GET_EXAMPLES: Final = (
     "Examples:\n\n    keelmq message get order-1\n\n    keelmq message get --topic orders --key customer-7\n\n"
@@ -29,19 +29,23 @@ OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of th
 def get(
     message_id: OptionalId = None,
     topic: Annotated[
-        str | None, typer.Option(help="The topic; needed unless an ID is given.", autocompletion=topic_names)
+        str | None, typer.Option(help="Topic to search; required unless an ID is given.", autocompletion=topic_names)
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Messages that carry this key.")] = None,
-    at: Annotated[str | None, typer.Option(help="Stored at this time or later: ISO 8601, or Unix ms.")] = None,
-    until: Annotated[str | None, typer.Option(help="Stored before this time.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="With --offset: the queue.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="The message at this offset of the queue.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, of --key, --at and --until.")] = 100,
-    after: Annotated[str | None, typer.Option(help="The cursor `next` of the page before.")] = None,
+    key: Annotated[str | None, typer.Option(help="Find messages that carry this key.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Find messages stored at this time or later: ISO 8601 or Unix ms.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Find messages stored before this time.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Queue of the --offset.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Find the message at this offset.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of rows, with --key, --at and --until.")
+    ] = 100,
+    after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages: by ID in all topics, or in one by key, time or offset."""
+    """Find messages: by ID in all topics or one, or in one topic by key, time or offset."""
     listed = key is not None or at is not None or until is not None
     if (message_id is not None) + listed + (offset is not None) != 1:
         raise typer.BadParameter("give an ID, or --topic with --key, --at and --until, or with --queue and --offset")
@@ -77,12 +81,12 @@ def get(
 def trace(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.", show_default=False)],
     topic: Annotated[
-        str | None, typer.Option(help="Only in this topic; otherwise in all.", autocompletion=topic_names)
+        str | None, typer.Option(help="Search only this topic; default: all topics.", autocompletion=topic_names)
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to a message: produced, decided, consumed by whom and when, given back, dead, replayed."""
+    """Show the history of a message: produced, decided, consumed (by whom and when), given back, dead, replayed."""
     from keelmq.admin import Admin
 
     traces = run(servers, lambda connection: Admin(connection).trace(message_id, topic=topic), as_json=as_json)
@@ -95,7 +99,7 @@ def trace(
 
 
 def _said_of(event: Event) -> list[str]:
-    """The parts of an event, in the order in which one would tell them."""
+    """Return the parts of an event in the order of the printed line."""
     said: list[str] = []
     if "group" in event:
         said.append(f"by group {event['group']}")
@@ -105,7 +109,7 @@ def _said_of(event: Event) -> list[str]:
     if "committed_offset" in event:
         said.append(f"offset set to {event['committed_offset']}")
     if event.get("first_commit"):
-        said.append("its first commit there: it may have begun behind the message")
+        said.append("first commit of the group in this queue: it may have begun after the message")
     if event.get("attempt"):
         said.append(f"attempt {event['attempt']}")
     if "due_at_ms" in event:

@@ -1,4 +1,4 @@
-"""`keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a running cluster."""
+"""Commands `keelmq cluster add-node`, `promote`, `set-address`, `remove-node` and `rebuild`: the nodes of a cluster."""
 
 import asyncio
 import sys
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S: Final = 0.5
 _WAITED_FOR: Final = frozenset({"not_caught_up", "change_in_progress"})
 
-NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="The node's id.")]
+NodeId = Annotated[int, typer.Argument(metavar="NODE_ID", help="Id of the node.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `keelmq cluster`."""
+    """Add the commands to `keelmq cluster`."""
     app.command(
         "add-node",
         epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
@@ -35,12 +35,12 @@ def register(app: typer.Typer) -> None:
 
 def add_node(
     node_id: NodeId,
-    peer_address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it.")],
-    http_address: Annotated[str, typer.Argument(metavar="URL", help="Where clients reach it.")],
+    peer_address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address for the other nodes.")],
+    http_address: Annotated[str, typer.Argument(metavar="URL", help="URL for clients.")],
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Add a node that was started with --join. It gets the log and does not vote until it is promoted."""
+    """Add a node that was started with --join. It receives the log and does not vote until it is promoted."""
     from keelmq.admin import Admin
 
     answer = run(
@@ -52,12 +52,12 @@ def add_node(
 def promote(
     node_id: NodeId,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has caught up, however long, and say for what.")
+        bool, typer.Option("--wait", help="Wait without limit until the node has caught up; print why.")
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a node that has caught up a voter."""
+    """Promote a learner that has caught up to voter."""
     from keelmq.admin import Admin
 
     async def work(connection: "Connection") -> dict[str, Any]:
@@ -69,13 +69,15 @@ def promote(
 
 def set_address(
     node_id: NodeId,
-    peer: Annotated[str | None, typer.Option("--peer", metavar="HOST:PORT", help="Where the others reach it.")] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Where clients reach it.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also when it does not answer there yet.")] = False,
+    peer: Annotated[
+        str | None, typer.Option("--peer", metavar="HOST:PORT", help="Address for the other nodes.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="URL for clients.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Do not require that it already answers there.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Say where a node is that was moved. It has to answer there, unless it is going to be there (--force)."""
+    """Change the addresses of a moved node. The node must already answer there, except with --force."""
     from keelmq.admin import Admin
 
     if peer is None and url is None:
@@ -90,12 +92,12 @@ def set_address(
 def remove_node(
     node_id: NodeId,
     force: Annotated[
-        bool, typer.Option("--force", help="Also when the nodes that would remain are no connected majority.")
+        bool, typer.Option("--force", help="Remove it even if the remaining nodes are no connected majority.")
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a node, running or not; a leader hands over first."""
+    """Remove a node, running or not; a leader first hands over its leadership."""
     from keelmq.admin import Admin
 
     _print(
@@ -107,12 +109,12 @@ def rebuild(
     node_id: NodeId,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also when the others that hold what is committed are no majority."),
+        typer.Option("--force", help="Rebuild it even if the other nodes with all committed entries are no majority."),
     ] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Throw the copy of a node away, whose replica differs or is damaged, and have the others fill it anew."""
+    """Discard the data of a node whose replica differs or is damaged, and have the other nodes fill it again."""
     from keelmq.admin import Admin
 
     answer = run(servers, lambda connection: Admin(connection).rebuild_node(node_id, force=force), as_json=as_json)

@@ -1,4 +1,4 @@
-"""What all commands share: options, tables for people, JSON for programs, errors with an exit code."""
+"""Shared parts of all commands: options, tables for people, JSON for programs, errors with an exit code."""
 
 import asyncio
 import json
@@ -25,17 +25,20 @@ DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-"""Those that JSON does not escape by itself."""
+"""Control characters that JSON does not escape by itself."""
 
 Servers = Annotated[
     str,
-    typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, with commas."),
+    typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, comma-separated."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document (one per line for streams) on stdout.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document (one per line for streams)."),
+]
 
 
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
-    """`work` with a connection; what goes wrong ends the process with a message and an exit code."""
+    """Run `work` with a connection and return its result; an error ends the process with a message and an exit code."""
     from keelmq.transport.connection import Connection
 
     async def main() -> T:
@@ -52,13 +55,13 @@ def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: 
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        # The reader of a pipe went away (`keelmq consume … | head`): nothing is wrong, and nobody is there to tell.
+        # The reader of the pipe has ended (`keelmq consume … | head`): that is no error, and no reader is left.
         sys.stderr.close()
         raise typer.Exit(EXIT_ERROR) from None
 
 
 def flush() -> None:
-    """Whatever is still to be printed, at the very end; nobody is told that the reader of a pipe has gone away."""
+    """Flush stdout at the very end of the process; a closed pipe is not reported."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -68,7 +71,7 @@ def flush() -> None:
 
 
 def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
-    """Usage errors are those found before anything was sent."""
+    """Print the error and exit. The exit code is that of a usage error if nothing was sent."""
     if as_json:
         problem = {"code": error.code, "detail": error.detail, "status": error.status, "retryable": error.retryable}
         print(json.dumps({"error": {**error.extra, **problem}}, default=str), file=sys.stderr)
@@ -97,14 +100,15 @@ def _state_of(error: KeelMQError) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with its control characters, but for tabs and line ends, escaped: what a message says of itself must not
-    move the cursor of whoever looks at it.
+    """Escape the control characters of `text`, except tabs and line ends.
+
+    Text of a message must not move the cursor of whoever looks at it.
     """
     return text.translate(_CONTROLS)
 
 
 def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None = None) -> None:
-    """Print for people."""
+    """Print a line for people, with control characters escaped."""
     print(printable(text), end=end, flush=flush, file=file)
 
 
@@ -113,7 +117,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Numbers to the right, None as a dash. In a pipe: as wide as the content, so that nothing is cut."""
+    """Print a table with right-aligned numbers and None as a dash.
+
+    In a pipe the table is as wide as its content, so that nothing is cut.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -132,14 +139,14 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
 
 
 def when(timestamp_ms: int | None) -> str | None:
-    """A time for people, UTC, to the millisecond."""
+    """Format a time for people: UTC, to the millisecond."""
     if not timestamp_ms:
         return None
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def duration(milliseconds: int | None) -> str | None:
-    """A duration for people, in the largest unit that divides it."""
+    """Format a duration for people in the largest unit that divides it."""
     if milliseconds is None:
         return None
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):

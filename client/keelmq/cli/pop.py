@@ -1,4 +1,4 @@
-"""`keelmq pop`"""
+"""Command `keelmq pop`."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,21 +23,22 @@ BATCH: Final = 32
 
 def pop(
     topic: TopicArgument,
-    group: Annotated[str, typer.Option(help="Whose messages are taken.", autocompletion=group_names)],
-    max_messages: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many messages.")] = None,
-    tags: Annotated[str | None, typer.Option(help="Only messages with one of these tags: 'A || B'.")] = None,
+    group: Annotated[str, typer.Option(help="Consumer group.", autocompletion=group_names)],
+    max_messages: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of messages.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Pop only messages with one of these tags: 'A || B'.")] = None,
     filter: Annotated[
-        str | None, typer.Option(help="Only messages whose properties fulfil an SQL92 expression.")
+        str | None, typer.Option(help="Pop only messages whose properties match an SQL92 expression.")
     ] = None,
-    invisible: Annotated[str, typer.Option(metavar="D", help="How long a message is kept from others.")] = "60s",
+    invisible: Annotated[str, typer.Option(metavar="D", help="Time that others do not see a message.")] = "60s",
     keep: Annotated[
-        bool, typer.Option("--keep", help="Do not acknowledge: show the receipt handles, and let the time run.")
+        bool,
+        typer.Option("--keep", help="Do not acknowledge: print the receipt handles, and let the invisibility end."),
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages instead of ending.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Take messages as a pop consumer, print and acknowledge them. A group without offsets begins with the oldest."""
+    """Pop messages, print and acknowledge them. A group without offsets begins with the oldest message."""
     invisible_ms = parse_duration(invisible, "--invisible")
 
     async def work(connection: "Connection") -> None:

@@ -1,4 +1,4 @@
-"""`keelmq scheduled`"""
+"""Commands of `keelmq scheduled`."""
 
 from typing import Annotated
 
@@ -7,18 +7,18 @@ import typer
 from keelmq.cli.complete import TopicArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 
-app = typer.Typer(no_args_is_help=True, help="List and take back messages that wait for their time.")
+app = typer.Typer(no_args_is_help=True, help="List and cancel messages that wait for their delivery time.")
 
 
 @app.command("list", epilog="Example:  keelmq scheduled list reminders --limit 20")
 def list_scheduled(
     topic: TopicArgument,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
-    after: Annotated[str | None, typer.Option(help="The cursor `next` of the page before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
+    after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits, the next one first."""
+    """List scheduled messages, the next one first."""
     from keelmq.admin import Admin
 
     page = run(
@@ -43,7 +43,7 @@ def cancel(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Take a message back before its time. An error when it is too late."""
+    """Cancel a message before its delivery time. It is an error when it is too late."""
     from keelmq.admin import Admin
 
     run(servers, lambda connection: Admin(connection).cancel_scheduled(topic, message_id), as_json=as_json)

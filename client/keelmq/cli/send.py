@@ -1,4 +1,4 @@
-"""`keelmq send`"""
+"""Command `keelmq send`."""
 
 import asyncio
 import itertools
@@ -29,25 +29,27 @@ LINES_AT_ONCE: Final = 1_000
 
 def send(
     topic: TopicArgument,
-    body: Annotated[str | None, typer.Argument(help="Text of the message; - reads all of stdin as one.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin that is not empty is a message.")] = False,
-    tag: Annotated[str | None, typer.Option(help="Tag, for filters.")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="Key, for look-ups; may be repeated.")] = None,
-    prop: Annotated[list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")] = None,
-    sharding_key: Annotated[str | None, typer.Option(help="Messages with the same one stay in order.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="The queue.")] = None,
-    message_id: Annotated[str | None, typer.Option(help="Makes the message idempotent.")] = None,
-    delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: a level, 1 to 18.")] = None,
+    body: Annotated[
+        str | None, typer.Argument(help="Text of the message; - reads all of stdin as one message.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Send each non-empty line of stdin as a message.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag for filters.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Key for look-ups; may be repeated.")] = None,
+    prop: Annotated[list[str] | None, typer.Option("--property", help="Property NAME=VALUE; may be repeated.")] = None,
+    sharding_key: Annotated[str | None, typer.Option(help="Messages with the same key stay in order.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Queue of the topic.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Id that makes the message idempotent.")] = None,
+    delay_level: Annotated[int | None, typer.Option(min=1, max=18, help="Deliver later: level 1 to 18.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver later: 1500ms, 90s, 15m, 2h, up to 40d.")] = None,
-    at: Annotated[str | None, typer.Option(help="Deliver later: ISO 8601, or a Unix time in ms.")] = None,
+    at: Annotated[str | None, typer.Option(help="Deliver later: ISO 8601 or Unix time in ms.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages; returns when a majority of the nodes has them fsynced."""
+    """Send messages; returns when a majority of the nodes has fsynced them."""
     if (body is None) != lines:
         raise typer.BadParameter("give BODY (or - for stdin) or --lines", param_hint="BODY")
     if lines and message_id is not None:
-        raise typer.BadParameter("one id cannot be that of many messages", param_hint="--message-id")
+        raise typer.BadParameter("one id cannot identify several messages", param_hint="--message-id")
     if (delay_level is not None) + (delay is not None) + (at is not None) > 1:
         raise typer.BadParameter("give one of --delay-level, --delay and --at", param_hint="--delay")
     delay_ms = None if delay is None else parse_duration(delay, "--delay")
@@ -89,7 +91,7 @@ def send(
 
 
 async def _send_lines(one: "Callable[[bytes], Awaitable[SendResult]]", as_json: bool) -> None:
-    """Send stdin in order; stops at the first failure, when what was printed is stored."""
+    """Send the lines of stdin in order; stop at the first failure. Messages printed before it are stored."""
     while lines := await asyncio.to_thread(lambda: list(itertools.islice(sys.stdin.buffer, LINES_AT_ONCE))):
         bodies = [line.rstrip(b"\r\n") for line in lines]
         results = await asyncio.gather(*(one(body) for body in bodies if body), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Timelines as people read them: one line per event, with the time since the first and the log entry that did it."""
+"""Timelines for people: one line per event, with the time since the first event and the log entry that caused it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -23,7 +23,10 @@ Event = Mapping[str, Any]
 
 
 def print_timeline(title: str, timeline: Sequence[Event], said_of: Callable[[Event], Sequence[str]]) -> None:
-    """`said_of` is what an event says beside its time and name. In a pipe nothing is cut."""
+    """Print the events of a timeline; `said_of` returns the details of an event besides its time and name.
+
+    In a pipe nothing is cut.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.tree import Tree

@@ -1,4 +1,4 @@
-"""Times and durations as people write them on a command line."""
+"""Parsing of times and durations from a command line."""
 
 import re
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ _UNITS_MS: Final = {None: 1, "ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Milliseconds of 1500, 1500ms, 90s, 15m or 15min, 2h, 3d. BadParameter otherwise."""
+    """Parse 1500, 1500ms, 90s, 15m or 15min, 2h, 3d to milliseconds. Raises BadParameter for other texts."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a duration such as 1500ms, 90s, 15m, 2h or 3d", param_hint=option)
@@ -19,7 +19,7 @@ def parse_duration(text: str, option: str) -> int:
 
 
 def parse_time(text: str, option: str) -> int:
-    """Unix milliseconds of such a number, or of ISO 8601, where a time without an offset is UTC. BadParameter else."""
+    """Parse Unix milliseconds, or ISO 8601 (UTC without an offset), to Unix milliseconds. Raises BadParameter."""
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
     try:

@@ -1,4 +1,4 @@
-"""`keelmq topic`"""
+"""Commands of `keelmq topic`."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,13 +16,13 @@ TopicType = Literal["normal", "fifo", "delay", "transaction", "any"]
 @app.command(epilog="Example:  keelmq topic create orders --queues 8 --retention-ms 604800000")
 def create(
     topic: NewTopic,
-    queues: Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; it can only grow.")] = None,
-    retention_ms: Annotated[int | None, typer.Option(min=-1, help="How long messages are kept; -1: for ever.")] = None,
-    type: Annotated[TopicType | None, typer.Option(help="What may be sent to it.")] = None,
+    queues: Annotated[int | None, typer.Option(min=1, max=1024, help="Number of queues; can only grow.")] = None,
+    retention_ms: Annotated[int | None, typer.Option(min=-1, help="Retention in ms; -1: for ever.")] = None,
+    type: Annotated[TopicType | None, typer.Option(help="Type of messages that it accepts.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change what is given of an existing one."""
+    """Create a topic, or change the given settings of an existing topic."""
     from keelmq.admin import Admin
 
     info = run(
@@ -35,7 +35,7 @@ def create(
 
 @app.command("list", epilog="Example:  keelmq topic list --system --json")
 def list_topics(
-    system: Annotated[bool, typer.Option("--system", help="System topics too.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="List system topics too.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -61,7 +61,7 @@ def show(topic: TopicArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
 @app.command(epilog="Example:  keelmq topic delete orders --yes")
 def delete(
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:

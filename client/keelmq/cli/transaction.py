@@ -1,4 +1,4 @@
-"""`keelmq transaction`"""
+"""Commands of `keelmq transaction`."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,21 +11,23 @@ from keelmq.cli.times import parse_duration
 app = typer.Typer(no_args_is_help=True, help="List, show, resume and decide half transactions.")
 
 TransactionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
-Force = Annotated[bool, typer.Option("--force", help="Decide a discarded one too; needs --reason.")]
-Reason = Annotated[str | None, typer.Option(help="Why; goes into the timeline.")]
-Operator = Annotated[str, typer.Option(envvar="USER", help="Who does it; goes into the timeline.")]
+Force = Annotated[bool, typer.Option("--force", help="Also decide a discarded transaction; requires --reason.")]
+Reason = Annotated[str | None, typer.Option(help="Reason; kept in the timeline.")]
+Operator = Annotated[str, typer.Option(envvar="USER", help="Name of the operator; kept in the timeline.")]
 State = Literal["prepared", "committed", "rolled_back", "discarded"]
 
 
 @app.command("list", epilog="Example:  keelmq transaction list --state prepared --older-than 15m")
 def list_transactions(
-    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[State | None, typer.Option(help="List only transactions in this state.")] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Only those prepared so long ago: 90s, 15m, 2h, 3d."),
+        typer.Option(
+            "--older-than", metavar="AGE", help="List only transactions of at least this age: 90s, 15m, 2h, 3d."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
-    after: Annotated[str | None, typer.Option(help="The cursor `next` of the page before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
+    after: Annotated[str | None, typer.Option(help="Cursor `next` of the previous page.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +56,7 @@ def list_transactions(
 
 @app.command(epilog="Example:  keelmq transaction show 4b39f920a1c28884d447c708f3f858b6")
 def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Show a transaction and everything that happened to it."""
+    """Show a transaction with its timeline."""
     from keelmq.admin import Admin
 
     found = run(servers, lambda connection: Admin(connection).transaction(transaction_id), as_json=as_json)
@@ -78,12 +80,12 @@ def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_j
 @app.command(epilog="Example:  keelmq transaction resume 4b39f920a1c28884d447c708f3f858b6 --reason 'shop is back'")
 def resume(
     transaction_id: TransactionId,
-    reason: Annotated[str, typer.Option(help="Why; goes into the timeline.")],
+    reason: Annotated[str, typer.Option(help="Reason; kept in the timeline.")],
     operator: Operator = "",
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Have producers asked about a discarded transaction again, from the first check on."""
+    """Restart the checks of a discarded transaction, from the first check on."""
     from keelmq.admin import Admin
 
     answer = run(
@@ -106,7 +108,7 @@ def commit(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Make the messages visible, as an operator."""
+    """Commit a transaction as an operator: its messages become visible."""
     _decide(transaction_id, "commit", force, reason, operator, servers, as_json)
 
 
@@ -121,7 +123,7 @@ def rollback(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the messages, as an operator."""
+    """Roll a transaction back as an operator: its messages are dropped."""
     _decide(transaction_id, "rollback", force, reason, operator, servers, as_json)
 
 
@@ -137,7 +139,7 @@ def _decide(
     from keelmq.admin import Admin
 
     if force and not reason:
-        raise typer.BadParameter("--force needs a reason, for the timeline", param_hint="--reason")
+        raise typer.BadParameter("--force requires a reason, which the timeline keeps", param_hint="--reason")
     answer = run(
         servers,
         lambda connection: Admin(connection).decide(

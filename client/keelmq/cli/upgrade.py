@@ -1,4 +1,4 @@
-"""`keelmq cluster upgrade`, and what runs on each node."""
+"""Command `keelmq cluster upgrade`, and the version that runs on each node."""
 
 from typing import Annotated, Any
 
@@ -8,19 +8,21 @@ from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, prin
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `keelmq cluster`."""
+    """Add the command to `keelmq cluster`."""
     app.command("upgrade", epilog="Example:  keelmq cluster upgrade")(upgrade)
 
 
 def upgrade(
     level: Annotated[
-        int | None, typer.Option("--level", min=1, help="Raise it to this one. Default: the highest all nodes know.")
+        int | None, typer.Option("--level", min=1, help="New level. Default: the highest level that all nodes know.")
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Raise the cluster's feature level: what the new version brought is on from then on, and no node can go back to
-    the version before. Every node has to run a version that knows the level.
+    """Raise the cluster's feature level, which enables the features of the new version; no node can return to the
+    version before.
+
+    Every node has to run a version that knows the level.
     """
     from keelmq.admin import Admin
 
@@ -35,7 +37,7 @@ def upgrade(
 
 
 def build_of(node: dict[str, Any]) -> str | None:
-    """Version and feature levels of a node, by its own view; None of one that did not answer."""
+    """Return version and feature levels of a node by its own view; None for a node that did not answer."""
     mine: dict[str, Any] = next((each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id")), {})
     version: str | None = node.get("version")
     levels = _levels(mine)
@@ -43,7 +45,7 @@ def build_of(node: dict[str, Any]) -> str | None:
 
 
 def _levels(node: dict[str, Any]) -> str | None:
-    """The range, in words."""
+    """Return the range of feature levels as text."""
     low, high = node.get("feature_level_min"), node.get("feature_level_max")
     if low is None or high is None:
         return None
