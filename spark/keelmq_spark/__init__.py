@@ -1,4 +1,4 @@
-"""Spark data source and lineage over the KeelMQ log (see docs/lineage.md)."""
+"""Spark data source and lineage over the KeelMQ log (docs/lineage.md)."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("keelmq")` known to the session."""
+    """Register `format("keelmq")` in the session."""
     from keelmq_spark.source import KeelMQDataSource
 
     spark.dataSource.register(KeelMQDataSource)

@@ -1,4 +1,4 @@
-"""Answers to what is asked about messages; each a list of facts, from the tables alone."""
+"""Queries about messages, answered from the tables alone; most answers are a list of facts."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -7,14 +7,14 @@ from keelmq_spark import schema
 from keelmq_spark.graph import DEPTH_MAX, Fact, Graph
 
 LIMIT: Final = 1_000
-"""Rows of a listing, unless more are asked for."""
+"""Default maximum number of rows of a listing."""
 
 _TOPIC_OF: Final = "split_part(substr({0}, 9), '/', 1)"
-"""Of the node id of a message."""
+"""SQL expression for the topic in the node id of a message."""
 
 
 def story(graph: Graph, node_id: str) -> Fact:
-    """Everything about one message or transaction: `node`, `edges` from and to it, `events` in order, `related`."""
+    """Return the facts of one message or transaction: `node`, its `edges`, ordered `events`, and `related` nodes."""
     (node,) = graph.nodes([node_id]) or [{"node_id": node_id, "kind": node_id.partition(":")[0], "state": None}]
     around = [node_id]
     if node["kind"] == schema.MESSAGE:
@@ -27,7 +27,7 @@ def story(graph: Graph, node_id: str) -> Fact:
 
 
 def _events(graph: Graph, node: Fact, edges: list[Fact]) -> list[Fact]:
-    """Those that name the message or its transaction, and the commits of offsets that passed it."""
+    """Return the events that name the message or its transaction, and the offset commits that passed it."""
     if node["kind"] == schema.TRANSACTION:
         rows = graph.rows("SELECT * FROM events WHERE transaction_id = ?", [node["node_id"].partition(":")[2]])
     else:
@@ -47,12 +47,12 @@ def _events(graph: Graph, node: Fact, edges: list[Fact]) -> list[Fact]:
 
 
 def ancestors(graph: Graph, node_id: str, depth: int = DEPTH_MAX) -> list[Fact]:
-    """What the message came from, nearest first."""
+    """Return the causes of the message, nearest first."""
     return _with_nodes(graph, graph.walk(node_id, forward=False, depth=depth))
 
 
 def descendants(graph: Graph, node_id: str, depth: int = DEPTH_MAX) -> list[Fact]:
-    """What the message led to, nearest first."""
+    """Return the effects of the message, nearest first."""
     return _with_nodes(graph, graph.walk(node_id, forward=True, depth=depth))
 
 
@@ -63,9 +63,10 @@ def _with_nodes(graph: Graph, walked: list[Fact]) -> list[Fact]:
 
 
 def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) -> list[Fact]:
-    """What `producer_group` sent at begin <= time < end touched, directly or through handlers.
+    """Return the topics and consumer groups reached by messages that `producer_group` sent at begin <= time < end.
 
-    By topic and consumer group: how many messages, of how many steps from the group at most.
+    Messages count directly or through handlers. Each row has the number of messages and their maximum distance from the
+    group in steps.
     """
     return graph.rows(
         f"""WITH RECURSIVE touched AS (
@@ -87,7 +88,7 @@ def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) ->
 
 
 def unresolved(graph: Graph, older_than_s: float, now: datetime, limit: int = LIMIT) -> list[Fact]:
-    """Transactions that are neither committed nor rolled back after so long, oldest first."""
+    """Return the transactions that are neither committed nor rolled back after `older_than_s` seconds, oldest first."""
     return graph.rows(
         """SELECT attrs.transaction_id AS transaction_id, state, attrs."group" AS producer_group, first_ts,
                   attrs.attempt AS checks, epoch(?::TIMESTAMPTZ - first_ts) AS age_s
@@ -99,7 +100,7 @@ def unresolved(graph: Graph, older_than_s: float, now: datetime, limit: int = LI
 
 
 def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
-    """Published messages that no group has consumed, and causes that are in no table; oldest first."""
+    """Return published messages that no group has consumed, and causes that are in no table; oldest first."""
     return graph.rows(
         """SELECT 'not consumed' AS what, n.node_id, n.first_ts AS ts FROM nodes n
            WHERE n.kind = 'message' AND n.state = 'published' AND n.attrs.topic NOT LIKE '\\%RETRY\\%%' ESCAPE '\\'
@@ -115,7 +116,7 @@ def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 
 def topic_graph(graph: Graph) -> list[Fact]:
-    """Which topics lead to which: `source`, `target`, the group between them, and how many messages."""
+    """Return which topics lead to which: `source`, `target`, the group between them, and the number of messages."""
     return graph.rows(
         f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
                   {_TOPIC_OF.format("c.src")} AS target, count(*) AS messages
@@ -134,7 +135,7 @@ def topic_graph(graph: Graph) -> list[Fact]:
 
 
 def latency(graph: Graph) -> list[Fact]:
-    """From the first time a message is known until a group's offset passed it, by topic and group, in milliseconds."""
+    """Return the milliseconds from a message's first event until a group's offset passed it, by topic and group."""
     return graph.rows(
         """WITH passed AS (
                SELECT n.attrs.topic AS topic, replace(e.dst, 'consumer_group:', '') AS consumer_group,
@@ -147,7 +148,7 @@ def latency(graph: Graph) -> list[Fact]:
 
 
 def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
-    """Messages that were given back, most often first; `dead_lettered_by` when a group gave one up."""
+    """Return the messages that were given back, most often first; `dead_lettered_by` is the group that gave one up."""
     return graph.rows(
         """SELECT r.dst AS node_id, count(DISTINCT r.src) AS redeliveries,
                   any_value(replace(d.dst, 'consumer_group:', '')) AS dead_lettered_by
@@ -158,7 +159,7 @@ def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
 
 
 def summary(graph: Graph) -> dict[str, Any]:
-    """How much there is: events, nodes by kind and state, edges by kind."""
+    """Return the number of events, of nodes by kind and state, and of edges by kind."""
     nodes = graph.rows("SELECT kind, state, count(DISTINCT node_id) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
     edges = graph.rows("SELECT kind, count(DISTINCT (src, dst)) AS n FROM edges GROUP BY ALL ORDER BY ALL")
     (events,) = graph.rows("SELECT count(*) AS n, max(raft_index) AS raft_index FROM events")

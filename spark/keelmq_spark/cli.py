@@ -1,4 +1,4 @@
-"""The `keelmq-lineage` command: where messages came from, what they led to, and the job that keeps the tables."""
+"""The `keelmq-lineage` command: queries causes and effects of messages, and runs the job that updates the tables."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,18 @@ from keelmq_spark import answers, cli_run
 from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, NoTables
 
 Tables = Annotated[
-    Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Where the lineage tables are.")
+    Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Directory of the lineage tables.")
 ]
 Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Also draw it: a .svg, or a .html with the rows below.")
+    Path | None, typer.Option("--picture", metavar="FILE", help="Also draw a picture: .svg, or .html with the rows.")
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Rows at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Maximum number of rows.")]
 What = Annotated[
     str, typer.Argument(metavar="MESSAGE|TRANSACTION", help="Message id, TOPIC/ID, transaction id, or a node id.")
 ]
-Depth = Annotated[int, typer.Option("--depth", min=1, max=DEPTH_MAX, help="Steps from cause to effect at most.")]
+Depth = Annotated[
+    int, typer.Option("--depth", min=1, max=DEPTH_MAX, help="Maximum number of steps between cause and effect.")
+]
 DEFAULT_TABLES: Final = Path("lineage")
 _DATE_FORMATS: Final = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S.%f"]
 
@@ -32,8 +34,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where a message came from, who consumed it and what it led to.\n\n`run` keeps the tables; everything else "
-    "reads them, without Spark. Every answer takes [bold]--json[/bold]. Exit codes: 0 done, 1 error, 2 usage.",
+    help="Show causes, consumers and effects of messages.\n\n`run` updates the tables; all other commands "
+    "read them, without Spark. Every answer takes [bold]--json[/bold]. Exit codes: 0 done, 1 error, 2 usage.",
     epilog="Examples:\n\n    keelmq-lineage run --tables lineage\n\n"
     "    keelmq-lineage show order-17 --picture order-17.svg\n\n"
     "    keelmq-lineage impact --producer-group shop --from 2026-11-01T10:00:00 --to 2026-11-01T10:05:00",
@@ -58,7 +60,7 @@ def _fail(text: str, code: int = EXIT_ERROR) -> Any:
 
 
 def _node_of(graph: Graph, what: str) -> str:
-    """The one node that `what` means; ends the command when there is none, or several."""
+    """Return the only node that `what` may mean; end the command when there is none, or several."""
     found = graph.find(what)
     if len(found) == 1:
         return found[0]
@@ -77,7 +79,7 @@ def _print(title: str, facts: Sequence[Fact], as_json: bool, columns: Sequence[s
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: times in ISO 8601, UTC."""
+    """Convert facts for JSON: times become ISO 8601 in UTC."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -105,7 +107,7 @@ def _draw(file: Path | None, svg: Callable[[], str], heading: str, facts: Sequen
 
 @app.command()
 def show(what: What, tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
-    """The story of a message or a transaction: what happened to it, who sent, consumed, retried it, and why."""
+    """Show the story of a message or a transaction: its events, and who sent, consumed or retried it."""
     from keelmq_spark.pictures import story_picture
 
     with _graph(tables) as graph:
@@ -119,10 +121,8 @@ def show(what: What, tables: Tables = DEFAULT_TABLES, picture: Picture = None, a
         node = story["node"]
         facts = [{"what": name, "value": _cell(value)} for name, value in node.items() if value is not None]
         print_table(None, ["what", "value"], [[fact["what"], fact["value"]] for fact in facts])
-        _print(
-            "What happened", timeline, False, ["ts", "type", "topic", "queue", "offset", "group", "attempt", "event_id"]
-        )
-        _print("Who had to do with it", story["edges"], False, ["ts", "kind", "src", "dst"])
+        _print("Events", timeline, False, ["ts", "type", "topic", "queue", "offset", "group", "attempt", "event_id"])
+        _print("Edges", story["edges"], False, ["ts", "kind", "src", "dst"])
 
 
 def _step(event: Fact) -> Fact:
@@ -140,7 +140,7 @@ def ancestors(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a message came from: the message whose handler sent it, and so on."""
+    """Show the causes of a message: the message whose handler sent it, and so on."""
     _walk(what, depth, tables, picture, as_json, answers.ancestors)
 
 
@@ -152,7 +152,7 @@ def descendants(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a message led to: what its handlers sent, and so on."""
+    """Show the effects of a message: messages sent by its handlers, and so on."""
     _walk(what, depth, tables, picture, as_json, answers.descendants)
 
 
@@ -170,13 +170,15 @@ def _walk(
 
 @app.command()
 def impact(
-    producer_group: Annotated[str, typer.Option("--producer-group", metavar="GROUP", help="Whose messages.")],
-    begin: Annotated[datetime, typer.Option("--from", formats=_DATE_FORMATS, help="First time, UTC.")],
-    end: Annotated[datetime, typer.Option("--to", formats=_DATE_FORMATS, help="Behind the last time, UTC.")],
+    producer_group: Annotated[str, typer.Option("--producer-group", metavar="GROUP", help="Sender of the messages.")],
+    begin: Annotated[datetime, typer.Option("--from", formats=_DATE_FORMATS, help="Begin of the time range, UTC.")],
+    end: Annotated[
+        datetime, typer.Option("--to", formats=_DATE_FORMATS, help="End of the time range (exclusive), UTC.")
+    ],
     tables: Tables = DEFAULT_TABLES,
     as_json: AsJson = False,
 ) -> None:
-    """What a bad producer touched between two times, directly and through handlers."""
+    """Show the topics and groups that a bad producer reached between two times, directly and through handlers."""
     with _graph(tables) as graph:
         facts = answers.impact(graph, producer_group, begin.replace(tzinfo=UTC), end.replace(tzinfo=UTC))
         _print(f"touched by {producer_group}", facts, as_json)
@@ -184,33 +186,33 @@ def impact(
 
 @app.command()
 def unresolved(
-    older_than_s: Annotated[float, typer.Option("--older-than", min=0, metavar="SECONDS", help="Age at least.")] = 60,
+    older_than_s: Annotated[float, typer.Option("--older-than", min=0, metavar="SECONDS", help="Minimum age.")] = 60,
     limit: Limit = answers.LIMIT,
     tables: Tables = DEFAULT_TABLES,
     as_json: AsJson = False,
 ) -> None:
-    """Transactions that nobody has committed or rolled back."""
+    """List transactions that are neither committed nor rolled back."""
     with _graph(tables) as graph:
         _print("unresolved", answers.unresolved(graph, older_than_s, datetime.now(UTC), limit), as_json)
 
 
 @app.command()
 def orphans(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """Messages that no group has consumed, and causes that are in no table."""
+    """List messages that no group has consumed, and causes that are in no table."""
     with _graph(tables) as graph:
         _print("orphans", answers.orphans(graph, limit), as_json)
 
 
 @app.command()
 def redeliveries(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """Messages that were given back, most often first, and who gave one up."""
+    """List messages that were given back, most often first, and which group gave one up."""
     with _graph(tables) as graph:
         _print("redeliveries", answers.redeliveries(graph, limit), as_json)
 
 
 @app.command("graph")
 def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
-    """Which topics lead to which, through which groups."""
+    """Show which topics lead to which, through which groups."""
     from keelmq_spark.pictures import topics_picture
 
     with _graph(tables) as graph:
@@ -221,14 +223,14 @@ def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: As
 
 @app.command()
 def latency(tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """From sending to the commit of the consumer's offset, by topic and group."""
+    """Show the time from sending to the commit of the consumer's offset, by topic and group."""
     with _graph(tables) as graph:
         _print("latency", answers.latency(graph), as_json)
 
 
 @app.command()
 def summary(tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
-    """How much is in the tables, and up to which Raft index."""
+    """Show how much is in the tables, and up to which Raft index."""
     with _graph(tables) as graph:
         facts = answers.summary(graph)
         if as_json:

@@ -1,4 +1,4 @@
-"""`keelmq-lineage run`."""
+"""Command `keelmq-lineage run`."""
 
 import logging
 import signal
@@ -25,37 +25,41 @@ class TableFormat(StrEnum):
 def run(
     servers: Servers = DEFAULT_SERVERS,
     tables: Annotated[
-        Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Where the lineage tables are.")
+        Path, typer.Option("--tables", envvar="KEELMQ_LINEAGE", metavar="PATH", help="Directory of the lineage tables.")
     ] = Path("lineage"),
-    format: Annotated[TableFormat, typer.Option("--format", help="Of tables that are new.")] = TableFormat.delta,
+    format: Annotated[TableFormat, typer.Option("--format", help="Format of new tables.")] = TableFormat.delta,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", metavar="PATH", help="Spark's own progress; default TABLES/_checkpoint."),
+        typer.Option(
+            "--checkpoint", metavar="PATH", help="Directory of Spark's own progress; default TABLES/_checkpoint."
+        ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when the tables have what the log has now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when the tables contain the present log.")] = False,
     skip_removed: Annotated[
         bool,
-        typer.Option("--skip-removed", help="Go on behind what retention removed before it was read; else an error."),
+        typer.Option(
+            "--skip-removed", help="Skip entries that retention removed before they were read; default: fail."
+        ),
     ] = False,
     interval_ms: Annotated[
-        int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Between micro-batches.")
+        int, typer.Option("--interval-ms", min=0, max=3_600_000, help="Time between micro-batches.")
     ] = 1_000,
     max_entries: Annotated[
-        int, typer.Option("--max-entries", min=1, max=10_000_000, help="Raft entries of a micro-batch at most.")
+        int, typer.Option("--max-entries", min=1, max=10_000_000, help="Maximum Raft entries of a micro-batch.")
     ] = 5_000,
-    cores: Annotated[str, typer.Option("--cores", metavar="N|*", help="Of a local Spark.")] = "2",
+    cores: Annotated[str, typer.Option("--cores", metavar="N|*", help="Cores of a local Spark.")] = "2",
     openlineage: Annotated[
         str | None,
-        typer.Option("--openlineage", metavar="URL|FILE|env", help="Also tell jobs and datasets to OpenLineage."),
+        typer.Option("--openlineage", metavar="URL|FILE|env", help="Also report jobs and datasets to OpenLineage."),
     ] = None,
     cluster: Annotated[
         str, typer.Option("--cluster", help="Name of the cluster in OpenLineage's namespace.")
     ] = "default",
     window_s: Annotated[int, typer.Option("--window-s", min=1, help="Seconds that one OpenLineage run covers.")] = 60,
 ) -> None:
-    """Keep the lineage tables of a cluster, with Spark, until it is interrupted.
+    """Update the lineage tables of a cluster with Spark until the command is interrupted.
 
-    It may be killed at any time and started again. On a Spark cluster: docs/lineage.md.
+    The command may be killed at any time and started again. To run it on a Spark cluster: docs/lineage.md.
     """
     from keelmq_spark.job import JobOptions
     from keelmq_spark.job import run as run_job
@@ -79,7 +83,7 @@ def run(
         signal.signal(number, lambda *_: stopping.set())
     try:
         run_job(options, reporter, stopping)
-    except Exception as exc:  # of Spark, which has written what its tasks said
+    except Exception as exc:  # from Spark, which has already logged the errors of its tasks
         _fail(f"{type(exc).__name__}: {exc}", EXIT_ERROR)
 
 

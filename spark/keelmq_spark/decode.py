@@ -1,8 +1,8 @@
-"""Events of the log as Arrow batches of the view `events`, on the executors.
+"""Decodes events of the log to Arrow batches of the view `events`, on the executors.
 
-Most columns are the same for all messages of an event. They are kept once per event, as runs, and spread by Arrow;
-only what differs from message to message is touched in Python, and of a message without keys and properties that is
-nothing but the length of its body.
+Most columns have the same value for all messages of an event. Such values are stored once per event, as runs, and Arrow
+spreads them. Python touches only values that differ between messages; for messages without keys and properties that is
+only the length of the body.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from keelmq.log.log_events import EntryEvents, EventsPage, LogEvent
 from keelmq_spark.events import EVENTS_ARROW
 
 ROWS_PER_BATCH: Final = 16_384
-"""A batch is closed with the event that reaches this; one event has at most 10,000 messages."""
+"""Number of rows at which a batch is closed after the current event; one event has at most 10,000 messages."""
 
 RAFT_GROUP: Final = "0"
 _TRACEPARENT_LENGTH: Final = 55
 
 
 def event_batches(pages: Iterable[EventsPage], rows_per_batch: int = ROWS_PER_BATCH) -> Iterator[Any]:
-    """`pyarrow.RecordBatch`es with the schema of the view. Raises Corrupt."""
+    """Yield `pyarrow.RecordBatch`es with the schema of the view. Raises Corrupt."""
     building = _Building()
     for page in pages:
         for entry in page.entries():
@@ -81,7 +81,7 @@ class _Building:
             row += event.rows
 
     def _add_messages(self, event: LogEvent) -> str | None:
-        """The per-message columns; what the ids begin with if they are counted."""
+        """Add the per-message columns. Returns the prefix of the message ids if they are numbered, otherwise None."""
         of = event.messages
         if of is None:
             self._ids.append(event.message_id)
@@ -176,7 +176,7 @@ class _Building:
 
 
 def cause_of(properties: Mapping[str, str]) -> str | None:
-    """The ids of `causation_id`, each as topic/id if `causation_topic` names the topics: one for all, or one each."""
+    """Return the ids of `causation_id`, as topic/id if `causation_topic` names one topic for all or one per id."""
     causes = properties.get("causation_id")
     topics = properties.get("causation_topic")
     if not causes or not topics:
@@ -190,7 +190,7 @@ def cause_of(properties: Mapping[str, str]) -> str | None:
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace id of a W3C `traceparent`; None without one, or of something else."""
+    """Return the trace id of a W3C `traceparent`; None for None and for an invalid value."""
     if traceparent is None or len(traceparent) < _TRACEPARENT_LENGTH or traceparent[2] != "-" or traceparent[35] != "-":
         return None
     return traceparent[3:35]

@@ -1,4 +1,4 @@
-"""Draws a graph of boxes and arrows as SVG, from left to right: causes left of effects. No dependencies, no scripts."""
+"""Draws a graph of boxes and arrows as SVG from left to right, causes left of effects. No dependencies, no scripts."""
 
 from collections.abc import Sequence
 from html import escape
@@ -29,7 +29,7 @@ class Box(NamedTuple):
     title: str
     lines: tuple[str, ...] = ()
     marked: bool = False
-    """Drawn with a thick border: what was asked for."""
+    """Drawn with a thick border, to show the requested node."""
 
 
 class Arrow(NamedTuple):
@@ -50,7 +50,7 @@ class _Placed(NamedTuple):
 
 
 def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
-    """An SVG document. Arrows between boxes that are not given are left out."""
+    """Return an SVG document. Arrows between boxes that are not given are left out."""
     keys = {box.key for box in boxes}
     arrows = [arrow for arrow in arrows if arrow.source in keys and arrow.target in keys]
     placed, width, height = _place(boxes, arrows, max(len(heading) * 9, 300))
@@ -69,7 +69,7 @@ def draw(boxes: Sequence[Box], arrows: Sequence[Arrow], heading: str) -> str:
 
 
 def html(svg: str, heading: str, table: Sequence[Sequence[object]]) -> str:
-    """A page with the picture and, below, a table whose first row is its head."""
+    """Return a page with the picture and a table below it; the first row of `table` is its header."""
     head, *rows = table or [[]]
     head_row = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
     body = "\n".join(
@@ -105,7 +105,7 @@ def _place(boxes: Sequence[Box], arrows: Sequence[Arrow], width: int) -> tuple[d
 
 
 def _layers(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> dict[str, int]:
-    """The column of each box: behind all that lead to it; an arrow that would close a circle does not count."""
+    """Return the column of each box: right of all its predecessors. Arrows that would close a cycle do not count."""
     following: dict[str, list[str]] = {box.key: [] for box in boxes}
     for arrow in arrows:
         if arrow.source != arrow.target:
@@ -157,7 +157,7 @@ def _box(placed: _Placed) -> str:
 def _arrow(source: _Placed, target: _Placed, label: str) -> str:
     x1, y1 = float(source.x + BOX_WIDTH), source.middle
     x2, y2 = float(target.x), target.middle
-    if x2 - x1 > BOX_WIDTH + COLUMN_GAP:  # past other boxes: below them
+    if x2 - x1 > BOX_WIDTH + COLUMN_GAP:  # the arrow passes other boxes below them
         low = float(max(source.y + source.height, target.y + target.height) + LOW_ARROW)
         bend = COLUMN_GAP * 2.0
         path = f"M{x1},{y1} C{x1 + bend},{low} {x2 - bend},{low} {x2},{y2}"
@@ -166,7 +166,7 @@ def _arrow(source: _Placed, target: _Placed, label: str) -> str:
         bend = (x2 - x1) / 2
         path = f"M{x1},{y1} C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}"
         text_x, text_y = (x1 + x2) / 2, (y1 + y2) / 2 - 4
-    else:  # back to the left, below both
+    else:  # the arrow goes back to the left, below both boxes
         low = max(source.y + source.height, target.y + target.height) + ROW_GAP / 2
         x1, x2 = source.x + BOX_WIDTH / 2, target.x + BOX_WIDTH / 2
         y1, y2 = float(source.y + source.height), float(target.y + target.height)
@@ -180,7 +180,7 @@ def _arrow(source: _Placed, target: _Placed, label: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """The end tells ids apart, the beginning what it is."""
+    """Shorten a text in the middle, because the end tells ids apart and the beginning names their kind."""
     if len(text) <= TEXT_LENGTH_MAX:
         return text
     half = (TEXT_LENGTH_MAX - 1) // 2

@@ -1,4 +1,4 @@
-"""The view `events`: one row for everything that happened to a message, as Arrow and as Spark see it.
+"""The view `events`, with one row per event of a message or transaction, as Arrow and Spark schemas.
 
 Both schemas are made from one list, because a batch whose types differ from the declared ones fails the query.
 """
@@ -14,25 +14,25 @@ COMMIT: Final = "COMMIT"
 """A transaction was committed. Its messages are PUBLISH or SCHEDULE rows of the same entry."""
 ROLLBACK: Final = "ROLLBACK"
 CHECK: Final = "CHECK"
-"""The broker asked a producer about a transaction."""
+"""The broker asked a producer for the outcome of a transaction."""
 DISCARD: Final = "DISCARD"
-"""Nobody answered: the broker gave a transaction up."""
+"""The broker discarded a transaction, because no producer answered its checks."""
 RESUME: Final = "RESUME"
-"""An operator made a discarded transaction a prepared one again."""
+"""An operator turned a discarded transaction back into a prepared one."""
 PUBLISH: Final = "PUBLISH"
-"""A message got its offset."""
+"""A message received its offset."""
 SCHEDULE: Final = "SCHEDULE"
-"""A message was accepted and waits for its time; PUBLISH follows."""
+"""A message was accepted and waits for its delivery time; PUBLISH follows."""
 CANCEL: Final = "CANCEL"
-"""A waiting message was taken back."""
+"""A scheduled message was cancelled."""
 ACK: Final = "ACK"
 """A group's committed offset moved over [offset, offset_end)."""
 RETRY: Final = "RETRY"
-"""A group gave a message back and gets it again."""
+"""A group gave a message back for redelivery."""
 DLQ: Final = "DLQ"
-"""A group gave a message back for the last time: it is among its dead letters."""
+"""A group gave a message back for the last time: it became a dead letter."""
 EXPIRE: Final = "EXPIRE"
-"""A waiting message was dropped because its topic is gone."""
+"""A scheduled message was dropped because its topic no longer exists."""
 
 EVENT_TYPES: Final = (
     HALF, COMMIT, ROLLBACK, CHECK, DISCARD, RESUME, PUBLISH, SCHEDULE, CANCEL, ACK, RETRY, DLQ, EXPIRE,
@@ -66,8 +66,9 @@ _ARROW_TYPES: Final = {
 }
 
 EVENTS_SPARK: Final = StructType([StructField(name, of_type) for name, of_type in _COLUMNS])
-"""`event_id` is `<raft group>:<raft index>:<n>`, n being the number of the row within its entry; `ts` is the entry's
-time; `offset_end` is for ACK only; `group` is the producer's or the consumers'; `bytes` is the length of the body."""
+"""Spark schema of the view. `event_id` is `<raft group>:<raft index>:<n>`, where n is the number of the row within its
+entry. `ts` is the entry's time. `offset_end` is set for ACK only. `group` is the producer group or the consumer group.
+`bytes` is the length of the body."""
 
 EVENTS_ARROW: Final = pa.schema([pa.field(name, _ARROW_TYPES[type(of_type)]) for name, of_type in _COLUMNS])
-"""The same columns; all may be null."""
+"""Arrow schema with the same columns; every column may be null."""

@@ -1,8 +1,8 @@
-"""From events to nodes and edges.
+"""Folds events into nodes and edges.
 
-Messages that are simply published take whole columns at a time; everything that depends on what came before is folded
+Messages that are simply published are processed as whole columns. Everything that depends on earlier events is folded
 row by row, in the order of the log, with the state of fold_state.py. The same events in the same order give the same
-rows, wherever the batches end: a job that was killed and started again writes what it would have written anyway.
+rows, wherever the batches end: a job that was killed and started again writes the same rows as without the kill.
 """
 
 from typing import Any, Final, NamedTuple
@@ -46,16 +46,16 @@ class Row(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Rows that are new: of nodes those that changed for the last time, of edges all."""
+    """New rows of one batch: nodes that changed for the last time, and all edges."""
 
     nodes: Any
     edges: Any
     open_nodes: Any
-    """All nodes that may still change, in place of those of the batch before."""
+    """All nodes that may still change; they replace the open nodes of the batch before."""
 
 
 class Fold:
-    """Owns `state`; `places` answers which message is at an offset."""
+    """Owns `state`, and folds batches of events into rows; `places` finds the message at an offset."""
 
     def __init__(self, state: FoldState, places: Places) -> None:
         self.state = state
@@ -65,7 +65,7 @@ class Fold:
         self._committed: list[str] = []
 
     def fold(self, batch: Any) -> Folded:
-        """Take a table of events (events.py) that are behind `state.raft_index`; those up to it are left out."""
+        """Fold a table of events (events.py). Events up to `state.raft_index` are left out."""
         batch = in_log_order(batch.filter(pc.greater(batch["raft_index"], self.state.raft_index)))
         self._edges, self._settled, self._committed = Edges(), [], []
         columns = []
@@ -89,7 +89,7 @@ class Fold:
     # Whole columns
 
     def _simple_rows(self, batch: Any) -> Any:
-        """Which rows publish a message that nothing was known about before."""
+        """Return a mask of the rows that publish a message without earlier events."""
         simple = pc.and_(pc.equal(batch["type"], events.PUBLISH), pc.is_null(batch["transaction_id"]))
         simple = pc.and_(simple, pc.invert(_of_groups(batch["topic"])))
         scheduled = pc.equal(batch["type"], events.SCHEDULE)
@@ -148,7 +148,7 @@ class Fold:
         )
 
     def _note_hubs(self, batch: Any) -> None:
-        """First and last time of every topic and group."""
+        """Record the first and last time of every topic and group."""
         consumers = pc.is_in(batch["type"], value_set=pa.array([events.ACK, events.RETRY, events.DLQ]))
         us = pc.cast(batch["ts"], pa.int64())
         for kind, name, mask in (
@@ -199,7 +199,7 @@ class Fold:
                 self._transaction(row)
 
     def _open_message(self, row: Row, state: str) -> NodeRow:
-        """The node of the row's message, open from now on; made and connected if it is not known."""
+        """Return the open node of the row's message; create and connect it if it is not known."""
         node_id = message_node(row.topic, row.message_id)
         known = self.state.messages.get(node_id)
         if known is None:
@@ -231,7 +231,7 @@ class Fold:
         return known
 
     def _transaction(self, row: Row) -> None:
-        """COMMIT, ROLLBACK, CHECK, DISCARD or RESUME."""
+        """Apply COMMIT, ROLLBACK, CHECK, DISCARD or RESUME."""
         transaction = self._open_transaction(row)
         decided = _DECIDED.get(row.type)
         if row.type == events.CHECK:
@@ -261,7 +261,7 @@ class Fold:
     def _publish(self, row: Row) -> None:
         known = message_node(row.topic, row.message_id) in self.state.messages
         message = self._open_message(row, schema.PUBLISHED)
-        if row.transaction_id and not known:  # its half was before the beginning of the tables
+        if row.transaction_id and not known:  # the half message is older than the tables
             transaction = node(schema.TRANSACTION, row.transaction_id)
             self._edges.add(message.node_id, transaction, schema.DECIDED_BY, row.us, row.event_id)
         message.queue, message.offset = row.queue, row.offset
@@ -285,7 +285,7 @@ class Fold:
     # Deliveries
 
     def _retry(self, row: Row) -> None:
-        """The row has the place where the message was first."""
+        """Apply RETRY. The row has the original place of the message."""
         retry_topic = f"%RETRY%{row.group}"
         origin = self._origin(row)
         entry, number = row.event_id.split(":")[-2:]
@@ -311,7 +311,7 @@ class Fold:
         return message_node(row.topic, row.message_id)
 
     def _give_back(self, row: Row, delivery: Delivery) -> None:
-        """Note what comes, and that this delivery was not processed although the group's offset will pass it."""
+        """Record the coming delivery, and that this one was not processed although the group's offset will pass it."""
         kind = events.DLQ if row.type == events.DLQ else events.RETRY
         waiting = key_of(kind, row.group, row.message_id, row.attempt)
         self.state.waiting.setdefault(waiting, []).append(delivery)
@@ -322,11 +322,11 @@ class Fold:
                 if known.origin == delivery.origin:
                     place = (retry_topic, 0, offset)
         elif row.attempt == 0:
-            return  # a dead letter that an operator sends again
+            return  # an operator replays a dead letter
         self.state.given_back.setdefault(key_of(row.group, *place[:2]), []).append(place[2])
 
     def _deliver(self, row: Row) -> None:
-        """A message that was given back is in the group's retry topic, or among its dead letters."""
+        """Connect a redelivered message with the group's retry topic or dead-letter topic."""
         dead = row.topic.startswith("%DLQ%")
         group = row.topic.removeprefix("%DLQ%" if dead else "%RETRY%")
         key = key_of(events.DLQ if dead else events.RETRY, group, row.message_id, row.attempt)
@@ -383,7 +383,8 @@ class Fold:
         for node_id in self._committed:
             message = state.messages.get(node_id)
             if message is not None and message.state == schema.COMMITTED:
-                # Neither published nor scheduled by its commit: another message of this id was first, the node is its.
+                # The commit neither published nor scheduled it: another message with this id was first and owns the
+                # node.
                 del state.messages[node_id]
         while len(state.messages) > OPEN_MAX:
             self._settled.append(state.messages.pop(next(iter(state.messages))))
@@ -392,7 +393,7 @@ class Fold:
 
 
 def in_log_order(batch: Any) -> Any:
-    """Sorted by entry, and by number within the entry; nothing is moved when it is sorted already."""
+    """Return the batch sorted by entry, and by number within the entry; a sorted batch is returned unchanged."""
     numbers = pc.cast(pc.list_element(pc.split_pattern(batch["event_id"], ":"), 2), pa.int64())
     indexes = plain(batch["raft_index"])
     numbers = plain(numbers)

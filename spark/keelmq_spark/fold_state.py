@@ -1,7 +1,7 @@
-"""What the fold remembers from one batch to the next: everything that may still change, and nothing else.
+"""State of the fold between batches: everything that may still change, and nothing else.
 
-Bounded: by what is undecided, scheduled or waiting for a retry, at most OPEN_MAX of it, by the number of topics, groups
-and queues, and by what is delivered and not committed yet.
+Its size is bounded by the undecided, scheduled and retried messages (at most OPEN_MAX of them), by the number of
+topics, groups and queues, and by the deliveries that are not committed yet.
 """
 
 from typing import Final
@@ -11,9 +11,10 @@ import msgspec
 from keelmq_spark.intervals import Ranges
 
 OPEN_MAX: Final = 200_000
-"""Open messages and transactions each; what has been open longest is let go as it is, and comes again if it changes."""
+"""Maximum number of open messages, and of open transactions. Beyond it, the one open for longest is settled as it is,
+and written again if it changes."""
 GROUP_PLACES_MAX: Final = 100_000
-"""Deliveries of `%RETRY%` and `%DLQ%` topics whose messages are remembered, per topic."""
+"""Maximum number of remembered deliveries per `%RETRY%` or `%DLQ%` topic."""
 
 
 class NodeRow(msgspec.Struct, array_like=True):
@@ -46,11 +47,11 @@ class NodeRow(msgspec.Struct, array_like=True):
 class OpenTransaction(msgspec.Struct, array_like=True):
     row: NodeRow
     messages: list[str]
-    """Node ids of its half messages."""
+    """Node ids of the half messages of the transaction."""
 
 
 class Delivery(msgspec.Struct, array_like=True):
-    """A message in a topic of a group: its node, and that of the delivery."""
+    """A message in a topic of a group: node id of the message, and node id of this delivery."""
 
     origin: str
     copy: str
@@ -58,19 +59,19 @@ class Delivery(msgspec.Struct, array_like=True):
 
 class FoldState(msgspec.Struct):
     raft_index: int = 0
-    """Everything up to it is folded."""
+    """Raft index up to which everything is folded."""
     hubs: dict[str, NodeRow] = {}
-    """Topics and groups."""
+    """Nodes of topics and groups, by node id."""
     messages: dict[str, NodeRow] = {}
     transactions: dict[str, OpenTransaction] = {}
     waiting: dict[str, list[Delivery]] = {}
-    """Given back and not delivered again: by group, message id and attempt."""
+    """Messages that were given back and are not redelivered yet, by group, message id and attempt."""
     group_places: dict[str, dict[int, Delivery]] = {}
-    """By `%RETRY%` or `%DLQ%` topic and offset."""
+    """Deliveries by `%RETRY%` or `%DLQ%` topic and offset."""
     given_back: dict[str, list[int]] = {}
-    """Offsets by group, topic and queue that the group's committed offset has not passed yet."""
+    """Offsets of given-back messages by group, topic and queue, until the group's committed offset passes them."""
     committed: dict[str, Ranges] = {}
-    """By group, topic and queue: offsets that the group's offset has passed at some time."""
+    """Ranges of offsets that the group's committed offset has ever passed, by group, topic and queue."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,10 +83,10 @@ def encode_state(state: FoldState) -> bytes:
 
 
 def decode_state(data: bytes) -> FoldState:
-    """Raises ValueError when it is not a state of this version."""
+    """Decode a state. Raises ValueError for a state of another version."""
     return _decode(data)
 
 
 def key_of(*parts: object) -> str:
-    """Names have none of the separator in them."""
+    """Join the parts of a key; names never contain the separator."""
     return "\n".join(map(str, parts))

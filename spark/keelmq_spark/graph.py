@@ -1,7 +1,7 @@
 """Reads the tables with DuckDB, without Spark: point look-ups, and walks along CAUSED_BY.
 
-Rows come as the tables are complete at the moment of opening. A node that came again after it was let go of, or an
-edge that was seen twice, is one: the newest state, the first edge.
+A graph shows the tables as they were complete when it was opened. A node that came again after it was settled, or an
+edge that was seen twice, is merged: the newest state, the first edge.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ from keelmq_spark import schema
 from keelmq_spark.tables import Tables
 
 DEPTH_MAX: Final = 64
-"""Steps from cause to effect that a walk takes at most."""
+"""Maximum number of steps of a walk between cause and effect."""
 FOUND_MAX: Final = 10_000
-"""Messages that a walk visits at most."""
+"""Maximum number of messages that a walk visits."""
 
 Fact = dict[str, Any]
 """A row of an answer."""
@@ -30,11 +30,11 @@ _NO_EDGES: Final = (
 
 
 class NoTables(Exception):
-    """There are no tables at the path; the message says what to do."""
+    """Raised when there are no tables at the path; the message says what to do."""
 
 
 class Graph:
-    """The tables as they are now. Use as a context manager."""
+    """A read-only view of the tables as they were when it was opened. Use it as a context manager."""
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path).absolute()
@@ -64,13 +64,13 @@ class Graph:
         self.close()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
-        """What `query` (DuckDB's SQL over `events`, `nodes` and `edges`) answers."""
+        """Return the rows of `query` (DuckDB SQL over `events`, `nodes` and `edges`)."""
         relation = self._connection.sql(query, params=list(parameters))
         rows: list[Fact] = relation.to_arrow_table().to_pylist()
         return rows
 
     def nodes(self, node_ids: Iterable[str]) -> list[Fact]:
-        """The nodes of these ids that there are, each once, in the order of the ids."""
+        """Return the existing nodes with these ids, each once, in the order of the ids."""
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
@@ -82,7 +82,7 @@ class Graph:
         return [found[node_id] for node_id in wanted if node_id in found]
 
     def edges(self, column: str, node_ids: Iterable[str], kinds: Sequence[str] = ()) -> list[Fact]:
-        """Edges whose `column` (src or dst) is one of the ids, each once, by time."""
+        """Return the edges whose `column` (src or dst) is one of the ids, each once, ordered by time."""
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
@@ -96,7 +96,7 @@ class Graph:
         return sorted(found.values(), key=lambda row: (row["ts"], row["kind"], row["src"], row["dst"]))
 
     def find(self, what: str) -> list[str]:
-        """The node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""
+        """Return the node ids that `what` may mean: a node id, topic/id, a message id or a transaction id."""
         if what.partition(":")[0] in (schema.MESSAGE, schema.TRANSACTION, schema.TOPIC, *_GROUPS) and ":" in what:
             return [row["node_id"] for row in self.nodes([what])]
         if "/" in what:
@@ -105,13 +105,16 @@ class Graph:
         return found + self.messages_of_id(what)
 
     def messages_of_id(self, message_id: str) -> list[str]:
-        """Node ids of the messages with this id, in whatever topics."""
+        """Return the node ids of the messages with this id, in all topics."""
         rows = self.rows("SELECT DISTINCT topic FROM events WHERE message_id = ? AND topic IS NOT NULL", [message_id])
         topics = sorted(row["topic"] for row in rows if not row["topic"].startswith(schema.GROUP_TOPICS))
         return [schema.message_node(topic, message_id) for topic in topics]
 
     def walk(self, start: str, *, forward: bool, depth: int = DEPTH_MAX) -> list[Fact]:
-        """What `start` led to (`forward`), or came from: `node_id`, `depth` and `via`, the node one step nearer."""
+        """Return the effects of `start` (`forward`) or its causes.
+
+        Each has a `node_id`, its `depth`, and `via`, the node one step nearer to `start`.
+        """
         seen = {start}
         found: list[Fact] = []
         frontier = [start]
@@ -130,7 +133,7 @@ class Graph:
         return found
 
     def _named(self, cause: str) -> list[str]:
-        """The messages that a cause may be whose topic nobody told; one that nobody knows stays as it is."""
+        """Return the known messages that a cause without a topic may mean; an unknown cause is returned as it is."""
         prefix = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
         if not cause.startswith(prefix):
             return [cause]
@@ -141,12 +144,12 @@ _GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
 
 
 def _also_unnamed(node_ids: Sequence[str]) -> list[str]:
-    """The ids, and those under which a cause without a topic knows them."""
+    """Return the ids, and the ids by which a cause without a topic refers to them."""
     return [*node_ids, *(schema.message_node(schema.ANY_TOPIC, node_id.partition("/")[2]) for node_id in node_ids)]
 
 
 def _is(column: str, values: Sequence[str]) -> str:
-    """One value is compared, which Bloom filters can answer; several are looked for together."""
+    """Return a condition: one value is compared, which Bloom filters can answer; several are looked up together."""
     return f"{column} = ?" if len(values) == 1 else f"{column} IN ({', '.join('?' for _ in values)})"
 
 

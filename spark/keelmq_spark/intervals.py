@@ -6,7 +6,7 @@ Ranges = list[list[int]]
 
 
 def missing(ranges: Ranges, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [begin, end) that are in none of `ranges`."""
+    """Yield the parts of [begin, end) that are in none of `ranges`."""
     for low, high in ranges:
         if high <= begin:
             continue
@@ -20,8 +20,8 @@ def missing(ranges: Ranges, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def add(ranges: Ranges, begin: int, end: int) -> None:
-    """Put [begin, end) into `ranges`, joining what touches it."""
-    if ranges and ranges[-1][0] <= begin <= ranges[-1][1]:  # the usual commit goes on where the last one ended
+    """Add [begin, end) to `ranges`, and join it with adjacent ranges."""
+    if ranges and ranges[-1][0] <= begin <= ranges[-1][1]:  # most commits continue where the last one ended
         ranges[-1][1] = max(ranges[-1][1], end)
         return
     kept = [r for r in ranges if r[1] < begin or r[0] > end]

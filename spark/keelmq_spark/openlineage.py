@@ -1,7 +1,9 @@
-"""OpenLineage: which groups read and write which topics: run events with statistics per window, never per message.
+"""OpenLineage reports of which groups read and write which topics: run events with statistics per window, not per
+message.
 
-Namespace `keelmq://<cluster>`; a topic is a dataset, a producer or consumer group a job. A window of a job is a run:
-its id follows from the job and the first Raft index, so a window that is told again after a restart is the same run.
+The namespace is `keelmq://<cluster>`; a topic is a dataset, a producer or consumer group is a job. A window of a job is
+a run. Its id derives from the job and the first Raft index, so a window that is reported again after a restart is the
+same run.
 """
 
 import logging
@@ -24,7 +26,7 @@ log = logging.getLogger("keelmq.lineage")
 
 
 class Totals:
-    """What a job read from, or wrote to, a topic."""
+    """Counts messages and bytes that a job read from a topic or wrote to it."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -32,7 +34,7 @@ class Totals:
 
 
 class Window:
-    """What all jobs did between two Raft indexes."""
+    """Statistics of all jobs between two Raft indexes."""
 
     def __init__(self) -> None:
         self.first_index = 0
@@ -58,7 +60,7 @@ class Window:
 
     @property
     def duration_s(self) -> float:
-        """By the time of the events."""
+        """Duration of the window in seconds, by the time of the events."""
         return (self.end - self.begin).total_seconds() if self.begin is not None and self.end is not None else 0.0
 
     @property
@@ -76,7 +78,7 @@ def _count(into: dict[str, dict[str, Totals]], rows: Any, sums: list[tuple[str, 
 
 
 def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
-    """A START and a COMPLETE event per job of the window."""
+    """Return a START and a COMPLETE event per job of the window."""
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
     from openlineage.client.generated.job_type_job import EmissionPattern, JobTypeJobFacet
@@ -124,10 +126,10 @@ def run_events(window: Window, cluster: str, window_s: int) -> list[Any]:
 
 
 class Reporter:
-    """Tells a window when it is over by the time of the events, and what is left when it is closed.
+    """Reports a window when it is over by the time of the events, and the rest on `close`.
 
-    A backend that does not take it delays nothing but itself: the window goes on, and is told after another `window_s`.
-    What was not told when the process ended is counted again only if its batch comes again.
+    A failing backend delays only the report: the window continues, and is reported after another `window_s`. Statistics
+    that were not reported when the process ended are counted again only if their batch is processed again.
     """
 
     def __init__(self, client: Any, cluster: str, window_s: int = WINDOW_S) -> None:
@@ -147,7 +149,7 @@ class Reporter:
         try:
             for event in run_events(self._window, self._cluster, self._window_s):
                 self._client.emit(event)
-        except Exception as exc:  # of any transport that may be configured
+        except Exception as exc:  # any configured transport may raise its own errors
             log.warning("OpenLineage is told later: %s", exc)
             self._due_s = self._window.duration_s + self._window_s
             return
@@ -155,15 +157,17 @@ class Reporter:
         self._due_s = float(self._window_s)
 
     def close(self) -> None:
-        """Tell what was counted, and end the client."""
+        """Report the counted statistics, and close the client."""
         if self._window.begin is not None:
             self._flush()
         self._client.close()
 
 
 def client_of(target: str) -> Any:
-    """A client of a URL (HTTP transport), of a file (one JSON object per line), or of `env`: as OpenLineage's own
-    environment variables and configuration file say. ValueError when it is none of them."""
+    """Return an OpenLineage client for `target`.
+
+    `target` is a URL (HTTP transport), a file (one JSON object per line), or `env` (OpenLineage's own environment
+    variables and configuration file). Raises ValueError for anything else."""
     from openlineage.client import OpenLineageClient
 
     if target == "env":

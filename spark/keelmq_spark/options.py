@@ -1,4 +1,4 @@
-"""Options of the data source `keelmq`, checked before a query starts. Spark hands over their names in lower case."""
+"""Options of the data source `keelmq`, validated before a query starts. Spark passes their names in lower case."""
 
 import json
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ _EARLIEST: Final = -2
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """`starting` and `ending` are words, or the Raft index of the entry to begin with or to end before."""
+    """Parsed options. `starting` and `ending` are words, or the Raft index to begin with and to end before."""
 
     servers: tuple[str, ...]
     view: View
     topics: tuple[str, ...]
     starting: Literal["earliest", "latest"] | int
     first_offsets: Mapping[tuple[str, int], int]
-    """By topic and queue: messages before it are left out."""
+    """First offset by topic and queue; earlier messages are left out."""
     ending: Literal["latest"] | int
     starting_timestamp_ms: int | None
     max_offsets_per_trigger: int | None
-    """Raft entries, each of which may have many messages."""
+    """Maximum number of Raft entries per trigger; an entry may contain many messages."""
     min_partitions: int
     fail_on_data_loss: bool
     include_headers: bool
@@ -54,7 +54,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """ValueError names the option that is wrong, and what it may be."""
+        """Parse options. Raises ValueError that names the wrong option and its valid values."""
         given = {name.lower(): value for name, value in options.items()}
         unknown = given.keys() - {name.lower() for name in NAMES}
         if unknown:

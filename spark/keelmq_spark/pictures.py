@@ -1,4 +1,4 @@
-"""The pictures: a message's story, and the graph of topics and groups."""
+"""Pictures: the story of a message, and the graph of topics and groups."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,15 +8,15 @@ from keelmq_spark.drawing import Arrow, Box, draw
 from keelmq_spark.graph import Fact, Graph
 
 BOXES_MAX: Final = 60
-"""More than that nobody reads; the rest is counted."""
+"""Maximum number of boxes, because nobody reads more; further nodes are only counted."""
 DEPTH: Final = 8
 
 _BACKWARDS: Final = (schema.CAUSED_BY, schema.RETRY_OF)
-"""Edges that point from the effect to what was before."""
+"""Edges that point from the effect back to the cause."""
 
 
 def story_picture(graph: Graph, node_id: str) -> str:
-    """SVG of `node_id`, what it came from and led to, and who had to do with it."""
+    """Return an SVG of `node_id`, its causes and effects, and the groups and transactions connected with it."""
     before = answers.ancestors(graph, node_id, DEPTH)
     after = answers.descendants(graph, node_id, DEPTH)
     centre = answers.story(graph, node_id)
@@ -39,7 +39,7 @@ def story_picture(graph: Graph, node_id: str) -> str:
 
 
 def topics_picture(facts: Sequence[Fact]) -> str:
-    """SVG of what `answers.topic_graph` says."""
+    """Return an SVG of the facts of `answers.topic_graph`."""
     boxes: dict[str, Box] = {}
     arrows: dict[tuple[str, str], int] = {}
 

@@ -1,7 +1,7 @@
-"""Which message is at an offset of a queue: what turns a committed range into messages.
+"""Finds the message at an offset of a queue, which turns a committed range into messages.
 
-A bounded cache of what was published last, and behind it the table `events`. What it answers does not depend on what
-the cache still holds.
+A bounded cache holds the messages that were published last; the table `events` is behind it. The answers do not depend
+on the content of the cache.
 """
 
 from collections import OrderedDict, deque
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 CACHED_MESSAGES_MAX: Final = 2_000_000
 
 Place = tuple[str, int]
-"""Topic and queue."""
+"""A topic and a queue."""
 Lookup = Callable[[str, int, int, int], Any]
-"""Topic, queue, first offset, end: a table of `offset` and `node_id` by offset, from the table `events`."""
+"""Takes topic, queue, first offset and end; returns `offset` and `node_id` from the table `events`, by offset."""
 
 
 class Run(NamedTuple):
@@ -38,7 +38,7 @@ class Places:
         self._runs: OrderedDict[Place, deque[Run]] = OrderedDict()
 
     def add(self, topics: Any, queues: Any, offsets: Any, nodes: Any) -> list[Place]:
-        """Remember where messages are. Returns the queues that begin anew: their topic was deleted meanwhile."""
+        """Remember the places of messages. Returns the queues that begin anew, because their topic was deleted."""
         table = pa.table({"topic": topics, "queue": queues, "offset": offsets, "node": nodes})
         table = table.sort_by([("topic", "ascending"), ("queue", "ascending"), ("offset", "ascending")])
         counts = table.group_by(["topic", "queue"], use_threads=False).aggregate([("offset", "count")])
@@ -59,7 +59,7 @@ class Places:
         return anew
 
     def between(self, place: Place, begin: int, end: int) -> Any:
-        """Offsets and nodes of the messages at begin <= offset < end that are known, as two lists of equal length."""
+        """Return the offsets and nodes of the known messages at begin <= offset < end, as two lists of equal length."""
         offsets: list[int] = []
         nodes: list[str] = []
         runs = self._runs.get(place, ())
@@ -81,7 +81,7 @@ class Places:
         runs.clear()
 
     def _drop_oldest(self) -> None:
-        """Of the queue that was written to longest ago; a queue that goes on keeps its newest run."""
+        """Drop the oldest run of the queue written to longest ago; an active queue keeps its newest run."""
         place, runs = next(iter(self._runs.items()))
         if runs:
             self._cached -= len(runs.popleft().nodes)
@@ -104,6 +104,6 @@ def _runs(offsets: Any, nodes: Any) -> Iterator[Run]:
 
 
 def node_ids(topics: Any, message_ids: Any) -> Any:
-    """`message:<topic>/<id>` of every row."""
+    """Return `message:<topic>/<id>` for every row."""
     ids = pc.binary_join_element_wise(pc.binary_join_element_wise("message:", topics, ""), message_ids, "/")
     return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids

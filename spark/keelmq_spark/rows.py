@@ -19,7 +19,7 @@ class Edges:
             column.append(value)
 
     def add_all(self, srcs: Sequence[str], dst: str, kind: str, us: int, event_id: str) -> None:
-        """The same edge from many nodes."""
+        """Add the same edge from many nodes."""
         self._single[0].extend(srcs)
         for column, value in zip(self._single[1:], (dst, kind, us, event_id), strict=True):
             column.extend([value] * len(srcs))
@@ -60,5 +60,5 @@ def constant(value: str, length: int) -> Any:
 
 
 def plain(column: Any) -> Any:
-    """One array: chunks are for tables."""
+    """Return one array; a chunked column is combined."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

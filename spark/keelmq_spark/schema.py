@@ -1,4 +1,4 @@
-"""The tables `nodes` and `edges`, as Arrow sees them, and how their rows are called."""
+"""Arrow schemas of the tables `nodes` and `edges`, and the names of node kinds, edge kinds and states."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ ATTRIBUTES: Final = pa.struct(
         pa.field("raft_index", pa.int64()),
     ]
 )
-"""What is known beside the state; `raft_index` is that of the entry which changed the node last."""
+"""Attributes of a node besides its state; `raft_index` is the index of the entry that changed the node last."""
 
 NODES: Final = pa.schema(
     [
@@ -44,7 +44,7 @@ EDGES: Final = pa.schema(
     ]
 )
 
-# Kinds of nodes, which are the beginnings of their ids too.
+# Kinds of nodes, which are also the prefixes of their ids.
 MESSAGE: Final = "message"
 TOPIC: Final = "topic"
 PRODUCER_GROUP: Final = "producer_group"
@@ -58,11 +58,11 @@ IN_TOPIC: Final = "IN_TOPIC"
 DECIDED_BY: Final = "DECIDED_BY"
 """message -> the transaction that was committed or rolled back"""
 CONSUMED_BY: Final = "CONSUMED_BY"
-"""message -> consumer group, when the group's offset passed it, or the delivery of it that was not given back"""
+"""message -> consumer group, when the group's offset passed the message, or its delivery that was not given back"""
 CAUSED_BY: Final = "CAUSED_BY"
-"""message -> the message that was processed when it was sent"""
+"""message -> the message that was being processed when it was sent"""
 RETRY_OF: Final = "RETRY_OF"
-"""delivery that a group asked for by giving a message back -> the message"""
+"""redelivery that a group requested by giving a message back -> the message"""
 DEAD_LETTERED: Final = "DEAD_LETTERED"
 """message -> the consumer group that gave it up"""
 
@@ -72,16 +72,16 @@ SCHEDULED: Final = "scheduled"
 PUBLISHED: Final = "published"
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
-# Of a transaction; a message that was never visible has that of its transaction.
+# States of a transaction; a message that was never visible has the state of its transaction.
 PREPARED: Final = "prepared"
 COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled_back"
 DISCARDED: Final = "discarded"
 ACTIVE: Final = "active"
-"""Of topics and groups."""
+"""State of topics and groups."""
 
 ANY_TOPIC: Final = "?"
-"""Stands for the topic of a cause that was named by its id alone."""
+"""Placeholder for the topic of a cause that was named only by its id."""
 GROUP_TOPICS: Final = ("%RETRY%", "%DLQ%")
 
 
@@ -94,7 +94,7 @@ def node(kind: str, name: str) -> str:
 
 
 def cause_nodes(causation_id: str) -> list[str]:
-    """The messages that `causation_id` of an event names: ids with commas between, with their topics where known."""
+    """Return the messages that `causation_id` of an event names: comma-separated ids, with topics where known."""
     nodes = []
     for cause in causation_id.split(","):
         topic, slash, message_id = cause.rpartition("/")

@@ -1,7 +1,7 @@
-"""Takes batches of events, in the order of the log, and keeps the three tables complete up to the same index.
+"""Writes batches of events, in the order of the log, and keeps the three tables complete up to the same index.
 
-The order of the writes is what makes a kill harmless: events, edges, nodes, and last the state of the fold. A batch
-that comes again is folded from the state that it was folded from before, and each table takes what it has not got.
+The order of the writes makes a kill harmless: events, edges, nodes, and last the state of the fold. A repeated batch is
+folded from the same state as before, and each table takes only rows that it lacks.
 """
 
 from typing import Any
@@ -22,11 +22,13 @@ class LineageSink:
 
     @property
     def raft_index(self) -> int:
-        """All tables are complete up to it."""
+        """Raft index up to which all tables are complete."""
         return self._fold.state.raft_index
 
     def write(self, batch: Any) -> int:
-        """Add a batch of events (an Arrow table); how many were new. Durable against the end of the process."""
+        """Add a batch of events (an Arrow table) and return the number of new events.
+
+        The events survive the end of the process."""
         done = self.raft_index
         batch = batch.filter(pc.greater(batch["raft_index"], done))
         if not batch.num_rows:

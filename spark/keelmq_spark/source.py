@@ -3,9 +3,9 @@
     keelmq_spark.register(spark)
     events = spark.readStream.format("keelmq").option("servers", "http://…,http://…").option("view", "events").load()
 
-Offsets are Raft indexes: {"index": n} says that everything before entry n was read. Only applied entries are planned,
-so what a restart reads again is the same. Planner and executors are other processes than the driver: what is here is
-pickled by reference, and the package has to be installed on the executors.
+Offsets are Raft indexes: {"index": n} means that everything before entry n was read. Only applied entries are planned,
+so a restart reads the same entries again. Planner and executors are other processes than the driver: the classes here
+are pickled by reference, and the package has to be installed on the executors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,20 +22,20 @@ from keelmq_spark.messages import message_batches, messages_schema
 from keelmq_spark.options import SourceOptions
 
 ENTRIES_PER_PARTITION_MIN: Final = 64
-"""A range of fewer entries is not worth another task."""
+"""Minimum number of entries per partition; fewer are not worth another task."""
 PLANNER_WAIT_MS: Final = 200
-"""The planner waits so long for something new: without a trigger Spark asks again at once."""
+"""Time that the planner waits for new entries, because without a trigger Spark asks again at once."""
 
 
 class LogRange(InputPartition):
-    """Entries start <= index < end."""
+    """A range of entries: start <= index < end."""
 
     def __init__(self, start: int, end: int, *, is_earliest: bool = False) -> None:
         super().__init__((start, end))
         self.start = start
         self.end = end
         self.is_earliest = is_earliest
-        """The log began there when the query was planned; it may begin later when this is read."""
+        """True when the log began at `start` when the query was planned; it may begin later when the range is read."""
 
 
 class KeelMQDataSource(DataSource):
@@ -57,7 +57,7 @@ class KeelMQDataSource(DataSource):
 
 
 class KeelMQReader(DataSourceReader):
-    """What the log has when the query is planned."""
+    """Reads the log as a batch, up to its end when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -80,20 +80,20 @@ class KeelMQReader(DataSourceReader):
 
 
 class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in the planner, where the log is asked how far it goes; `read` runs on the executors."""
+    """Runs in the planner, where it asks for the end of the log; `read` runs on the executors."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._log: LogReader | None = None
         self._last_end: int | None = None
-        """Of the query that AvailableNow runs: it ends there."""
+        """Index at which a query with the trigger AvailableNow ends; None for other queries."""
         self._known_end = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"index": starting_index(self._reader(), self._options)}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Never before `start`: who leads now may know less than who led when that was planned."""
+        """Return the end of the next batch, never before `start`: a new leader may know less than the last one."""
         begin = start["index"]
         if self._last_end is not None:
             end = self._last_end
@@ -130,7 +130,7 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors need: connections are made where they are used."""
+        """Return the state for executors without the connection, which each process opens itself."""
         return {**self.__dict__, "_log": None}
 
 
@@ -139,7 +139,7 @@ def open_log(options: SourceOptions) -> LogReader:
 
 
 def starting_index(log: LogReader, options: SourceOptions) -> int:
-    """Where a new query begins."""
+    """Return the index at which a new query begins."""
     if options.starting_timestamp_ms is not None:
         return log.index_at(options.starting_timestamp_ms)
     if options.starting == "earliest":
@@ -150,7 +150,7 @@ def starting_index(log: LogReader, options: SourceOptions) -> int:
 
 
 def split(start: int, end: int, partitions: int, *, from_earliest: bool = False) -> list[LogRange]:
-    """The range in parts of about the same number of entries, at most `partitions` of them."""
+    """Split the range into at most `partitions` parts with about the same number of entries."""
     entries = end - start
     if entries <= 0:
         return []
@@ -160,7 +160,7 @@ def split(start: int, end: int, partitions: int, *, from_earliest: bool = False)
 
 
 def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
-    """Arrow batches of the range, in its order."""
+    """Yield Arrow batches of the range, in order."""
     with open_log(options) as log:
         pages = log.pages(
             part.start, part.end, skip_removed=not options.fail_on_data_loss, from_earliest=part.is_earliest

@@ -1,7 +1,7 @@
-"""Where the tables are: Delta or Parquet files under one path, written so that a repeated write changes nothing.
+"""Storage of the tables: Delta or Parquet files under one path, written so that a repeated write changes nothing.
 
-Every write of a table carries the Raft index up to which the table is complete then: in Delta as the version of the
-application transaction `keelmq-lineage`, in Parquet in the name of a marker file. What is up to that index is never
+Every write of a table records the Raft index up to which the table is complete: in Delta as the version of the
+application transaction `keelmq-lineage`, in Parquet in the name of a marker file. Rows up to that index are never
 written again, wherever the batches begin and end after a restart.
 """
 
@@ -19,37 +19,39 @@ from keelmq_spark.schema import EDGES, NODES
 
 APPLICATION: Final = "keelmq-lineage"
 COMPACT_EVERY: Final = 200
-"""Writes of a Delta table after which its small files become large ones."""
+"""Number of writes of a Delta table after which its small files are compacted into large ones."""
 VACUUM_AFTER_HOURS: Final = 1
-"""So long a reader may go on with files that a compaction replaced."""
+"""Hours that a reader may continue with files that a compaction replaced."""
 ROW_GROUP_ROWS: Final = 100_000
 
 Format = Literal["delta", "parquet"]
 LOOKED_UP: Final = {"events": ["message_id"], "nodes": ["node_id"], "edges": ["src", "dst"]}
-"""Columns with a Bloom filter: a look-up reads the row groups that may have what it seeks."""
+"""Columns with a Bloom filter: a look-up reads only row groups that may contain the value."""
 _OPEN: Final = "open"
 PARTITIONS: Final[dict[str, str | None]] = {"events": None, "nodes": _OPEN, "edges": "kind"}
-"""`open` of a node: it may still change, so the job replaces it with the next batch."""
+"""Partition column by table. `open` of a node means that it may still change: the next batch replaces it."""
 
 
 class Table(Protocol):
-    """One table. `raft_index` is up to where it is complete, 0 for one that is not there yet."""
+    """One table. `raft_index` is the index up to which it is complete, 0 for a table that does not exist yet."""
 
     @property
     def raft_index(self) -> int: ...
 
     def write(self, rows: Any, raft_index: int, open_rows: Any = None) -> None:
-        """Add `rows`, and replace the open ones if there are any; one step. Nothing if `raft_index` is reached."""
+        """Add `rows`, and replace the open rows if `open_rows` is given, in one step.
+
+        Does nothing if `raft_index` is already reached."""
 
     def files(self) -> list[str]:
-        """The Parquet files that make up the table now."""
+        """Return the Parquet files that make up the table now."""
 
     def compact(self) -> None:
-        """Make few large files of many small ones, where the format can."""
+        """Combine many small files into few large ones, where the format supports it."""
 
 
 class Tables:
-    """The three tables, and the state of the job, under `path`. `format` is for tables that are new."""
+    """Owns the three tables and the state of the job under `path`. `format` applies to new tables."""
 
     def __init__(self, path: str | Path, format: Format = "delta") -> None:
         self.path = Path(path).absolute()
@@ -60,12 +62,12 @@ class Tables:
         self.edges: Table = make(self.path, "edges")
 
     def read_state(self) -> bytes | None:
-        """What `write_state` was given last."""
+        """Return the data of the last `write_state`; None before the first."""
         states = sorted((self.path / "_state").glob("*.state"))
         return states[-1].read_bytes() if states else None
 
     def write_state(self, data: bytes, raft_index: int) -> None:
-        """Replace the state, in one step."""
+        """Replace the state in one step."""
         directory = self.path / "_state"
         directory.mkdir(parents=True, exist_ok=True)
         before = sorted(directory.glob("*.state"))
@@ -77,7 +79,7 @@ class Tables:
                 old.unlink()
 
     def published(self, topic: str, queue: int, begin: int, end: int) -> Any:
-        """`offset` and `node_id` of the messages at begin <= offset < end, from the table `events`."""
+        """Return `offset` and `node_id` of the messages at begin <= offset < end, from the table `events`."""
         files = self.events.files()
         if not files or begin >= end:
             return pa.table({"offset": pa.array([], pa.int64()), "node_id": pa.array([], pa.string())})
@@ -92,7 +94,7 @@ class Tables:
 
 
 def format_of(path: Path) -> Format | None:
-    """Of the tables that are there; None when there are none yet."""
+    """Return the format of the existing tables; None when there are none yet."""
     if (path / "events" / "_delta_log").exists():
         return "delta"
     return "parquet" if any((path / "events").glob("_complete-*")) else None
@@ -110,7 +112,7 @@ class _Part(NamedTuple):
 
 
 def _parts(name: str, rows: Any, open_rows: Any) -> list[_Part]:
-    """`rows` by partition, without the column that is in the name of the partition."""
+    """Split `rows` by partition, and drop the column that the partition's name contains."""
     if name == "nodes":
         return [_Part("false", rows), _Part("true", open_rows)]
     if name != "edges":
@@ -157,7 +159,7 @@ class DeltaFiles:
         return [uri.removeprefix("file://") for uri in table.file_uris()] if table is not None else []
 
     def compact(self) -> None:
-        """Make few large files of many small ones; the rows stay the same."""
+        """Combine many small files into few large ones; the rows stay the same."""
         from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
 
         table = self._load()
@@ -211,7 +213,10 @@ class DeltaFiles:
 
 
 class ParquetFiles:
-    """The file `_complete-<index>` says that everything up to the index is there; what is behind it is not part yet."""
+    """A table of Parquet files. The file `_complete-<index>` marks the table as complete up to the index.
+
+    Files with a higher index are not part of the table yet.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path / name
@@ -248,13 +253,13 @@ class ParquetFiles:
         return sorted(str(path) for path in files if path.parent.name != f"{_OPEN}=true" or _index_of(path) == newest)
 
     def compact(self) -> None:
-        """Parquet files stay as they were written."""
+        """Do nothing: Parquet files stay as they were written."""
 
 
 def _schema(name: str) -> Any:
     if name != "events":
         return NODES if name == "nodes" else EDGES
-    from keelmq_spark.events import EVENTS_ARROW  # brings PySpark, which those who read do without
+    from keelmq_spark.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
 
     return EVENTS_ARROW
 
@@ -268,7 +273,7 @@ def _now_ms() -> int:
 
 
 def write_file(rows: Any, path: Path, looked_up: Sequence[str]) -> int:
-    """Write a Parquet file, whole or not at all; its size in bytes."""
+    """Write a Parquet file, completely or not at all, and return its size in bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.next")
     bloom: Any = {column: {"ndv": min(rows.num_rows, ROW_GROUP_ROWS), "fpp": 0.01} for column in looked_up}
