@@ -1,7 +1,7 @@
 """`make cluster` and `make cluster-stop`: three nodes on this machine that outlive the command that started them.
-`make cluster-add` adds one more to them while they run.
+`make cluster-add` adds another node while they run.
 
-Overridable on make's command line or in the environment: CLUSTER_NODES (3), CLUSTER_HTTP_PORT (7081, counting up),
+Override these on make's command line or in the environment: CLUSTER_NODES (3), CLUSTER_HTTP_PORT (7081, counting up),
 CLUSTER_PEER_PORT (7091, counting up), CLUSTER_DATA (.data/local). Options of keelmqd pass through as KEELMQ_<OPTION>.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 
 from deploy.local_nodes import HOST, LocalNode, NodeError, local_nodes, wait_ready
 
-ADDED_PORTS: Final = 20  # of added nodes: beyond those that the first ones may have
-DEFAULT_URL: Final = "http://127.0.0.1:7081"  # where the keelmq command looks by itself
+ADDED_PORTS: Final = 20  # port offset of added nodes, beyond the ports of the first nodes
+DEFAULT_URL: Final = "http://127.0.0.1:7081"  # default server of the keelmq command
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
-    """The one behind these; its ports follow theirs."""
+    """Return the node after `nodes`; its ports follow theirs."""
     number = len(nodes) + 1
     directory = settings.data / f"node{number}"
     ports = settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
@@ -51,7 +51,7 @@ def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
 
 
 def added_nodes(settings: argparse.Namespace, nodes: list[LocalNode]) -> list[LocalNode]:
-    """Those that were added before, by their directories."""
+    """Return the nodes that were added earlier, found by their directories."""
     added: list[LocalNode] = []
     while (settings.data / f"node{len(nodes) + len(added) + 1}").is_dir():
         added.append(new_node(settings, nodes + added))
@@ -59,8 +59,10 @@ def added_nodes(settings: argparse.Namespace, nodes: list[LocalNode]) -> list[Lo
 
 
 def add(nodes: list[LocalNode], added: list[LocalNode], node: LocalNode) -> None:
-    """Start the node and make it a voter; the others run. NodeError: the node is a member that was not promoted, or
-    not ready, and goes on running; or it is none, and nothing is left of it."""
+    """Start the node and make it a voter while the other nodes run.
+
+    Raises NodeError. If the node was not added, nothing is left of it. If it was added but not promoted, or is not
+    ready, it stays a member and keeps running."""
     servers = ("--servers", ",".join(each.url for each in nodes + added))
     if node.directory.exists():
         raise NodeError(f"{shown(node.directory)} is there already")
@@ -71,7 +73,7 @@ def add(nodes: list[LocalNode], added: list[LocalNode], node: LocalNode) -> None
     except BaseException:
         node.kill()
         if node.directory.exists():
-            shutil.rmtree(node.directory)  # else `make cluster` would wait for a node that nobody added
+            shutil.rmtree(node.directory)  # otherwise `make cluster` would wait for a node that was not added
             print(f"cluster: {shown(node.directory)} is removed again", file=sys.stderr)
         raise
     if not succeeds("promote", str(node.node_id), "--wait", *servers):
@@ -82,13 +84,13 @@ def add(nodes: list[LocalNode], added: list[LocalNode], node: LocalNode) -> None
 
 
 def succeeds(*command: str) -> bool:
-    """Whether `keelmq cluster` does that; what is wrong it says itself."""
+    """Return whether `keelmq cluster` succeeds with `command`; it prints its own errors."""
     keelmq = str(Path(sys.executable).parent / "keelmq")
     return subprocess.run([keelmq, "cluster", *command], check=False).returncode == 0  # noqa: S603
 
 
 def start(nodes: list[LocalNode]) -> None:
-    """Start what does not run, and return when every node is ready; on an error nothing more runs than before."""
+    """Start the nodes that do not run, and return when every node is ready; on an error, stop the started nodes."""
     missing = [node for node in nodes if node.pid() is None]
     if not missing:
         print("cluster: already running")
@@ -145,7 +147,7 @@ stop with: make cluster-stop"""
 
 
 def shown(path: Path) -> str:
-    """The path relative to the working directory where that is shorter to type."""
+    """Return the path as shown to people: relative to the working directory if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -1,8 +1,8 @@
-"""Broker nodes as processes of this machine: what `make cluster`, the demo, the benchmark and tests start.
+"""Broker nodes as processes of this machine, for `make cluster`, the demo, the benchmark and tests.
 
-Each node has a directory of its own: `data/` (the node's), `keelmqd.log` (its standard error) and `keelmqd.pid`.
-A process counts as the node only if its command line names that data directory, so a recycled process id is never
-killed.
+Each node has a directory of its own: `data/` (the data directory), `keelmqd.log` (its standard error) and
+`keelmqd.pid`. A process counts as the node only if its command line names that data directory, so a recycled process id
+is never killed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 60.0
-REMOVED: Final = "was removed from the cluster"  # in what such a node says why it is not ready
+REMOVED: Final = "was removed from the cluster"  # part of the reason that a removed node gives for not being ready
 STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
 PROBE_TIMEOUT_S: Final = 1.0
@@ -34,7 +34,7 @@ _random = random.SystemRandom()
 
 
 class NodeError(Exception):
-    """A node cannot be started, or did not become ready; the message says why and what to do."""
+    """Raised when a node cannot be started or did not become ready; the message says why and what to do."""
 
 
 class LocalNode:
@@ -52,7 +52,7 @@ class LocalNode:
         self.log_file = self.directory / "keelmqd.log"
         self.peers: Sequence[LocalNode] = (self,)
         self.join_url: str | None = None
-        """A node of the running cluster that this one is added to; `peers` are then none of its business."""
+        """URL of a node of the running cluster that this node is added to; `peers` are then not used."""
         self._pid_file = self.directory / "keelmqd.pid"
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -77,7 +77,7 @@ class LocalNode:
         return line
 
     def pid(self) -> int | None:
-        """The running process of this node, whoever started it; None when there is none."""
+        """Return the process id of this node, whoever started it; None when it does not run."""
         if self._child is not None:
             return self._child.pid if self._child.poll() is None else None
         try:
@@ -88,7 +88,7 @@ class LocalNode:
         return pid if os.fsencode(self.data_dir) in arguments else None
 
     def start(self) -> None:
-        """Start the process and return at once. NodeError when it runs already or a port is taken."""
+        """Start the process and return at once. Raises NodeError when it already runs or a port is taken."""
         if self.pid() is not None:
             raise NodeError(f"node {self.node_id} is running already (pid {self.pid()})")
         for port, variable in ((self.http_port, "CLUSTER_HTTP_PORT"), (self.peer_port, "CLUSTER_PEER_PORT")):
@@ -99,26 +99,26 @@ class LocalNode:
                 )
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for whoever supervises the nodes, not for them.
+            # A session of its own, because Ctrl-C in the terminal is meant for the supervisor, not for the nodes.
             self._child = subprocess.Popen(  # noqa: S603
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._pid_file.write_text(str(self._child.pid))
 
     def kill(self) -> None:
-        """kill -9, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         self._signal(signal.SIGKILL)
         self._wait_gone(STOP_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Ask the node to hand over and end; kill -9 if it has not within STOP_TIMEOUT_S."""
+        """Ask the node to hand over and end; send SIGKILL if it has not ended within STOP_TIMEOUT_S."""
         self._signal(signal.SIGTERM)
         if not self._wait_gone(STOP_TIMEOUT_S):
             self.kill()
         self._pid_file.unlink(missing_ok=True)
 
     def not_ready(self) -> str | None:
-        """Why the node is not ready yet, or None when it is. NodeError when its process has ended."""
+        """Return why the node is not ready yet, or None when it is. Raises NodeError when its process has ended."""
         if self.pid() is None:
             raise NodeError(f"node {self.node_id} ended at its start; {self.log_file} says:\n{self.log_tail()}")
         try:
@@ -154,7 +154,7 @@ class LocalNode:
 def local_nodes(
     directory: Path, http_ports: Sequence[int], peer_ports: Sequence[int], options: Mapping[str, str] | None = None
 ) -> list[LocalNode]:
-    """The nodes of one cluster, numbered from 1; none is started yet. Their peer secret is made when it is missing."""
+    """Return the nodes of one cluster, numbered from 1, without starting them. A missing peer secret is created."""
     ports = zip(http_ports, peer_ports, strict=True)
     secret = make_secret(directory)
     options = {"peer_secret_file": str(secret), **(options or {})}
@@ -168,7 +168,7 @@ def local_nodes(
 
 
 def make_secret(directory: Path) -> Path:
-    """The file with the peer secret of the cluster in that directory."""
+    """Return the file with the peer secret of the cluster in that directory; create it if it is missing."""
     file = (directory / "peer_secret").absolute()
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -184,8 +184,9 @@ def nodes_on_free_ports(directory: Path, count: int, options: Mapping[str, str] 
 
 
 def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -> list[LocalNode]:
-    """The nodes, when every one is ready, without those that were removed from the cluster: they never will be.
-    NodeError when one ends, or is not ready in time.
+    """Wait until every node is ready, and return the nodes without those that were removed from the cluster.
+
+    Removed nodes never become ready. Raises NodeError when a node ends, or is not ready in time.
     """
     deadline = time.monotonic() + timeout_s
     removed: list[LocalNode] = []
@@ -204,9 +205,9 @@ def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now, all different.
+    """Return different ports of the loopback interface that no process listens on now.
 
-    The kernel takes none of them for an outgoing connection meanwhile, so a node that was killed finds its own again.
+    The kernel does not use them for outgoing connections, so a node that was killed can bind its ports again.
     """
     found: set[int] = set()
     while len(found) < count:
@@ -217,7 +218,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _ports_of_servers() -> range:
-    """Where there is room beside what the kernel chooses from; everything, where there is none."""
+    """Return the ports outside the kernel's range for outgoing connections; all ports if there are too few."""
     try:
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     except (OSError, ValueError):
