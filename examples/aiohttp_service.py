@@ -3,7 +3,7 @@
     python -m examples.aiohttp_service --nodes http://127.0.0.1:7081 --database sqlite+aiosqlite:///orders.db
     curl -i -X PUT http://127.0.0.1:8080/orders/17 -d '{"account": "ann", "yuan": 30}'
 
-The order's number is the transaction's id, so a client that got no answer repeats its request: it is placed once.
+The order's number is the transaction's id, so a client without an answer repeats its request: the order is placed once.
 `--database` is an async URL of SQLAlchemy: `sqlite+aiosqlite:///…` or `postgresql+psycopg://…`.
 """
 
@@ -26,12 +26,12 @@ from keelmq.errors import IdempotencyConflict, TransactionConflict
 
 TOPIC: Final = "web-orders"
 CREDIT: Final = 1_000
-"""What an account may spend, in yuan."""
+"""Maximum amount that an account may spend, in yuan."""
 
 ORDER_ID: Final = re.compile(r"[A-Za-z0-9-]{1,32}")
 STATUS: Final = {
     Outcome.COMMITTED: 201,
-    Outcome.COMMIT_PENDING: 202,  # it is in the database; the broker will ask, and publish
+    Outcome.COMMIT_PENDING: 202,  # the order is in the database; the broker will check and publish
     Outcome.ROLLED_BACK: 409,
     Outcome.ROLLBACK_PENDING: 409,
     Outcome.UNKNOWN: 503,
@@ -80,7 +80,7 @@ class Service:
             return web.json_response({"order": order["id"], "state": conflict.state}, status=409)
         except IdempotencyConflict:
             return web.json_response({"order": order["id"], "error": "another order has this number"}, status=409)
-        except KeelMQError as error:  # whether it is placed, the same request again finds out
+        except KeelMQError as error:  # repeating the request finds out whether the order is placed
             return web.json_response({"error": str(error)}, status=503, headers={"Retry-After": "1"})
         return web.json_response({"order": order["id"], "state": result.outcome}, status=STATUS[result.outcome])
 
@@ -91,8 +91,8 @@ class Service:
 
 
 def spend(order: dict[str, Any], connection: Connection, transaction: Transaction) -> None:
-    """The local transaction: it and the record of `transaction` are one database transaction."""
-    connection.execute(INSERT, order)  # of one account, two at a time: with PostgreSQL, lock the account here
+    """Insert the order as the local transaction; the outbox records `transaction` in the same database transaction."""
+    connection.execute(INSERT, order)  # with PostgreSQL, lock the account here: two orders may run at a time
     if connection.execute(SPENT, {"account": order["account"]}).scalar_one() > CREDIT:
         raise RollbackTransaction(f"{order['account']} has no more credit")
 
@@ -112,8 +112,8 @@ async def order_of(request: web.Request) -> dict[str, Any]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", required=True, help="URLs of the broker's nodes, separated by commas")
-    parser.add_argument("--database", required=True, help="async SQLAlchemy URL, of SQLite or PostgreSQL")
-    parser.add_argument("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
+    parser.add_argument("--database", required=True, help="async SQLAlchemy URL for SQLite or PostgreSQL")
+    parser.add_argument("--port", type=int, default=8080, help="port; 0 chooses a free one (default 8080)")
     settings = parser.parse_args()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

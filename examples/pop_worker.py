@@ -1,9 +1,9 @@
-"""A stateless worker: as many of it as there is work, whatever the number of queues.
+"""A stateless worker: run as many of them as there is work, whatever the number of queues.
 
     python -m examples.pop_worker orders shippers --servers http://127.0.0.1:7081
 
-Run it several times. Messages are handed out one by one; a worker that is killed loses nothing, what it held comes
-again to another one. SIGTERM lets running handlers end.
+Run it several times. Messages are handed out one by one; a killed worker loses nothing, because its messages are
+redelivered to another worker. SIGTERM lets running handlers end.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from keelmq import PopConsumer, ReceivedMessage
 
 
 async def ship(message: ReceivedMessage) -> None:
-    """The work. Raising gives the message back: it comes again by the group's back-off."""
+    """Process a message. Raising an exception gives it back for redelivery after the group's backoff."""
     again = f", attempt {message.attempt}" if message.attempt else ""
     print(f"shipped {message.body.decode()}{again}", flush=True)
 

@@ -5,7 +5,7 @@
 
 `place` takes articles from the stock and publishes the order in one step; it may be killed and started again, and
 places each order once. `ship` writes the shipments of up to 100 orders in one database transaction, exactly once each,
-however often the orders are delivered. Databases may be PostgreSQL as well (`postgresql+psycopg://…`).
+even if the orders are delivered repeatedly. Databases may be PostgreSQL as well (`postgresql+psycopg://…`).
 """
 
 import argparse
@@ -41,12 +41,12 @@ TOPIC: Final = "orders"
 GROUP: Final = "shipping"
 ARTICLES: Final = ("book", "pen", "lamp")
 STOCK: Final = 50
-"""Of each article, at first."""
+"""Initial stock of each article."""
 
 ORDERS_AT_ONCE: Final = 8
 BATCH_MESSAGES: Final = 100
 SESSION_TIMEOUT_MS: Final = 6_000
-"""After this without a sign of life, the queues of a process that was killed go to the others."""
+"""Time without a heartbeat after which the queues of a killed process go to other members."""
 
 log = logging.getLogger("orders")
 
@@ -69,7 +69,7 @@ class Order(Base):
 
 
 class Shipment(Base):
-    """Its order is not unique here: nothing but the inbox keeps an order from being shipped twice."""
+    """A shipped order. `order_id` is not unique: only the inbox keeps an order from being shipped twice."""
 
     __tablename__ = "shipment"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -78,18 +78,18 @@ class Shipment(Base):
 
 
 def take_from_stock(order: dict[str, Any], connection: Connection, transaction: Transaction) -> None:
-    """The local transaction. `outbox.execute` has recorded `transaction` in the same database transaction."""
+    """Place the order as the local transaction. `outbox.execute` has recorded it in the same database transaction."""
     with Session(connection) as session:
         article = session.get(Article, order["article"], with_for_update=True)
         if article is None or article.stock < order["quantity"]:
             raise RollbackTransaction(f"{order['article']} is sold out")  # the message is rolled back as well
         article.stock -= order["quantity"]
         session.add(Order(**order))
-        session.commit()  # of what the session did: the database transaction is committed by outbox.execute
+        session.commit()  # ends only the session's work: outbox.execute commits the database transaction
 
 
 async def place(producer: TransactionProducer, engine: Engine, number: int) -> Outcome:
-    """Place order `number`; the same again when this is repeated, by this process or another one."""
+    """Place order `number`. A repetition by this or another process places the same order."""
     order_id, article = f"order-{number}", ARTICLES[number % len(ARTICLES)]
     order = {"id": order_id, "article": article, "quantity": 1 + number % 2}
     message = Message(topic=TOPIC, body=json.dumps(order).encode(), keys=[order_id], sharding_key=article)
@@ -98,7 +98,7 @@ async def place(producer: TransactionProducer, engine: Engine, number: int) -> O
             result = await outbox.execute(
                 producer, engine, message, partial(take_from_stock, order), transaction_id=order_id
             )
-        except TransactionConflict as decided:  # by an earlier run
+        except TransactionConflict as decided:  # an earlier run decided the transaction
             return Outcome(decided.state)
         except KeelMQError as error:
             if not error.retryable:
@@ -127,7 +127,7 @@ async def place_orders(nodes: list[str], engine: Engine, count: int) -> None:
 
 
 def ship(messages: Sequence[ReceivedMessage], connection: Connection) -> None:
-    """One database transaction for the batch: all of it is remembered and shipped, or nothing."""
+    """Ship a batch in one database transaction: all messages are remembered and shipped, or none."""
     new = inbox.first_times(connection, GROUP, messages)
     orders = [json.loads(message.body) for message in new]
     with Session(connection) as session:
@@ -137,7 +137,7 @@ def ship(messages: Sequence[ReceivedMessage], connection: Connection) -> None:
 
 
 async def ship_orders(nodes: list[str], engine: Engine) -> None:
-    """Until SIGTERM."""
+    """Ship orders until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
 
@@ -167,8 +167,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=["place", "ship"])
     parser.add_argument("--nodes", required=True, help="URLs of the broker's nodes, separated by commas")
-    parser.add_argument("--database", required=True, help="SQLAlchemy URL, of SQLite or PostgreSQL")
-    parser.add_argument("--orders", type=int, default=100, help="how many to place (default 100)")
+    parser.add_argument("--database", required=True, help="SQLAlchemy URL for SQLite or PostgreSQL")
+    parser.add_argument("--orders", type=int, default=100, help="number of orders to place (default 100)")
     settings = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 

@@ -1,6 +1,6 @@
-"""`make lineage`: a cluster, a workload, and the lineage job that tails it while leader and job are killed.
+"""`make lineage`: a cluster, a workload, and the lineage job that follows it while leader and job are killed.
 
-Exit status 0 only if the tables equal what the workload knows it did. The last line is `RESULT {…}`.
+The exit status is 0 only if the tables equal the workload's own record. The last line is `RESULT {…}`.
 """
 
 import argparse
@@ -34,11 +34,11 @@ POLL_S: Final = 0.2
 
 
 class DemoError(Exception):
-    """The run could not be carried out; the message says why."""
+    """Raised when the run could not be carried out; the message says why."""
 
 
 class Job:
-    """`keelmq-lineage run` as a process group of its own: Python, and the Java that it starts."""
+    """Runs `keelmq-lineage run` as a process group of its own: Python, and the Java that it starts."""
 
     def __init__(self, directory: Path, servers: str, format: str) -> None:
         self.tables = directory / "tables"
@@ -55,14 +55,14 @@ class Job:
             )
 
     def kill(self) -> None:
-        """kill -9 of all its processes."""
+        """Send SIGKILL to all its processes."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def stop(self) -> None:
-        """Let it end its batch."""
+        """End the job after its current batch."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(TIMEOUT_S)
@@ -73,12 +73,12 @@ class Job:
             raise DemoError(f"the lineage job failed:\n{self.log_tail()}")
 
     def check(self) -> None:
-        """DemoError when it has ended by itself."""
+        """Raise DemoError when the job has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise DemoError(f"the lineage job ended by itself:\n{self.log_tail()}")
 
     def events(self) -> int:
-        """How many are in the tables."""
+        """Return the number of events in the tables."""
         try:
             with Graph(self.tables) as graph:
                 return int(graph.rows("SELECT count(*) AS n FROM events")[0]["n"])
@@ -90,7 +90,7 @@ class Job:
 
 
 class Run:
-    """One run: its processes, and what happened to them."""
+    """One run: owns its processes and records the faults."""
 
     def __init__(self, directory: Path, orders: int, orders_per_s: float, format: str) -> None:
         self.directory = directory
@@ -166,7 +166,7 @@ class Run:
                 await asyncio.sleep(POLL_S)
 
     def _draw(self, graph: Graph) -> None:
-        """The story of an order that was retried and shipped, and the graph of the topics."""
+        """Draw the story of an order that was retried and shipped, and the graph of the topics."""
         chosen = graph.rows(
             """SELECT c.dst AS node_id FROM edges c JOIN edges r ON r.kind = 'RETRY_OF' AND r.dst = c.dst
                WHERE c.kind = 'CAUSED_BY' ORDER BY c.dst LIMIT 1"""
@@ -183,12 +183,16 @@ class Run:
 
 
 def main() -> int:
-    """Entry point; the exit status."""
+    """Run the demo and return the exit status."""
     parser = argparse.ArgumentParser(prog="make lineage", description=__doc__)
-    parser.add_argument("--orders", type=int, default=3_000, help="how many at least (%(default)s)")
+    parser.add_argument("--orders", type=int, default=3_000, help="minimum number of orders (%(default)s)")
     parser.add_argument("--rate", type=float, default=100, help="orders per second (%(default)s)")
-    parser.add_argument("--format", choices=["delta", "parquet"], default="delta", help="of the tables (%(default)s)")
-    parser.add_argument("--directory", type=Path, default=Path(".data/lineage"), help="for everything (%(default)s)")
+    parser.add_argument(
+        "--format", choices=["delta", "parquet"], default="delta", help="format of the tables (%(default)s)"
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path(".data/lineage"), help="directory of the run (%(default)s)"
+    )
     options = parser.parse_args()
     directory = options.directory.absolute()
     shutil.rmtree(directory, ignore_errors=True)

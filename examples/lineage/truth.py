@@ -1,6 +1,7 @@
-"""What the workload knows it did, and how that compares with the lineage tables.
+"""The workload's own record of its actions, and its comparison with the lineage tables.
 
-The workload never looks at the log: it notes what it sent, decided, processed and gave back, by the names it chose.
+The workload never looks at the log: it records which messages it sent, decided, processed and gave back, by the names
+it chose.
 """
 
 from collections import Counter
@@ -15,13 +16,16 @@ EdgeKey = tuple[str, str, str]
 
 @dataclass
 class Truth:
-    """Nodes by id with their state, and edges. Deliveries of a retry topic are counted: their ids hold log indexes."""
+    """Expected states of nodes by id, and expected edges.
+
+    Deliveries of a retry topic are only counted, because their ids contain log indexes.
+    """
 
     states: dict[str, str] = field(default_factory=dict)
     edges: Counter[EdgeKey] = field(default_factory=Counter)
 
     def sent(self, topic: str, message_id: str, group: str, cause: str | None = None) -> str:
-        """A message was sent, in a transaction or not; its node. Sending it again changes nothing."""
+        """Record that a message was sent, in a transaction or not; return its node. Repetitions change nothing."""
         node = f"message:{topic}/{message_id}"
         self.edge(f"producer_group:{group}", node, "PRODUCED")
         if cause is not None:
@@ -46,7 +50,7 @@ class Truth:
         self.edge(node, f"consumer_group:{group}", "CONSUMED_BY")
 
     def given_back(self, node: str, group: str, attempts: int, *, dead: bool = False) -> None:
-        """`attempts` deliveries followed, and none was processed if it is `dead` now."""
+        """Record that a message was given back: `attempts` deliveries followed; if `dead`, none was processed."""
         copy = f"message:%RETRY%{group}/{node.partition('/')[2]}"
         self.edges[copy, node, "RETRY_OF"] = attempts
         self.edges[copy, f"topic:%RETRY%{group}", "IN_TOPIC"] = attempts
@@ -63,7 +67,7 @@ def topic_of(node: str) -> str:
 
 
 def compare(truth: Truth, graph: Graph) -> dict[str, Any]:
-    """How the tables differ from the truth: numbers, and `examples` of what is wrong."""
+    """Compare the tables with the truth: returns the numbers of differences, and `examples` of them."""
     found: Counter[EdgeKey] = Counter()
     for row in graph.rows("SELECT src, dst, kind FROM edges"):
         found[_plain(row["src"]), _plain(row["dst"]), row["kind"]] += 1

@@ -1,4 +1,4 @@
--- The account service's own database. The outbox table is made by keelmq beside these.
+-- Database of the account service. keelmq creates the outbox table in it too.
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS accounts (
     id TEXT PRIMARY KEY,

@@ -1,8 +1,8 @@
-"""The account service: takes 100 yuan for an order and tells the points service, as one atomic step.
+"""The account service: takes 100 yuan for an order and sends a message to the points service, as one atomic step.
 
     python -m examples.shop.account_service --nodes http://127.0.0.1:7081 --topic shop-orders --database account.db
 
-What makes it safe: `outbox.record` is part of the database transaction that takes the money. If this process dies after
+It is safe because `outbox.record` is part of the database transaction that takes the money. If this process dies after
 its COMMIT, before the broker knows, the broker asks `outbox.checker`, which finds the record and answers "commit".
 """
 
@@ -37,11 +37,11 @@ class Order(NamedTuple):
 
 
 class NotEnoughMoney(Exception):
-    """The account cannot pay the order."""
+    """Raised when the account cannot pay the order."""
 
 
 async def serve(engine: Engine, nodes: list[str], topic: str, stop: asyncio.Event) -> None:
-    """Pay the orders that are new, until told to stop."""
+    """Pay new orders until `stop` is set."""
     async with TransactionProducer(nodes, GROUP, check=outbox.checker(engine)) as producer:
         while not stop.is_set():
             orders = await asyncio.to_thread(new_orders, engine)
@@ -76,7 +76,7 @@ async def pay(producer: TransactionProducer, engine: Engine, topic: str, order: 
 
 
 def take_money(engine: Engine, order: Order, transaction_id: str) -> None:
-    """One database transaction: the message is recorded, the order paid and the money taken, or nothing of it."""
+    """Record the transaction, mark the order as paid and take the money, all in one database transaction."""
     with engine.begin() as db:
         outbox.record(db, transaction_id)
         if db.execute(SET_STATE, {"id": order.id, "state": "paid"}).rowcount == 0:

@@ -1,7 +1,7 @@
-"""What the demo ends with: the two databases and the log itself, compared.
+"""Final comparison of the demo: the two databases and the log itself.
 
-Nothing is taken from what the services said while they ran. The databases are read after both services ended, and the
-topic is read back message by message from every node.
+It uses nothing that the services said while they ran. The databases are read after both services ended, and the topic
+is read back message by message from every node.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ YUAN_PER_POINT: Final = 1  # 100 yuan buy 100 points
 
 @dataclass(frozen=True)
 class Findings:
-    """`faults()` is empty when the shop and the broker kept their promises."""
+    """Results of the comparison. `faults()` is empty when the shop and the broker kept their promises."""
 
     orders: int
     paid: int
@@ -36,7 +36,7 @@ class Findings:
     lost: int  # paid orders without points, or without a message in the log of some node
     phantom: int  # points or messages for orders that were not paid
     duplicates_applied: int  # times points were added again for an order
-    log_duplicates: int  # times an order's message stands in the topic again
+    log_duplicates: int  # further copies of an order's message in the topic
     undecided: int  # transactions still prepared
     committed: int
     rolled_back: int
@@ -65,7 +65,7 @@ class AccountBooks:
 @dataclass(frozen=True)
 class PointsBooks:
     points: Mapping[str, int]  # account -> points
-    ledger: Mapping[str, int]  # order -> how often points were added for it
+    ledger: Mapping[str, int]  # order -> number of times points were added
 
 
 def read_accounts(database: Path, opening_balance: Mapping[str, int]) -> AccountBooks:
@@ -84,8 +84,8 @@ def read_points(database: Path) -> PointsBooks:
 
 @dataclass(frozen=True)
 class BrokerBooks:
-    logs: Sequence[Counter[str]]  # per node: order -> how often it stands in the topic
-    transactions: Counter[str]  # state -> how many
+    logs: Sequence[Counter[str]]  # per node: order -> number of its messages in the topic
+    transactions: Counter[str]  # state -> number of transactions
     checks_answered: int
     state_hashes: tuple[str, ...]
 
@@ -126,7 +126,7 @@ def compare(accounts: AccountBooks, points: PointsBooks, broker: BrokerBooks) ->
 
 
 async def orders_in_topic(http: aiohttp.ClientSession, url: str, topic: str) -> Counter[str]:
-    """How often each order stands in the topic, as the node at `url` serves it."""
+    """Count how often each order is in the topic, as the node at `url` serves it."""
     async with http.get(f"{url}/v1/topics/{topic}") as response:
         queues: int = (await response.json())["queues"]
     found: Counter[str] = Counter()
@@ -156,14 +156,14 @@ async def all_transactions(http: aiohttp.ClientSession, url: str) -> list[dict[s
 
 
 async def answered_checks(http: aiohttp.ClientSession, url: str, transaction: Mapping[str, Any]) -> int:
-    """How many checks decided this transaction (0 or 1), by its replicated timeline."""
+    """Return how many checks decided this transaction (0 or 1), by its replicated timeline."""
     async with http.get(f"{url}/v1/transactions/{transaction['transaction_id']}") as response:
         timeline = (await response.json())["timeline"]
     return sum(event["event"] in ("committed", "rolled_back") and event["source"] == "check" for event in timeline)
 
 
 async def equal_index_hashes(http: aiohttp.ClientSession, urls: Sequence[str], timeout_s: float) -> tuple[str, ...]:
-    """The nodes' state hashes, once all have applied the same index; TimeoutError when they never have."""
+    """Return the nodes' state hashes once all have applied the same index. Raises TimeoutError if they never do."""
     async with asyncio.timeout(timeout_s):
         while True:
             statuses = [await cluster_status(http, url) for url in urls]
@@ -179,7 +179,7 @@ async def cluster_status(http: aiohttp.ClientSession, url: str) -> dict[str, Any
 
 
 def printed(findings: Findings, line: Callable[[str, str], None]) -> None:
-    """Hand over the comparison line by line: what, and its value."""
+    """Pass the comparison to `line`, one name and value at a time."""
     line("orders placed", f"{findings.orders} ({findings.paid} paid, {findings.refused} refused)")
     line("yuan taken from accounts", f"{findings.debited:,}")
     line("points added", f"{findings.points:,}")

@@ -1,12 +1,12 @@
-"""Places where the demo lets a service die as if the power had failed. Without SHOP_CRASH_AT they do nothing."""
+"""Crash points let a service die as if the power had failed. Without SHOP_CRASH_AT they do nothing."""
 
 import os
 import signal
 from collections import Counter
 
 CRASH_AT = os.environ.get("SHOP_CRASH_AT", "")
-"""`name:n`: the process kills itself with SIGKILL when it passes the point `name` for the n-th time, or, where that has
-a condition, the first time from the n-th on at which the condition holds."""
+"""`name:n`: the process kills itself with SIGKILL when it passes the point `name` for the n-th time. If the point has a
+condition, it does so the first time from the n-th on at which the condition holds."""
 
 _passed: Counter[str] = Counter()
 

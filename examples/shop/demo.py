@@ -1,7 +1,7 @@
-"""`make demo`: the shop, on three broker nodes, while leader, producer and consumer are killed at their worst moments.
+"""`make demo`: the shop on three broker nodes, while leader, producer and consumer are killed at their worst moments.
 
 A supervisor starts every process, places orders, kills, restarts, waits until everything has settled, and then compares
-the two databases with the log (audit.py). Exit status 0 only if nothing was lost, invented or applied twice.
+the two databases with the log (audit.py). The exit status is 0 only if nothing was lost, invented or applied twice.
 """
 
 import argparse
@@ -40,16 +40,16 @@ LEADER_DOWN_S: Final = 2.0
 SERVICE_DOWN_S: Final = 1.0
 SETTLE_TIMEOUT_S: Final = 90.0
 FAULTS_TIMEOUT_S: Final = 90.0
-# Check-back sooner than the defaults (6 s, 30 s), so that a minute shows it.
+# Check-backs start sooner than by default (6 s, 30 s), so that a run of a minute shows them.
 NODE_OPTIONS: Final = {"check_immunity_ms": "3000", "check_interval_ms": "3000", "cluster_id": "shop"}
 
 
 class DemoError(Exception):
-    """The demo could not be carried out; the message says why."""
+    """Raised when the demo could not be carried out; the message says why."""
 
 
 class Shop:
-    """The processes of one run and what happened to them."""
+    """Owns the processes of one run, and records the faults."""
 
     def __init__(self, directory: Path, orders: int, display: Display) -> None:
         self.directory = directory
@@ -114,7 +114,7 @@ class Shop:
         self.points.start(crash_at=f"message:{self.orders * 2 // 5}")
 
     async def place_orders(self) -> None:
-        """The shop's front end: order rows in the account database, at a steady pace."""
+        """Play the shop's front end: insert orders into the account database at a steady pace."""
         rng = random.Random(100)
         accounts = list(self.balances)
         with contextlib.closing(sqlite3.connect(self.account_db, timeout=30, isolation_level=None)) as database:
@@ -133,7 +133,7 @@ class Shop:
                 await self.until(lambda: self.decided() == self.orders)
                 await self.until(lambda: self.prepared == 0 and self.progress.rewarded == self.progress.paid)
         except TimeoutError:
-            # Not an end: the audit says what is missing.
+            # The run continues: the audit reports missing effects.
             self.display.event("fault", f"not settled within {SETTLE_TIMEOUT_S:.0f} s")
 
     # -- what goes wrong ----------------------------------------------------------------------------------------------
@@ -219,13 +219,13 @@ class Shop:
         return self.progress.paid + self.progress.refused
 
     def leader(self) -> LocalNode | None:
-        """The node that says it leads, in the newest term."""
+        """Return the node that reports itself as leader in the newest term."""
         leaders = [view for view in self.progress.nodes if view.state == "leader"]
         newest = max(leaders, key=lambda view: view.term, default=None)
         return self.nodes[newest.node_id - 1] if newest else None
 
     async def count_prepared(self, http: aiohttp.ClientSession) -> int | None:
-        """Half transactions without a decision (at most a page of them); None when the node cannot say now."""
+        """Return the number of undecided half transactions (at most one page); None when the node cannot answer now."""
         try:
             async with http.get(f"{self.nodes[0].url}/v1/transactions", params={"state": "prepared"}) as response:
                 return len((await response.json())["transactions"])
@@ -238,7 +238,7 @@ class Shop:
             await self.observed.wait_for(condition)
 
     def close(self) -> None:
-        """End every process of the run, whatever state it is in."""
+        """End every process of the run, whatever its state."""
         for service in (self.account, self.points):
             service.kill()
         for node in self.nodes:

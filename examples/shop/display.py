@@ -1,4 +1,4 @@
-"""The demo's live view; on something that is not a terminal, a line per event instead."""
+"""The demo's live view; without a terminal, it prints a line per event instead."""
 
 import time
 from collections import deque
@@ -28,7 +28,7 @@ class NodeView:
 
 @dataclass
 class Progress:
-    """What the supervisor knows; the view reads it, nobody else writes it."""
+    """Progress of the run, written only by the supervisor and read by the view."""
 
     orders: int
     placed: int = 0
@@ -41,7 +41,7 @@ class Progress:
 
 
 class Display:
-    """`with Display(progress) as display: display.event("fault", "…")`."""
+    """Live view of the run: `with Display(progress) as display: display.event("fault", "…")`."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -65,7 +65,7 @@ class Display:
             self.console.print(f"{self._events[-1][0]:5.1f} s  {text}", highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Without a terminal: a line of figures now and then, so that a log shows progress."""
+        """Without a terminal, print a line of figures now and then, so that a log shows progress."""
         now = time.monotonic()
         if not self.console.is_terminal and now - self._last_line > LINE_EVERY_S:
             self._last_line = now

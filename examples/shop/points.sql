@@ -1,4 +1,4 @@
--- The points service's own database. The inbox table is made by keelmq beside these.
+-- Database of the points service. keelmq creates the inbox table in it too.
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS points (
     account TEXT PRIMARY KEY,

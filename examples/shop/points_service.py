@@ -2,8 +2,8 @@
 
     python -m examples.shop.points_service --nodes http://127.0.0.1:7081 --topic shop-orders --database points.db
 
-What makes it safe: `inbox.first_time` is part of the database transaction that adds the points. Messages come again
-when this process dies before the offset of what it has processed is committed; the inbox knows them.
+It is safe because `inbox.first_time` is part of the database transaction that adds the points. If this process dies
+before it commits the offset of a processed message, the message is redelivered, and the inbox recognizes it.
 """
 
 import argparse
@@ -48,7 +48,7 @@ async def serve(engine: Engine, nodes: list[str], topic: str, stop: asyncio.Even
 
 
 def add_points(message: ReceivedMessage, db: Connection) -> None:
-    """One database transaction: the message is remembered and the points added, or neither."""
+    """Remember the message and add its points in one database transaction."""
     if not inbox.first_time(db, GROUP, message):
         log.info("%s came again", message.message_id)
         return

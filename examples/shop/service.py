@@ -1,4 +1,4 @@
-"""A service of the shop as the demo sees it: a process with a log that may die on purpose and come back."""
+"""A service of the shop as a process with a log; it may die on purpose and be restarted."""
 
 import contextlib
 import os
@@ -32,14 +32,14 @@ class Service:
             )
 
     def ended(self) -> int | None:
-        """The exit status, negative for a signal; None while the process runs or before it was started."""
+        """Return the exit status, negative for a signal; None while the process runs or before it was started."""
         return None if self._process is None else self._process.poll()
 
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> int:
-        """SIGTERM, then SIGKILL after STOP_TIMEOUT_S; returns the exit status."""
+        """Send SIGTERM, and SIGKILL after STOP_TIMEOUT_S; return the exit status."""
         if self._process is None:
             return 0
         if self.running():
@@ -51,7 +51,7 @@ class Service:
             return self._process.wait()
 
     def kill(self) -> None:
-        """kill -9 for the process and whatever it started; waits until it is gone."""
+        """Send SIGKILL to the process and its children, and wait until it is gone."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 if self.running():
