@@ -4,7 +4,7 @@
     shop (transactions) ─► orders ──┤
                                     └─ audit reads all three topics
 
-What an order goes through follows from its number, so a send or a handler that runs twice does the same twice.
+The fate of an order follows from its number, so a send or a handler that runs twice has the same effect twice.
 """
 
 import asyncio
@@ -15,9 +15,18 @@ from typing import Any, Final, TypeVar
 import aiohttp
 
 from examples.lineage.truth import Truth
-from keelmq import Consumer, Decision, KeelMQError, Message, Producer, ReceivedMessage, RetryLater, TransactionProducer
+from keelmq import (
+    Consumer,
+    Decision,
+    KeelMQError,
+    Message,
+    Producer,
+    ReceivedMessage,
+    RetryLater,
+    Transaction,
+    TransactionProducer,
+)
 from keelmq.errors import TransactionConflict
-from keelmq.transactions.decision import Transaction
 
 ORDERS: Final = "orders"
 SHIPMENTS: Final = "shipments"
@@ -33,7 +42,7 @@ T = TypeVar("T")
 
 
 class Workload:
-    """Everything one run does. `truth` is complete once `settled` says so."""
+    """Runs the producers and consumers of one run. `truth` is complete once `_settled` returns True."""
 
     def __init__(self, servers: list[str], orders_per_s: float) -> None:
         self.servers = servers
@@ -43,12 +52,12 @@ class Workload:
         self._undecided: set[str] = set()
         self._outcomes: dict[str, str] = {}
         self._due: set[tuple[str, str]] = set()
-        """Group and node: what is to be processed, or to die."""
+        """Pairs of group and node that still have to be processed, or to become dead letters."""
         self._done: set[tuple[str, str]] = set()
         self._asked = 0
 
     async def prepare(self) -> None:
-        """Topics and groups."""
+        """Create topics and groups."""
         async with aiohttp.ClientSession(raise_for_status=True) as http:
             for topic in (ORDERS, SHIPMENTS, INVOICES):
                 await http.put(f"{self.servers[0]}/v1/topics/{topic}", json={"queues": 4, "type": "any"})
@@ -57,7 +66,7 @@ class Workload:
                 await http.put(f"{self.servers[0]}/v1/groups/{group}", json=settings)
 
     async def run(self, enough: Callable[[], bool]) -> None:
-        """Place orders at a steady pace until `enough`, and go on until everything is processed."""
+        """Place orders at a steady pace until `enough`, then wait until everything is processed."""
         async with contextlib.AsyncExitStack() as stack:
             self._web = await stack.enter_async_context(Producer(self.servers, group="web"))
             self._onward = await stack.enter_async_context(Producer(self.servers))
@@ -97,7 +106,7 @@ class Workload:
             await self._transaction(self._shop, ORDERS, order, _outcome_of_order(number), number)
 
     def _expect(self, node: str, number: int) -> None:
-        """Note who will process an order, and after how many attempts."""
+        """Record which groups will process an order, and after how many attempts."""
         dies = number % 50 == 7
         if dies:
             self.truth.given_back(node, "shipping", RETRY_ATTEMPTS, dead=True)
@@ -111,7 +120,7 @@ class Workload:
     async def _transaction(
         self, producer: TransactionProducer, topic: str, name: str, outcome: str, number: int, cause: str | None = None
     ) -> None:
-        """Commit, roll back, or leave it to the check (`later-…`), which for a few never knows."""
+        """Commit, roll back, or leave the decision to the check (`later-…`), which never decides a few of them."""
         transaction_id = f"t-{name}"
         self._outcomes[transaction_id] = outcome
         node = self.truth.sent(topic, name, producer.group, cause)
@@ -123,7 +132,7 @@ class Workload:
 
         message = Message(topic=topic, body=b"in a transaction", message_id=name, keys=[name])
         options: dict[str, Any] = {"transaction_id": transaction_id, "check_after_ms": CHECK_AFTER_MS}
-        with contextlib.suppress(TransactionConflict):  # a try before was decided: as it had to be
+        with contextlib.suppress(TransactionConflict):  # an earlier try was decided, with the same outcome
             await _until_answered(lambda: producer.execute(message, local, **options))
         state = outcome.removeprefix("later-")
         self.truth.decided(transaction_id, state, [node])
@@ -171,7 +180,7 @@ class Workload:
     # The end
 
     async def _settled(self) -> bool:
-        """Everything is decided that will be, processed, and committed by its group."""
+        """Return whether all transactions are decided as planned, and all messages processed and committed."""
         if self._due - self._done:
             return False
         self._asked = (self._asked + 1) % len(self.servers)  # one of them may be dead
@@ -208,7 +217,7 @@ def _node_of(message: ReceivedMessage) -> str:
 
 
 async def _until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what the leader's death interrupted; all of it is idempotent."""
+    """Repeat a call that the leader's death interrupted; all calls are idempotent."""
     while True:
         try:
             return await call()
