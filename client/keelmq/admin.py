@@ -128,10 +128,10 @@ class Admin:
         operator: str | None = None,
         reason: str | None = None,
     ) -> Json:
-        """Decide a transaction as an operator; the timeline records the decision. Raises TransactionConflict when
-        another decision is already recorded.
+        """Decide a transaction as an operator; the timeline records the decision.
 
-        `force` also decides a discarded transaction and requires `operator` and `reason`.
+        `force` also decides a discarded transaction and requires `operator` and `reason`. Raises TransactionConflict
+        when another decision is already recorded.
         """
         check_transaction_id(transaction_id)
         if force:
@@ -141,11 +141,10 @@ class Admin:
         return await self._call("POST", f"/v1/transactions/{transaction_id}/{decision}", request)
 
     async def resume(self, transaction_id: str, *, operator: str, reason: str) -> Json:
-        """Restart the checks of a discarded transaction, from the first check on; the timeline records who did so and
-        why.
+        """Restart the checks of a discarded transaction, from the first check on.
 
-        Raises TransactionConflict when the transaction is not discarded. Repeating the call is harmless until the
-        transaction is decided.
+        The timeline records `operator` and `reason`. Raises TransactionConflict when the transaction is not discarded.
+        Repeating the call is harmless until the transaction is decided.
         """
         check_transaction_id(transaction_id)
         check_audit(operator, reason)
@@ -266,11 +265,11 @@ class Admin:
         blocks: bool = True,
         anywhere: bool = False,
     ) -> EventsPage:
-        """Return a page of message events of the log entries `from_index` <= index < `to_index`, as far as the
-        answering node has applied them.
+        """Return a page of the message events of the log entries `from_index` <= index < `to_index`.
 
-        Continue with the page's `next_index` and `next_event`. With `anywhere`, any node may answer, including one that
-        lags behind. Raises LogRangeRemoved when the node no longer has these entries.
+        The page ends where the answering node has applied the log; continue with its `next_index` and `next_event`.
+        With `anywhere`, any node may answer, including one that lags behind. Raises LogRangeRemoved when the node no
+        longer has these entries.
         """
         query = {
             "from_index": from_index,
@@ -331,11 +330,10 @@ class Admin:
         return await self._call("DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else ""))
 
     async def rebuild_node(self, node_id: int, *, force: bool = False) -> Json:
-        """Discard the node's copy of the data and have the other nodes fill it again; the request goes to that node.
-        Durable on return.
+        """Discard the node's copy of the data and have the other nodes fill it again. Durable on return.
 
-        Raises Conflict (`quorum_at_risk`) when too few other nodes hold the committed entries; with `force`, one other
-        node is enough. Raises NotFound when the cluster has no such node.
+        The request goes to that node. Raises Conflict (`quorum_at_risk`) when too few other nodes hold the committed
+        entries; with `force`, one other node is enough. Raises NotFound when the cluster has no such node.
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         view = await self.cluster()
@@ -350,8 +348,7 @@ class Admin:
             connection.close()
 
     async def raise_feature_level(self, level: int | None = None) -> Json:
-        """Raise the cluster's feature level to `level`, by default the highest level that every node knows; it cannot
-        be lowered.
+        """Raise the feature level to `level`, by default the highest that every node knows; it cannot be lowered.
 
         Returns the new `feature_level` and the version of each of the `nodes`. Durable on return, and harmless to
         repeat. Raises Conflict (`feature_level_not_known`) while a node does not know the level.

@@ -48,11 +48,11 @@ def create_tables(engine: Engine | Connection) -> None:
 
 
 def first_time(executor: Executor, group: str, message: ReceivedMessage) -> bool:
-    """Return True when `group` has not applied this message yet; apply the effect now, in the same database
-    transaction.
+    """Return True when `group` has not applied this message yet.
 
-    If two consumers have the same message, the second waits for the database transaction of the first. A message is
-    identified by its topic and id. Raises InvalidRequest for a connection in autocommit mode, and SQLAlchemy's errors.
+    Apply its effect then, in the same database transaction. If two consumers have the same message, the second waits
+    for the database transaction of the first. A message is identified by its topic and id. Raises InvalidRequest for a
+    connection in autocommit mode, and SQLAlchemy's errors.
     """
     sql.refuse_autocommit(executor)
     topic, message_id = _key(message)
@@ -61,13 +61,12 @@ def first_time(executor: Executor, group: str, message: ReceivedMessage) -> bool
 
 
 def first_times(executor: Executor, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-    """Return the messages that `group` has not applied yet, in their order, and record them in the same database
-    transaction.
+    """Return the messages that `group` has not applied yet, in their order.
 
-    Apply their effects in that transaction: all are recorded or none. A message that appears twice is returned once.
-    Overlapping batches wait for each other as in `first_time`. One call cannot deadlock, because ids are stored in a
-    fixed order; several calls of this or `first_time` in one database transaction can. Raises InvalidRequest for a
-    connection in autocommit mode, and SQLAlchemy's errors.
+    Apply their effects in the same database transaction, which also records the messages: all or none. A message that
+    appears twice is returned once. Overlapping batches wait for each other as in `first_time`. One call cannot
+    deadlock, because ids are stored in a fixed order; several calls of this or `first_time` in one database transaction
+    can. Raises InvalidRequest for a connection in autocommit mode, and SQLAlchemy's errors.
     """
     sql.refuse_autocommit(executor)
     keys = sorted({_key(message) for message in messages})
@@ -93,12 +92,11 @@ def _key(message: ReceivedMessage) -> tuple[str, str]:
 
 
 def purge(executor: Executor, older_than_ms: int) -> int:
-    """Delete ids older than `older_than_ms` and return their number. A message that can still be redelivered must keep
-    its id.
+    """Delete ids older than `older_than_ms` and return their number.
 
-    Keep ids at least for the retention of the topics, and longer than the age of the oldest offset a group may be reset
-    to.
-    Raises InvalidRequest unless `older_than_ms` is positive.
+    A message that can still be redelivered must keep its id. Keep ids at least for the retention of the topics, and
+    longer than the age of the oldest offset a group may be reset to. Raises InvalidRequest unless `older_than_ms` is
+    positive.
     """
     if older_than_ms <= 0:
         raise InvalidRequest("invalid_request", "older_than_ms must be positive")

@@ -75,10 +75,10 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """The place of one stored message. `duplicate` means that the message was already stored and this send appended
-    nothing.
+    """The place of one stored message.
 
-    A message that waits for its delivery time has `deliver_at_ms` and no offset yet; `Producer.cancel` cancels it.
+    `duplicate` means that the message was already stored and this send appended nothing. A message that waits for its
+    delivery time has `deliver_at_ms` and no offset yet; `Producer.cancel` cancels it.
     """
 
     message_id: str

@@ -78,11 +78,10 @@ class WorkerThreads:
             place.when_returned(self._places.release)
 
     def awaitable(self, function: Callable[[A], Any]) -> AsyncCall[A]:
-        """Return `function` itself if it is async; otherwise an async function that runs it in a thread, in the
-        caller's context.
+        """Return `function` itself if it is async; otherwise an async function that runs it in a thread.
 
-        If the plain function returns an awaitable, that is awaited. A cancelled call continues until the function has
-        returned, and then has its result.
+        The thread has the caller's context. If the plain function returns an awaitable, that is awaited. A cancelled
+        call continues until the function has returned, and then has its result.
         """
         if is_async(function):
             return function

@@ -22,7 +22,7 @@ Executor = Connection | Session
 """An object with `execute` that is inside the caller's database transaction."""
 
 metadata = MetaData()
-"""The tables, for applications that create them with their own migrations."""
+"""Metadata with the tables of outbox and inbox, for applications that create them with their own migrations."""
 
 
 def now_ms() -> int:
@@ -40,11 +40,11 @@ def insert_if_absent(executor: Executor, table: Table, row: dict[str, Any]) -> b
 def insert_absent(
     executor: Executor, table: Table, rows: Sequence[dict[str, Any]], returning: Sequence[Column[Any]]
 ) -> list[tuple[Any, ...]]:
-    """Insert those of `rows` whose primary key does not exist, in one statement; return their `returning` columns,
-    unordered.
+    """Insert the `rows` whose primary key does not exist; return their `returning` columns, unordered.
 
-    Waits as `insert_if_absent` does. The caller must keep the number of values within the database's limit per
-    statement. Raises InvalidRequest for a dialect other than PostgreSQL and SQLite.
+    All rows are inserted in one statement, which waits as `insert_if_absent` does. The caller must keep the number of
+    values within the database's limit per statement. Raises InvalidRequest for a dialect other than PostgreSQL and
+    SQLite.
     """
     dialect = _dialect_name(executor)
     if dialect not in ("postgresql", "sqlite"):
@@ -61,7 +61,7 @@ def refuse_autocommit(executor: Executor) -> None:
     autocommit = getattr(pooled.dbapi_connection, "autocommit", False) is True
     if connection.dialect.name == "sqlite":
         driver: Any = pooled.driver_connection
-        if driver.isolation_level is None:  # unless the application begins its transactions itself, by an event
+        if driver.isolation_level is None:  # autocommit, unless an event handler of the application begins transactions
             connection.execute(select(1))
             autocommit = not driver.in_transaction
     if autocommit:

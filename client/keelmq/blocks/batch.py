@@ -180,7 +180,7 @@ def decode_messages(data: bytes, uncompressed_bytes: int | None = None) -> list[
         data = unpack(data, uncompressed_bytes)
     try:
         return _decode(data)
-    except (ValueError, RecursionError) as exc:  # not text where text belongs, or nested without end
+    except (ValueError, RecursionError) as exc:  # invalid UTF-8, or endless nesting
         raise Corrupt("invalid_block", f"a block with a right checksum cannot be read: {exc}") from exc
 
 

@@ -37,8 +37,9 @@ def _root() -> None: ...
 
 @app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
 def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Ask every node for its view of the cluster. Exit code 1 unless one node leads, all nodes answer and none has a
-    critical alarm.
+    """Ask every node for its view of the cluster.
+
+    Exit code 1 unless one node leads, all nodes answer and none has a critical alarm.
     """
     nodes = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
     healthy = _is_healthy(nodes)

@@ -52,7 +52,7 @@ def consume(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages. Without a group, nothing is committed and nobody else is affected."""
+    """Print messages. Without a group, nothing is committed and no other consumer is affected."""
     at: Any = start or ("latest" if follow else "earliest")
     if at not in ("earliest", "latest"):
         if not str(at).isdecimal():

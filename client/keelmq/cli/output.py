@@ -33,7 +33,7 @@ Servers = Annotated[
 ]
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON document (one per line for streams)."),
+    typer.Option("--json", help="Print one JSON document (one per line for streams) on stdout."),
 ]
 
 

@@ -19,10 +19,9 @@ def upgrade(
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Raise the cluster's feature level, which enables the features of the new version; no node can return to the
-    version before.
+    """Raise the cluster's feature level, which enables the features of the new version.
 
-    Every node has to run a version that knows the level.
+    No node can return to the version before. Every node has to run a version that knows the level.
     """
     from keelmq.admin import Admin
 

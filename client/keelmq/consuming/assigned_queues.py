@@ -47,8 +47,7 @@ class AssignedQueues:
         self._paused: set[TopicQueue] = set()
 
     def pause(self, queues: Sequence[TopicQueue]) -> None:
-        """Pause `queues`, or all queues if none is given. Raises InvalidRequest for anything but a queue of the
-        topics."""
+        """Pause `queues`, or all queues if none is given. Raises InvalidRequest for a queue of another topic."""
         self._check(queues)
         self._all_paused = self._all_paused or not queues
         self._paused.update(queues)

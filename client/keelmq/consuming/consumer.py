@@ -65,8 +65,7 @@ class Consumer:
 
     Messages that are no longer in the leader's memory are read at a follower, unless `follower_reads` is False.
 
-    At most `prefetch_messages` and `prefetch_bytes` are held per queue, plus one batch. A consumer belongs to one event
-    loop.
+    Per queue, at most `prefetch_messages` and `prefetch_bytes` are held, plus one batch. Belongs to one event loop.
     """
 
     _beginning: asyncio.Task[None] | None = None
@@ -205,12 +204,11 @@ class Consumer:
         self._tasks.append(asyncio.create_task(self._keep_session(), name="session"))
 
     async def run(self, *, handle_signals: bool = True) -> None:
-        """Start if necessary, then process messages until `close` is called or this call is cancelled; always closes
-        the consumer.
+        """Start if necessary, and process messages until `close` is called or this call is cancelled.
 
-        With `handle_signals`, SIGTERM and SIGINT close the consumer too, and this call returns; this works in the main
-        thread, and only for signals that the application does not handle itself. A second signal ends the process at
-        once.
+        The consumer is closed in any case. With `handle_signals`, SIGTERM and SIGINT close it too, and this call
+        returns; this works in the main thread, and only for signals that the application does not handle itself. A
+        second signal ends the process at once.
 
         Raises what `start` raises, and a group error that waiting cannot heal. Raises InvalidRequest for a consumer
         without a handler, which has to be iterated.
@@ -229,11 +227,10 @@ class Consumer:
         self._raise_failure()
 
     async def close(self) -> None:
-        """Stop pulling, let running handlers end (up to `close_timeout_ms`), commit the processed offsets, leave the
-        group.
+        """Stop pulling, let running handlers end, commit the processed offsets, and leave the group.
 
-        Handlers that still run then are cancelled. A handler that does not end within a second, or cannot because it is
-        a plain function, runs on, and its message goes to the next member.
+        Handlers that still run after `close_timeout_ms` are cancelled. A handler that does not end within a second, or
+        cannot because it is a plain function, runs on, and its message goes to the next member.
 
         Cancelling the caller does not stop the close: processed messages are committed. Do not call it in a handler,
         which would wait for itself.

@@ -18,12 +18,10 @@ Start = Literal["earliest", "latest"] | int
 class GroupBeginnings:
     """Chooses the first offset of a queue from the broker's log, so that all members decide alike:
 
-    - The topic was created after the first member had joined: it was created anew, or is new to the group. No member
-    has
-      read it, so it is read from its beginning, whatever `start` says.
+    - The topic was created after a member of the group had joined: it was created anew, or is new to the group. No
+      member has read it, so it is read from its beginning, whatever `start` says.
     - This member has read the queue, and the group lost its offset: the group was deleted while its members were
-    silent.
-      Reading continues at this member's position.
+      silent. Reading continues at this member's position.
     - Otherwise the group is new to the queue: `start` applies.
     """
 

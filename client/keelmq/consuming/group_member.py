@@ -109,7 +109,7 @@ class GroupMember:
             due_s = asyncio.get_running_loop().time() + self._heartbeat_s
             if await self._refresh_membership():
                 continue
-            # Not wait_for: before Python 3.12 it forgets a cancellation that comes with what it waits for.
+            # Not wait_for: before Python 3.12 it loses a cancellation that arrives together with the awaited event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
                     await self._refresh.wait()
@@ -228,7 +228,7 @@ class GroupMember:
             self._queues.release(place, "the queue is another member's", self._grace_ms, self._refresh.set)
         if membership.generation > self._generation + 1:
             self._queues.hold_until_looked_at()
-        async with self._commit_lock:  # a commit under way would look like a reset
+        async with self._commit_lock:  # a commit in flight would look like a reset
             committed = await self._session.committed()
             committed_index = self._session.committed_index
             for place, reader in list(self._readers.items()):

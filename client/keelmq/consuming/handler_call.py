@@ -80,7 +80,7 @@ class HandlerCall:
         if self.messages is None or self._expired:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() < self._ends_s:  # another call than the one it was armed for
+        if loop.time() < self._ends_s:  # the timer was armed for an earlier call
             self._timer = loop.call_at(self._ends_s, self._look)
             return
         assert self._task is not None

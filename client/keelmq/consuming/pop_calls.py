@@ -105,8 +105,9 @@ class PopCalls:
         await self._change({"receipt_handle": receipt_handle, "invisible_ms": invisible_ms})
 
     async def give_back(self, receipt_handle: str, *, at_once: bool = False, reason: str = "") -> None:
-        """Give the message back for redelivery, after the group's backoff or at once. Raises Conflict as `hold`
-        does."""
+        """Give the message back for redelivery, at once or after the group's backoff.
+
+        Raises Conflict (`handle_expired`) if the lease is no longer held."""
         request: dict[str, str | int] = {"receipt_handle": receipt_handle, "reason": reason}
         if at_once:
             request["invisible_ms"] = 0

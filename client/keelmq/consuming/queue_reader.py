@@ -44,8 +44,7 @@ BeforeCall = Callable[[Sequence[ReceivedMessage]], None]
 
 
 class ReaderOptions(msgspec.Struct, frozen=True):
-    """Options of a reader: it runs at most `processors` handler calls at a time, each with at most `handler_messages`
-    messages."""
+    """Options of a reader, which runs at most `processors` handler calls of up to `handler_messages` messages."""
 
     processors: int
     handler_messages: int
@@ -260,7 +259,7 @@ class QueueReader:
                     raise
                 if self._stop.is_set():
                     return False
-                if not self._free.is_set():  # a message that was on offer to an iterating loop, and was withdrawn
+                if not self._free.is_set():  # the message was offered to an iterating loop and withdrawn
                     continue
                 failure: BaseException = HandlerCancelled("the handler raised CancelledError")
             except (SystemExit, KeyboardInterrupt):  # the application ends
@@ -281,7 +280,7 @@ class QueueReader:
         while True:
             await self._free.wait()
             async with self._slots:
-                if self._stop.is_set():  # while it waited: the queue may be another member's by now
+                if self._stop.is_set():  # stopped while waiting: the queue may belong to another member by now
                     return False
                 if self._before_call is not None and self._free.is_set():
                     self._before_call(messages)

@@ -8,8 +8,7 @@ REASON_BYTES_MAX: Final = 255
 
 
 class RetryLater(Exception):
-    """Raised by a handler to give its messages back; they are redelivered after `delay_ms`, by default the group's
-    backoff.
+    """Raised by a handler to give its messages back for redelivery after `delay_ms`, by default the group's backoff.
 
     `reason` is kept with the message, cut to 255 bytes. Raises InvalidRequest for a delay beyond 40 days.
     """

@@ -1,4 +1,4 @@
-"""Records of the commit log as `GET /v1/log` delivers them; the byte layout is that of docs/log-format.md."""
+"""Records of the commit log as `GET /v1/log` delivers them; docs/log-format.md describes the byte layout."""
 
 import struct
 from collections.abc import Iterator

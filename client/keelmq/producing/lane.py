@@ -24,7 +24,7 @@ from keelmq.transport.answer_time import AnswerTime, ServiceRate, Window
 from keelmq.transport.retry import Clock
 from keelmq.wire import ProducedBatch
 
-MESSAGE_ID_FIELD: Final = 5  # of a block entry
+MESSAGE_ID_FIELD: Final = 5  # position in a block entry
 
 
 class Backlog:

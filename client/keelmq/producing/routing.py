@@ -69,10 +69,9 @@ class TopicRoute:
         return lane
 
     def add_chosen(self, choose: Choose, add: Add, fail: Fail) -> None:
-        """Call `add` with the lane of the chosen queue, at once or when the number of queues is known; `fail` if that
-        fails.
+        """Call `add` with the lane of the chosen queue, at once or when the number of queues is known.
 
-        If the number is known at once, errors of `choose` and `add` are raised; later, `fail` receives them.
+        At once, errors of `choose` and `add` are raised; later, `fail` receives them, or the error of the fetch.
         """
         if self._queues and not self._parked:
             add(self.lane_of_queue(choose(self._queues)))

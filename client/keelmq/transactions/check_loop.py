@@ -71,7 +71,7 @@ class CheckLoop:
             task.cancel()
         ended, left = await asyncio.wait(tasks, timeout=CANCELLED_GRACE_MS / 1000)
         await asyncio.gather(*ended, return_exceptions=True)
-        if left:  # a plain function, or one that swallows its cancellation
+        if left:  # plain functions, or handlers that swallow their cancellation
             log.warning("checks of producer group %s still run and are left behind: %d", self._group, len(left))
 
     async def _poll_forever(self) -> None:

@@ -104,7 +104,7 @@ class ServiceRate:
         if not more_waits:
             self._since_s = self.bytes_per_s = None
             return
-        if self._since_s is None:  # what came before this answer was not counted
+        if self._since_s is None:  # bytes answered before this answer were not counted
             self._since_s, self._answered_bytes = now_s, 0
             return
         self._answered_bytes += size

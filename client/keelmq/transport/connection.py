@@ -138,8 +138,7 @@ class Connection:
         unfinished: IsUnfinished | None = None,
         answers: AnswerTime | None = None,
     ) -> HttpResponse:
-        """Send a request and return the 2xx response of the cluster; of its leader if there is one, so that reads see
-        earlier writes.
+        """Send a request and return the 2xx response of the leader if there is one, so that reads see earlier writes.
 
         Tries until the deadline (`call_timeout_ms` from now if None) or until `tries` requests have been acted on
         without success. Reads with `anywhere` take the first node that answers; with `leader_only` only a node that

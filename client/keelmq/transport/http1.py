@@ -53,10 +53,10 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> "Origin":
-        """Parse the origin of `url`; path and query are ignored. An international host name is converted to its IDNA
-        form.
+        """Parse the origin of `url`; path and query are ignored.
 
-        Raises ValueError for anything but http(s)://host[:port].
+        An international host name is converted to its IDNA form. Raises ValueError for anything but
+        http(s)://host[:port].
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
@@ -92,7 +92,7 @@ class _Exchange(asyncio.Protocol):
         return self._kept and self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it
 
     async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
         assert self._transport is not None
