@@ -1,5 +1,4 @@
-"""OpenLineage reports of which groups read and write which topics: run events with statistics per window, not per
-message.
+"""OpenLineage reports of the topics that groups read and write: run events with statistics per window, not per message.
 
 The namespace is `keelmq://<cluster>`; a topic is a dataset, a producer or consumer group is a job. A window of a job is
 a run. Its id derives from the job and the first Raft index, so a window that is reported again after a restart is the

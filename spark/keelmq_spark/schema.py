@@ -64,7 +64,7 @@ CAUSED_BY: Final = "CAUSED_BY"
 RETRY_OF: Final = "RETRY_OF"
 """redelivery that a group requested by giving a message back -> the message"""
 DEAD_LETTERED: Final = "DEAD_LETTERED"
-"""message -> the consumer group that gave it up"""
+"""message -> the consumer group whose dead letter it became"""
 
 # States of a message.
 HALF: Final = "half"

@@ -75,7 +75,7 @@ class KeelMQReader(DataSourceReader):
         return split(start, end, options.min_partitions, from_earliest=begins_earliest)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        # Where nothing was planned, Spark asks for the partition None.
+        # Without planned partitions, Spark asks for the partition None.
         return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
 
 
