@@ -76,7 +76,7 @@ class Service:
             result = await outbox.execute(
                 self._producer, self._engine, message, partial(spend, order), transaction_id=f"order-{order['id']}"
             )
-        except TransactionConflict as conflict:  # placed before, and refused
+        except TransactionConflict as conflict:  # an earlier request was refused
             return web.json_response({"order": order["id"], "state": conflict.state}, status=409)
         except IdempotencyConflict:
             return web.json_response({"order": order["id"], "error": "another order has this number"}, status=409)

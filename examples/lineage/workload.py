@@ -183,7 +183,7 @@ class Workload:
         """Return whether all transactions are decided as planned, and all messages processed and committed."""
         if self._due - self._done:
             return False
-        self._asked = (self._asked + 1) % len(self.servers)  # one of them may be dead
+        self._asked = (self._asked + 1) % len(self.servers)  # one of the nodes may be dead
         try:
             async with aiohttp.ClientSession(raise_for_status=True, timeout=aiohttp.ClientTimeout(total=5)) as http:
                 async with http.get(f"{self.servers[self._asked]}/v1/cluster") as answer:

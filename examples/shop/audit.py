@@ -41,7 +41,7 @@ class Findings:
     committed: int
     rolled_back: int
     checks_answered: int
-    state_hashes: tuple[str, ...]  # of the nodes, at the same index
+    state_hashes: tuple[str, ...]  # one per node, at the same index
 
     def faults(self) -> list[str]:
         found = [

@@ -23,7 +23,7 @@ from examples.shop.crash_point import crash_point
 from keelmq import Consumer, ReceivedMessage, inbox, sql
 
 GROUP = "points-service"
-SESSION_TIMEOUT_MS = 6_000  # after this without a sign of life, the queues of a dead process go to the others
+SESSION_TIMEOUT_MS = 6_000  # time without a heartbeat after which the queues of a dead process go to others
 SCHEMA = Path(__file__).with_name("points.sql")
 ADD_POINTS = text(
     "INSERT INTO points (account, points) VALUES (:account, :yuan) "
