@@ -62,7 +62,9 @@ class Features:
         self.set_levels(levels, minimum, version)
 
     def set_levels(self, levels: Iterable[FeatureLevel], minimum: int, version: str) -> None:
-        """Replace the table. Only for tests of future versions, before anything else in the process has read the table.
+        """Replace the table.
+
+        Only for tests of future versions, before anything else in the process has read the table.
         """
         self.levels = tuple(levels)
         self.minimum = minimum

@@ -9,8 +9,7 @@ from store.commands.groups import TopicFilter
 
 
 class PopPick(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """The offsets `begin` <= o < `end` of a queue that a filter has looked at, and the `offsets` among them that match.
-    """
+    """Offsets `begin` <= o < `end` of a queue that a filter has looked at, and the `offsets` among them that match."""
 
     queue: int
     begin: int
@@ -44,8 +43,7 @@ InvisibleOutcome = Literal["held", "scheduled", "dead_lettered", "gone"]
 
 
 class Pop(CommandBase, frozen=True, tag=23):
-    """Hand out the next messages of the topic's queues and of the group's retries, with a lease of `invisible_ms` each.
-    """
+    """Hand out the next messages of the topic's queues and the group's retries, with a lease of `invisible_ms` each."""
 
     group: str
     topic: str

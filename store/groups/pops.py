@@ -270,7 +270,9 @@ class Pops:
         self._leases.put(key._replace(single=offset + 1), alone)
 
     def _shrink(self, key: LeaseKey, lease: Lease, without: Collection[int], at: At) -> None:
-        """Take messages out of the lease. The lease stays while it holds messages, and then for its acknowledged ones.
+        """Take messages out of the lease.
+
+        The lease stays while it holds messages, and then for its acknowledged ones.
         """
         held = tuple(offset for offset in lease.held if offset not in without)
         due_ms = lease.due_ms

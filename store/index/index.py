@@ -257,8 +257,7 @@ class Index:
 
 
 def _options() -> Options:
-    """Return small options: the index shares the memory of an idle node (<= 120 MiB) with Python and the HTTP server.
-    """
+    """Return small options: the index shares the memory of an idle node (120 MiB) with Python and the HTTP server."""
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)

@@ -328,7 +328,9 @@ def messages_of_topic(topic_id: int) -> tuple[bytes, bytes, bytes]:
 
 
 def keyed_message(topic_id: int, key_hash: bytes, stored_at_ms: int, queue: int, offset: int) -> bytes:
-    """Return the key of a message with a key of this hash. `key_hash` has 8 bytes. Messages with one hash sort by time.
+    """Return the key of a message with a key of this hash.
+
+    `key_hash` has 8 bytes. Messages with one hash sort by time.
     """
     return _KEYED_PLACE.pack(_BY_KEY, topic_id, key_hash, stored_at_ms, queue, offset)
 

@@ -47,7 +47,9 @@ class TailCache:
 
 
 class ReadCache:
-    """Entries read from disk, up to `capacity_bytes`, evicted least recently used first. Larger entries are not kept.
+    """Entries read from disk, up to `capacity_bytes`, evicted least recently used first.
+
+    Larger entries are not kept.
     """
 
     def __init__(self, capacity_bytes: int) -> None:

@@ -1,5 +1,4 @@
-"""Term and vote of this node, in a file of their own: state that Raft must never forget, and whether the node may vote.
-"""
+"""Term and vote of this node, which Raft must never forget, and whether the node may vote; in a file of their own."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ class RecordChain:
         self.values = array("I")
 
     def begin(self, link: Link | None, first: int) -> None:
-        """Forget all values and restart before record `first`. `link` is the chain before that record, None if unknown.
+        """Forget all values and restart before record `first`.
+
+        `link` is the chain before that record, None if unknown.
         """
         self.values = array("I")
         self.first = first

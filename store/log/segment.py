@@ -75,8 +75,7 @@ class SegmentIndex:
             chain.values.append(value)
 
     def offset_of(self, index: int) -> int:
-        """Returns the file offset of record `index`; for the index after the last record, the file offset of the end.
-        """
+        """Returns the file offset of record `index`; for the index after the last record, that of the end."""
         ordinal = index - self.first_index
         return self.length if ordinal == len(self.offsets) else self.offsets[ordinal]
 

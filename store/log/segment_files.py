@@ -11,7 +11,9 @@ DISK_RESERVE_BYTES = 32 * 1024 * 1024  # never used for segments: hard state and
 
 
 def prepare_segment(disk: Disk, directory: str, length: int) -> None:
-    """Allocates the next segment under a name that is not part of the log. Raises `DiskFull`, leaving nothing behind.
+    """Allocates the next segment under a name that is not part of the log.
+
+    Raises `DiskFull`, leaving nothing behind.
     """
     require_free(disk, directory, length, DISK_RESERVE_BYTES)
     path = f"{directory}/{PENDING_NAME}"
@@ -51,7 +53,9 @@ def seal_active(segments: SegmentSet) -> None:
 
 
 def grow_active(disk: Disk, segments: SegmentSet, length: int) -> None:
-    """Allocates the active segment from the end of its records up to `length`. Raises `DiskFull` with nothing changed.
+    """Allocates the active segment from the end of its records up to `length`.
+
+    Raises `DiskFull` with nothing changed.
     """
     active = segments.active
     index, file = segments.index_of(active), segments.file_of(active)

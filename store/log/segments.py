@@ -108,8 +108,7 @@ class SegmentSet:
         return segment.index
 
     def link_before(self, segment: Segment) -> Link | None:
-        """Returns the chain before the segment's first record; None if another segment would have to be scanned for it.
-        """
+        """Returns the chain before the segment's first record; None if that needs a scan of another segment."""
         ordinal = bisect_right(self._starts, segment.start - 1) - 1
         if ordinal < 0:
             return self.base_link

@@ -49,8 +49,7 @@ class _Range:
 
 
 class HeldFrom(NamedTuple):
-    """The begin of the log that a kind of holder points at: an entry, and a position at or before the entry's record.
-    """
+    """The begin of the log that a kind of holder needs: an entry, and a position at or before the entry's record."""
 
     raft_index: int
     position: int

@@ -52,7 +52,9 @@ class BatchTimer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
 
 
 class RedeliveryEvent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """An action of a group on a message. `offset` is the message's offset in the group's own topic, once it is there.
+    """An action of a group on a message.
+
+    `offset` is the message's offset in the group's own topic, once it is there.
     """
 
     at_ms: int
@@ -125,8 +127,7 @@ class MessageIndex:
     def add_ids(
         self, topic_id: int, batch_id: str, message_ids: Sequence[str | None], skip: Iterable[int] = ()
     ) -> None:
-        """Note the explicit ids of an accepted batch, except those of the ordinals in `skip`, which were known already.
-        """
+        """Note the explicit ids of an accepted batch. The ordinals in `skip` are known already and left out."""
         skipped = frozenset(skip)
         for ordinal, message_id in enumerate(message_ids):
             if message_id is not None and ordinal not in skipped:

@@ -132,7 +132,9 @@ class Queues:
         return known
 
     def _kept_rows(self, topic: Topic, queue: int) -> Iterator[tuple[bytes, "_Value"]]:
-        """Yield the kept rows. The scan begins at the queue's start: before it, removed rows would have to be skipped.
+        """Yield the kept rows.
+
+        The scan begins at the queue's start: before it, removed rows would have to be skipped.
         """
         begin, end = keys.row(topic.id, queue, topic.starts[queue]), keys.row(topic.id, queue, topic.ends[queue])
         for key, data in self._index.scan(begin, end):

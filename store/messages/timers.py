@@ -175,8 +175,7 @@ class Timers:
         return [(key, self._existing(key)) for key in timer_keys]
 
     def leave_out(self, found: Found) -> Timer:
-        """Store the timer without one of its several messages, whose explicit id is free again; return the new timer.
-        """
+        """Store the timer without one of its messages, whose explicit id is free again; return the new timer."""
         key, timer, ordinal = found
         if timer.message_ids is not None and timer.message_ids[ordinal] is not None:
             self._index.delete(keys.timer_of_message(timer.topic_id, timer.message_id(ordinal)))

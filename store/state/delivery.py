@@ -55,7 +55,9 @@ class Delivery:
         return Fired(tuple(positions), dropped)
 
     def cancel(self, command: CancelScheduled, at: At) -> Cancelled:
-        """Cancel one message. Refused (`not_scheduled`) when the message does not wait: delivered, or never scheduled.
+        """Cancel one message.
+
+        Refused (`not_scheduled`) when the message does not wait: delivered, or never scheduled.
         """
         topic = self._topics.require(command.topic)
         message_id = command.message_id

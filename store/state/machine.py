@@ -221,8 +221,7 @@ class StateMachine(Queries):
             self._commit()
 
     def _level_applied(self) -> int:
-        """Return the level of the last applied configuration: the next entry is carried out and hashed at this level.
-        """
+        """Return the level of the last applied configuration; the next entry is carried out and hashed at it."""
         return FIRST_LEVEL if self.configuration is None else read_level(self.configuration[1]).level
 
     @property

@@ -60,8 +60,7 @@ class StateHistory:
                 del self._steps[next(iter(self._steps))]
 
     def at(self, index: int) -> StateDigest | None:
-        """Return the digest after an entry; None for an entry that is not applied, or whose hashes are no longer kept.
-        """
+        """Return the digest after an entry; None if the entry is not applied, or its hashes are no longer kept."""
         kept = self._recent[index % RECENT_ENTRIES]
         if kept[0] != index:
             found = self._steps.get(index)

@@ -233,7 +233,9 @@ class Transactions:
         return Decided(command.transaction_id, STATES[record.state], record.positions)
 
     def _make_visible(self, transaction_id: str, record: TransactionRecord, at: At) -> tuple[Position, ...]:
-        """Give the batches their offsets, in their order. Refused, with nothing changed, if a topic or queue is gone.
+        """Give the batches their offsets, in their order.
+
+        Refused, with nothing changed, if a topic or queue is gone.
         """
         for batch in record.batches:
             self._topics.require(batch.topic).require_queue(batch.queue)
