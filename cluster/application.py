@@ -1,6 +1,7 @@
-"""What a node does for its clients, put together over one core: the HTTP application, checks, consumer groups.
+"""The services of a node, wired over one core: the HTTP application, check-backs, consumer groups, background work.
 
-Knows no sockets and no files: the broker serves the application on the network, the simulation on its own.
+The module uses no sockets and no files: the broker serves the application on the network, and the simulation serves it
+on a network of its own.
 """
 
 from collections.abc import Callable
@@ -44,14 +45,14 @@ from cluster.transactions.check_service import CheckService
 from cluster.transactions.webhooks import Webhooks
 
 HTTP_SHUTDOWN_TIMEOUT_S: Final = 2.0
-"""How long requests under way may take once the node has handed over."""
+"""Seconds that requests under way may still take once the node has handed over leadership."""
 
 
 class Services:
-    """`start` once the Raft node runs; `leave` stops both."""
+    """Owns the services and the HTTP application. Call `start` once the Raft node runs; `leave` stops both."""
 
     def __init__(self, core: Core, webhooks: Webhooks, rebuild: Callable[[bool], None]) -> None:
-        """`rebuild(joins)` throws this node's copy away (cluster/process/rebuild.py)."""
+        """Wire all services. `rebuild(joins)` discards this node's copy of the data (cluster/process/rebuild.py)."""
         self.core = core
         self._replica = ReplicaApi(core, rebuild)
         core.raft.on_applied(core.waiters.wake)
@@ -86,10 +87,10 @@ class Services:
         return self._checks.checks_at_webhooks
 
     def _routes(self) -> list[Route]:
-        """Every route of the API, the one of its own description included."""
+        """Return every route of the API, including the route of the OpenAPI description."""
         chooser = QueueChooser()
         routes = [
-            # The router tries routes with the same beginning in this order: the busiest first.
+            # The router tries routes with the same prefix in this order, so the busiest come first.
             *ProduceApi(self.core, chooser).routes(),
             *PullApi(self.core).routes(),
             *TopicApi(self.core).routes(),
@@ -113,13 +114,13 @@ class Services:
         return OpenApi(routes).routes()
 
     def make_runner(self) -> web.AppRunner:
-        """What serves the application; the caller sets it up, gives it connections, and cleans it up."""
+        """Return a runner that serves the application. The caller sets it up, passes connections and cleans it up."""
         return web.AppRunner(
             self.application,
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
-            lingering_time=0.0,  # early_answer.py does that
+            lingering_time=0.0,  # early_answer.py reads the rest of a body
             read_bufsize=READ_BUFFER_BYTES,
             shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S,
         )
@@ -134,7 +135,7 @@ class Services:
         self.alarms.start()
 
     async def leave(self) -> None:
-        """Hand leadership over, then answer everybody who waits."""
+        """Stop background work, hand leadership over, then answer every waiting request."""
         await self.alarms.stop()
         await self._leadership_guard.stop()
         await self._index_rebuild.stop()

@@ -1,4 +1,4 @@
-"""One node from start to stop: opens what is on disk, wires the parts, serves, and hands over before it leaves.
+"""One node from start to stop: opens the data directory, wires the parts, serves, and hands leadership over at the end.
 
 data directory -> index, commit log, hard state -> Raft node -> services -> HTTP
 """
@@ -51,17 +51,18 @@ logger = logging.getLogger(__name__)
 
 HTTP_BACKLOG: Final = 1024
 REBUILD_ADVICE: Final = (
-    "Unless a later version wrote it, which then is the one to start: keep this node stopped, move the directory aside "
-    "and start the node. The log is complete, so the index is made anew from it."
+    "If a later version wrote it, start that version. Otherwise keep this node stopped, move the directory aside "
+    "and start the node. The log is complete, so the index is rebuilt from it."
 )
-LOG_BEGINS_LATE: Final = "The log begins late, so the index cannot be made anew from it."
+LOG_BEGINS_LATE: Final = "The log begins late, so the index cannot be rebuilt from it."
 ID_PREFIX_BYTES: Final = 10
-"""Random bytes that set this process' ids apart from everybody else's, for ever."""
+"""Number of random bytes at the beginning of every id of this process; no other process ever uses the same ones."""
 
 
 class Broker:
-    """`open`, then `serve` once, then `close`. `on_fatal` is called when going on could lose data; it must end the
-    process.
+    """Owns the parts of one node. Call `open`, then `serve` once, then `close`.
+
+    `on_fatal` is called when going on could lose data; it must end the process.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Broker:
         on_outdated: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """Use `Broker.open`."""
+        """Open index and log and wire the parts. Callers use `Broker.open`."""
         self.config = config
         self._data_directory = data_directory
         self._on_fatal = on_fatal
@@ -149,8 +150,10 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         on_outdated: Callable[[str], None] | None = None,
     ) -> "Broker":
-        """Claim the data directory and recover what is in it. StartupError says what to do when that is impossible.
-        `on_outdated` is called instead of `on_fatal` when another version has to be started.
+        """Claim the data directory and recover its content.
+
+        `on_outdated` is called instead of `on_fatal` when another version has to be started. Raises StartupError, which
+        says what to do, when the directory cannot be claimed or recovered.
         """
         directory = DataDirectory.open(Path(config.data_dir), Identity(config.cluster_id, config.node_id))
         try:
@@ -161,10 +164,10 @@ class Broker:
             raise
 
     async def serve(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
-        """Serve until `stop` is set, then hand leadership over, answer what is under way, and close everything.
+        """Serve until `stop` is set, then hand leadership over, answer requests under way, and close the connections.
 
-        True when it ends before that, because it starts with a snapshot or as a new disk: once this broker is closed,
-        another one has to be opened. StartupError when an address is not available.
+        Returns True when serving ended before `stop`, because the node starts again from a snapshot or as a new disk:
+        once this broker is closed, another one has to be opened. Raises StartupError when an address is not available.
         """
         listener = _bind(self.config.http_address())
         runner = self.services.make_runner()
@@ -188,7 +191,7 @@ class Broker:
         return not stop.is_set()
 
     def close(self) -> None:
-        """Close the files, the index flushed and the log synced. LogFailed when the log cannot be."""
+        """Flush the index, sync the log and close all files. Raises LogFailed when the log cannot be synced."""
         try:
             self._log.close()
             self._close_index()
@@ -201,10 +204,13 @@ class Broker:
         try:
             self._index.close()
         except DiskError as error:
-            logger.warning("the index was not brought to disk: %s; what it lacks is applied again from the log", error)
+            logger.warning("the index was not brought to disk: %s; the log has the missing entries", error)
 
     def _note_feature_level(self, found: LevelOf) -> None:
-        """Before the record that says so is written. DiskFull: it is not, and comes again."""
+        """Note the feature level in the data directory, before the record that enables it is written to the log.
+
+        Raises DiskFull when there is no room: the record is not written then and comes again.
+        """
         try:
             self._data_directory.note_feature_level(found)
         except StartupError as error:
@@ -213,7 +219,7 @@ class Broker:
             self._on_fatal(str(error))
 
     def _note_cluster(self) -> None:
-        """Once: a cluster is named by its first entry."""
+        """Note the cluster's uid in the data directory, once: the first entry of a cluster names it."""
         if self._is_named or not self._state.cluster_uid:
             return
         try:
@@ -225,7 +231,9 @@ class Broker:
             logger.debug("cannot note the cluster: %s", error)  # the next entry that is applied tries again
 
     def _begin_anew(self) -> None:
-        """This disk was put back to an earlier state: the others must take it for a new one."""
+        """Take a new incarnation and start again: this disk was put back to an earlier state, and the other nodes must
+        treat it as a new disk.
+        """
         try:
             self._data_directory.renew()
         except StartupError as error:
@@ -233,7 +241,7 @@ class Broker:
         self._opens_again.set()
 
     def _rebuild(self, joins: bool) -> None:
-        """Decided: from here on nothing of this node's copy is used or promised."""
+        """Decide durably to rebuild this node, then fall silent: its copy is not used or promised from here on."""
         decide(self._data_directory.path, joins=joins)
         self._raft.fall_silent(self._opens_again.set)
 
@@ -255,7 +263,7 @@ class Broker:
 
 
 def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig:
-    """What the Raft node is told. StartupError when the peer secret cannot be read."""
+    """Return the configuration of the Raft node. Raises StartupError when the peer secret cannot be read."""
     listen = config.peer_address()
     tls = None
     if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
@@ -271,7 +279,7 @@ def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig
         )
     joins = joins_since_rebuild(data_directory.path)
     if config.join or joins:
-        nodes = {}  # what it is told about them is in the log
+        nodes = {}  # the log names them
     return RaftConfig(
         cluster_id=config.cluster_id,
         node_id=config.node_id,
@@ -313,9 +321,9 @@ def _read_secrets(config: NodeConfig) -> tuple[bytes, ...]:
 
 
 def _open_index(path: Path, disk: Disk) -> Index:
-    """One that an earlier version made is removed if the log is complete: everything in it comes again from there.
+    """Open the index. An index of an earlier version is removed and rebuilt from the log if the log is complete.
 
-    IndexDamaged says what to do, which depends on the log.
+    Raises IndexDamaged when that is impossible; its text says what to do, which depends on the log.
     """
     directory = path / "index"
     try:
@@ -326,13 +334,16 @@ def _open_index(path: Path, disk: Disk) -> Index:
     except IndexOutdated as outdated:
         if not _log_is_complete(path, disk):
             raise IndexDamaged(f"{outdated}. {LOG_BEGINS_LATE} {REPAIR_ADVICE}") from None
-        logger.warning("%s: making the index anew from the log, which takes a while", outdated)
+        logger.warning("%s: rebuilding the index from the log, which takes a while", outdated)
         shutil.rmtree(directory)
         return Index.open(str(directory))
 
 
 def _log_is_complete(path: Path, disk: Disk) -> bool:
-    """LogCorruption when that cannot be told: then this node has to begin anew as well."""
+    """Return whether the log begins with the first entry, so that it can rebuild the index.
+
+    Raises LogCorruption when the beginning cannot be read: this node has to begin anew then, too.
+    """
     log_directory = path / "log"
     return not log_directory.is_dir() or read_base(disk, str(log_directory)).base == BEGINNING
 
@@ -340,7 +351,7 @@ def _log_is_complete(path: Path, disk: Disk) -> bool:
 def _open_log(
     config: NodeConfig, path: Path, disk: Disk, applied_index: int, committed_index: int
 ) -> tuple[CommitLog, HardState]:
-    """Both belong together: a hard state whose log is gone is refused (LogCorruption)."""
+    """Open the log and the hard state, which belong together. Raises LogCorruption when only the hard state is left."""
     hard_state = HardState(disk, str(path / "hard_state"))
     log = CommitLog.open(
         disk,
@@ -349,8 +360,8 @@ def _open_log(
         cache_bytes=config.cache_bytes,
         applied_index=applied_index,
         committed_index=committed_index,
-        # The log gets its first record before the hard state is ever written: without one, the log was lost, and this
-        # node would vote as if it still held what it has acknowledged.
+        # The log gets its first record before the hard state is ever written. With a hard state but no record the log
+        # was lost, and this node would vote as if it still held the entries that it has acknowledged.
         may_be_new=hard_state.term == 0 and not hard_state.voter,
     )
     return log, hard_state
@@ -358,7 +369,7 @@ def _open_log(
 
 @contextlib.contextmanager
 def _startup_errors(config: NodeConfig) -> Iterator[None]:
-    """What the store says about a damaged or unusable disk, as exit codes."""
+    """Translate the store's errors about a damaged or unusable disk into StartupError with an exit code."""
     try:
         yield
     except DiskError as error:
@@ -377,7 +388,10 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 def _bind(address: Address) -> socket.socket:
-    """A bound socket that does not listen yet: a port that is taken is known before anything else begins."""
+    """Return a socket bound to `address`, so that a taken port is noticed before anything else begins.
+
+    Raises StartupError when the address is not available.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -385,7 +399,7 @@ def _bind(address: Address) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
-        # Two sockets may be bound alike with SO_REUSEADDR as long as neither listens.
+        # With SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
         listener.listen(HTTP_BACKLOG)
     except OSError as error:
         raise _unavailable("http_listen", address, error) from None
@@ -395,5 +409,5 @@ def _bind(address: Address) -> socket.socket:
 def _unavailable(option: str, address: Address, error: OSError) -> StartupError:
     return StartupError(
         ExitCode.ADDRESS_UNAVAILABLE,
-        f"{option} {address}: {error.strerror or error}; stop what listens there, or choose another address",
+        f"{option} {address}: {error.strerror or error}; stop the process that listens there or choose another address",
     )

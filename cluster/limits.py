@@ -1,4 +1,4 @@
-"""The limits of the HTTP API, and the names it accepts. docs/http-api.md states them; a test holds both together."""
+"""Limits of the HTTP API and patterns of accepted names. docs/http-api.md states the same; a test compares the two."""
 
 import re
 from typing import Final
@@ -13,37 +13,40 @@ from store.limits import RETRY_MAX_ATTEMPTS_MAX as RETRY_MAX_ATTEMPTS_MAX
 
 HTTP_CONNECTIONS_MAX: Final = 4_096
 ADDRESS_SHARE_PERCENT: Final = 50
-"""What one client address may hold of what others leave: see cluster/budgets/client_budget.py."""
+"""Share of a budget, in percent of the part that other addresses leave free, that one client address may hold: see
+cluster/budgets/client_budget.py."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 BLOCK_MESSAGES_MAX: Final = 10_000
 REQUEST_MESSAGES_MAX: Final = 10_000
-"""Messages of one request, over all its batches: the loop does nothing else while it looks at them."""
+"""Maximum number of messages in one request, over all its batches: the loop does nothing else while it checks them."""
 DUPLICATES_SOUGHT_BYTES_MAX: Final = 64 * 1024
-"""Fields that appear twice are sought in JSON bodies up to this size."""
+"""Largest JSON body in bytes that is searched for fields that appear twice."""
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The most that `max_request_bytes` of a node may be."""
+"""Largest value that the option `max_request_bytes` of a node may have."""
 JSON_BYTES_MAX: Final = 1024 * 1024
-"""Of a JSON request without messages: several times as long as the longest that is within the other limits."""
+"""Maximum bytes of a JSON request without messages: several times the longest request within the other limits."""
 JSON_STRINGS_MAX: Final = 250_000
-"""Of one JSON request, names of fields included: what decoding it costs. 25 for each of 10,000 messages."""
+"""Maximum number of strings in one JSON request, field names included: they are the cost of decoding. The limit allows
+25 strings for each of 10,000 messages."""
 TAG_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
 REQUEST_KEYS_MAX: Final = 50_000
-"""Of one request, over all its messages: each is a write of its own into the index."""
+"""Maximum number of keys in one request, over all its messages: each key is a separate write to the index."""
 SHARDING_KEY_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32_767
 PROPERTIES_MAX: Final = 8_192
 REQUEST_PROPERTIES_MAX: Final = 100_000
-"""Of one request, over all its messages: whoever reads a block as messages pays for each."""
+"""Maximum number of properties in one request, over all its messages: each one costs time whenever the block is read
+as messages."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 CLIENT_ID_LENGTH_MAX: Final = 255
 BATCHES_MAX: Final = 1_000
-"""Batches in one request: one per queue of a large topic is far below it."""
+"""Maximum number of batches in one request. One batch per queue of a large topic is far below the limit."""
 TRANSACTIONS_MAX: Final = 256
-"""Transactions that one request prepares or decides: as many commands of the log."""
+"""Maximum number of transactions that one request prepares or decides. Each is a separate command in the log."""
 RETENTION_MS_MAX: Final = 3650 * 86_400_000
 WAIT_MS_MAX: Final = 30_000
 PULL_MESSAGES_DEFAULT: Final = 32
@@ -53,35 +56,37 @@ PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 CHECKS_MAX: Final = 256
 LIST_MAX: Final = 1_000
 LIST_ROWS_MAX: Final = 4_096
-"""Queues, members and offsets that a page of topics or groups shows: it ends with the one that brings it there."""
+"""Number of queues, members and offsets after which a page of topics or groups ends: the topic or group that reaches
+the number is the last one on the page."""
 MESSAGES_OF_ID_MAX: Final = 16
-"""An id is looked up in all topics; more messages than these are not shown. `topic` chooses among them."""
+"""Maximum number of messages shown for one message id, which is looked up in all topics. `topic` narrows the search."""
 TAGS_LENGTH_MAX: Final = 2_048
 FILTER_BYTES_MAX: Final = 2_048
-"""Of an SQL92 expression in UTF-8: with every byte percent-encoded it still fits a request line."""
+"""Maximum bytes of an SQL92 expression in UTF-8: with every byte percent-encoded it still fits a request line."""
 FILTER_DEPTH_MAX: Final = 32
-"""Parentheses and NOTs within each other."""
+"""Maximum nesting depth of parentheses and NOTs."""
 FILTER_IN_ITEMS_MAX: Final = 256
 FILTER_LIKES_MAX: Final = 32
 FILTER_PATTERN_LENGTH_MAX: Final = 256
-"""Characters of a LIKE pattern."""
+"""Maximum number of characters in a LIKE pattern."""
 FILTER_NUMBER_LENGTH_MAX: Final = 40
-"""Characters of a number, in an expression and in a property: a longer text is not one."""
+"""Maximum number of characters in a number, in an expression and in a property: a longer text is not a number."""
 DELAY_LEVELS_S: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
-"""What the delay levels 1 to 18 stand for, those of RocketMQ."""
+"""Delays in seconds of the delay levels 1 to 18, the same as in RocketMQ."""
 OFFSETS_MAX: Final = 1_024
 POP_INVISIBLE_MS_DEFAULT: Final = 60_000
 POP_ACKS_MAX: Final = 256
-"""Receipt handles that one request acknowledges."""
+"""Maximum number of receipt handles that one request acknowledges."""
 GIVE_BACK_MESSAGES_MAX: Final = 256
-"""Of one request to give messages back, or to replay dead letters: a row is read and written for each."""
+"""Maximum number of messages that one request gives back or replays from the dead letters: each message costs reading
+and writing one row."""
 GROUP_TOPICS_MAX: Final = 64
 SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
 LOG_BYTES_DEFAULT: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Large responses that a node holds at a time for clients that have not taken them yet."""
+"""Maximum bytes of large responses that a node holds at a time for clients that have not read them yet."""
 URL_LENGTH_MAX: Final = 2_048
 INT64_MAX: Final = (1 << 63) - 1
 

@@ -1,4 +1,4 @@
-"""`keelmqd`: run a node, or look into its log. Exit codes are in cluster/process/exit_codes.py."""
+"""The command `keelmqd`: runs a node, or prints its log. The exit codes are in cluster/process/exit_codes.py."""
 
 import argparse
 import asyncio
@@ -27,14 +27,14 @@ from store.log.errors import LogFailed
 logger = logging.getLogger("keelmqd")
 
 GC_THRESHOLD: Final = 50_000
-"""Young objects before a collection. Requests make few cycles, and each collection stops the loop."""
+"""Number of young objects that starts a collection. Requests make few cycles, and each collection stops the loop."""
 
 PRIVATE_UMASK: Final = 0o077
-"""What a node writes holds everybody's messages: files for its user only, whoever made them."""
+"""File mode mask: the files of a node hold the messages of all clients, so only the node's user may read them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of `keelmqd`; returns the exit code."""
+    """Run the command `keelmqd` and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given.pop(0) if given and given[0] in ("run", "log") else "run"
     try:
@@ -75,14 +75,14 @@ def run_command(given: Sequence[str]) -> int:
 
 
 def loop_factory(config: NodeConfig) -> Callable[[], asyncio.AbstractEventLoop]:
-    """The fast loop, or for tests the one that measures its steps."""
+    """Return a factory of the fast event loop, or for tests of the loop that measures its steps."""
     if config.loop_step_ms_max:
         return partial(MeasuredEventLoop, config.loop_step_ms_max)
     return uvloop.new_event_loop
 
 
 def runs_again(runner: asyncio.Runner, broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
-    """Serves and closes; whether the node has to be opened again, to start with a snapshot it has taken."""
+    """Serve, close the broker, and return whether the node has to be opened again, as a received snapshot requires."""
     try:
         return runner.run(serve(broker, stop, on_ready))
     finally:
@@ -94,19 +94,19 @@ async def serve(broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # What exists now lives as long as the process: no collection need look at it again.
+    # The objects that exist now live as long as the process: no collection need look at them again.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     return await broker.serve(stop, on_ready)
 
 
 def ignore_hangup(*_: object) -> None:
-    """A terminal that is closed is no reason to stop, and there is nothing to read again."""
+    """Handle SIGHUP with a warning: a closed terminal is no reason to stop, and no file is read again."""
     logger.warning("SIGHUP is ignored: this node reads its configuration when it starts; SIGTERM stops it")
 
 
 def announce(config: NodeConfig) -> None:
-    """The one line on standard output."""
+    """Print the only line that a node writes to standard output."""
     print(
         f"keelmqd {VERSION}: node {config.node_id} of cluster {config.cluster_id!r} serves "
         f"{config.advertised_url()}, peers at {config.peer_address()}, data in {config.data_dir}, pid {os.getpid()}",
@@ -122,32 +122,34 @@ def close(broker: Broker) -> None:
 
 
 def end_at_once(reason: str, code: ExitCode = ExitCode.FATAL) -> NoReturn:
-    """Going on could lose data: say why and end, without anything that might still write."""
+    """Print the reason and end the process at once, because going on could lose data. No cleanup runs, as it might
+    still write.
+    """
     logger.critical("this node stops now: %s", reason)
     print(f"keelmqd: fatal: {reason}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
 def end_outdated(reason: str) -> NoReturn:
-    """This build cannot be part of the cluster as that is now."""
+    """End the process with WRONG_VERSION: this build does not know the present feature level of the cluster."""
     end_at_once(reason, ExitCode.WRONG_VERSION)
 
 
 def run_parser() -> argparse.ArgumentParser:
-    """Flags for every option of the configuration; what is not given stays out of the result."""
+    """Return a parser with a flag for every configuration option. Its result has only the given ones."""
     codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parser = argparse.ArgumentParser(
         prog="keelmqd",
         usage="keelmqd [run] [options]\n       keelmqd log {dump,verify} --data-dir DIR",
         description="Run one node of a KeelMQ cluster. Options come from a TOML file, then from KEELMQ_<OPTION> in the "
-        "environment, then from the command line; the last one wins.",
+        "environment, then from the command line; the last source wins.",
         epilog=f"exit codes: {codes}",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     version = f"keelmqd {VERSION} (feature level {FEATURES.describe()})"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options by name")
+    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with the options")
     parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
     for option in options():
         repeated = option.is_list
@@ -163,10 +165,10 @@ def run_parser() -> argparse.ArgumentParser:
 
 
 def log_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="keelmqd log", description="Look into the commit log of a stopped node.")
+    parser = argparse.ArgumentParser(prog="keelmqd log", description="Print or verify the log of a stopped node.")
     parser.add_argument("action", choices=LOG_ACTIONS)
     parser.add_argument("--data-dir", required=True, help="the node's data directory")
-    parser.add_argument("--from-index", type=int, default=1, help="first record to print (default: 1)")
+    parser.add_argument("--from-index", type=int, default=1, help="index of the first record (default: 1)")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""What operators watch, in Prometheus' form, in a registry of its own.
+"""Metrics of a node for Prometheus, in a registry of their own.
 
-Children are labelled once, so the hot path pays an addition under a lock. Gauges of the Raft node and of the state are
-read when they are scraped.
+Children are labelled once, so the hot path costs one addition under a lock. Gauges of the Raft node and of the state
+are read at each scrape.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 GaugeReader = Callable[[], Iterator[Metric | None]]
-"""Called at every scrape. None is the end of a step: the loop goes on then."""
+"""Yields metrics at every scrape. None marks the end of a step: the event loop runs other work then."""
 
 
 class Metrics:
-    """All metrics of one node."""
+    """Owns all metrics of one node."""
 
     def __init__(self) -> None:
         self._gauges: list[GaugeReader] = []
@@ -94,11 +94,14 @@ class Metrics:
         self._gauges.append(reader)
 
     def text(self) -> bytes:
-        """Counters and histograms."""
+        """Return counters and histograms in Prometheus' text format."""
         return generate_latest(self.registry)
 
     async def scrape(self) -> bytes:
-        """Everything. The loop goes on after each gauge, and within those that have many series."""
+        """Return all metrics in Prometheus' text format.
+
+        The event loop runs other work after each gauge, and within gauges that have many series.
+        """
         parts = [self.text()]
         for reader in self._gauges:
             for gauge in reader():
@@ -116,7 +119,7 @@ class Metrics:
 
 
 class _Gauge(Collector):
-    """A gauge by itself, for its text."""
+    """Collects one gauge, so that its text can be generated alone."""
 
     def __init__(self, gauge: Metric) -> None:
         self._gauge = gauge
@@ -130,7 +133,7 @@ def gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
 
 
 class MeasuredDisk(PosixDisk):
-    """The real disk; its files report how long writing and syncing took."""
+    """The real disk. Its files measure the time of each write and sync."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -140,7 +143,7 @@ class MeasuredDisk(PosixDisk):
 
 
 class MeasuredFile(PosixFile):
-    """A file whose writes and syncs are timed. Its methods keep the promises of PosixFile."""
+    """A PosixFile that measures the time of its writes and syncs. Its methods keep the promises of PosixFile."""
 
     __slots__ = ("_metrics",)
     _metrics: Metrics

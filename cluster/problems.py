@@ -1,8 +1,7 @@
-"""Errors as HTTP: one table from a stable code to its status, title and whether a retry may help.
+"""Errors as HTTP responses: one table maps each stable code to its status, its title and whether a retry may help.
 
-A handler raises `Problem` (or `Refused`, or one of raft's errors); `problem_of` is the only place that translates, and
-`Problem.response` the only one that renders `application/problem+json`. docs/http-api.md lists the same codes; a test
-compares the two.
+A handler raises `Problem` (or `Refused`, or one of raft's errors). Only `problem_of` translates errors, and only
+`Problem.response` renders `application/problem+json`. docs/http-api.md lists the same codes; a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ class ProblemKind(NamedTuple):
     status: int
     title: str
     retry: bool = False
-    """Whether the same request may succeed later without the client changing it."""
+    """True when the same request may succeed later, unchanged."""
 
 
 KINDS: Final[Mapping[str, ProblemKind]] = {
@@ -34,7 +33,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "invalid_group": ProblemKind(400, "The group name is not valid"),
     "invalid_filter": ProblemKind(400, "The filter is not an expression"),
     "checksum_mismatch": ProblemKind(400, "The block was damaged on its way", retry=True),
-    "invalid_compression": ProblemKind(400, "A block does not unpack to what it declares"),
+    "invalid_compression": ProblemKind(400, "A block does not unpack to its declared content"),
     "empty_body": ProblemKind(400, "A message has an empty body"),
     "too_many_properties": ProblemKind(400, "A message has too many properties"),
     "system_topic": ProblemKind(403, "System topics cannot be written"),
@@ -48,8 +47,8 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "member_not_found": ProblemKind(404, "The member is not in the group"),
     "transaction_not_found": ProblemKind(404, "The transaction does not exist"),
     "message_not_found": ProblemKind(404, "No message has this id"),
-    "not_scheduled": ProblemKind(404, "The message does not wait for its time"),
-    "method_not_allowed": ProblemKind(405, "The path does not take this method"),
+    "not_scheduled": ProblemKind(404, "The message is not scheduled"),
+    "method_not_allowed": ProblemKind(405, "The path does not support this method"),
     "request_timeout": ProblemKind(408, "The request was not sent in time", retry=True),
     "transaction_conflict": ProblemKind(409, "The transaction was decided otherwise"),
     "producer_group_mismatch": ProblemKind(409, "The transaction belongs to another producer group"),
@@ -60,8 +59,8 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "already_begun": ProblemKind(409, "The group has an offset in the queue already"),
     "group_has_members": ProblemKind(409, "The group has members"),
     "group_is_popped": ProblemKind(409, "Pop consumers of the group hold messages"),
-    "handle_expired": ProblemKind(409, "The message is not this consumer's any more"),
-    "subscription_mismatch": ProblemKind(409, "The group's members read something else"),
+    "handle_expired": ProblemKind(409, "The consumer no longer holds the message"),
+    "subscription_mismatch": ProblemKind(409, "The group's members have another subscription"),
     "too_many_topics": ProblemKind(409, "The cluster has as many topics as it may have"),
     "too_many_groups": ProblemKind(409, "The cluster has as many groups as it may have"),
     "too_many_members": ProblemKind(409, "The group has as many members as it may have"),
@@ -78,11 +77,11 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "feature_level_not_known": ProblemKind(409, "Not every node knows the feature level"),
     "feature_level_in_force": ProblemKind(409, "The cluster is past that feature level"),
     "quorum_at_risk": ProblemKind(409, "The nodes that would remain are not a majority"),
-    "log_range_removed": ProblemKind(410, "The log does not go back so far"),
+    "log_range_removed": ProblemKind(410, "The log no longer holds this range"),
     "message_too_large": ProblemKind(413, "A message is too large"),
     "batch_too_large": ProblemKind(413, "A batch is too large"),
     "request_too_large": ProblemKind(413, "The request is too large"),
-    "unsupported_media_type": ProblemKind(415, "The content type is missing or not taken"),
+    "unsupported_media_type": ProblemKind(415, "The content type is missing or not supported"),
     "offset_out_of_range": ProblemKind(416, "The offset is beyond the end of the queue"),
     "unknown_host": ProblemKind(421, "The Host is not a name of this node"),
     "overloaded": ProblemKind(429, "Too many bytes are in flight", retry=True),
@@ -100,7 +99,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
 
 
 class Problem(Exception):
-    """A request that is answered with an error. `extra` becomes further members of the problem document."""
+    """The error that answers a request. `extra` holds further members of the problem document."""
 
     def __init__(self, code: str, detail: str, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__(code, detail)
@@ -133,7 +132,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The problem a known error stands for; None for NotLeader (a redirect, not a problem) and for bugs."""
+    """Return the problem for a known error; None for NotLeader, which is a redirect, and for unexpected errors."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):
