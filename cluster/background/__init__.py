@@ -1,1 +1,1 @@
-"""Work that no request asks for, in rounds: timers, retention, reading old segments."""
+"""Background work that runs in rounds and without a request: timers, retention, scrubbing of old segments."""

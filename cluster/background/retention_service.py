@@ -1,9 +1,9 @@
-"""Retention: the leader proposes what is to expire, and every node removes segments of its log that nobody needs.
+"""Retention: the leader proposes expiry commands, and every node removes segments of its log that nobody needs.
 
-What expires, and from where on the log is needed, is decided by apply, the same on every replica; while the clocks do
-not agree on the time nothing does. What an expiry makes needless goes in the next round: segments go first, also on a
-full disk. Nothing is kept here that a failover could lose. Expiry goes in portions, with a pause after each that is as
-long as it took: producers and consumers get their share of the loop meanwhile.
+Apply decides which messages expire and which part of the log is needed, the same on every replica. Nothing expires
+while the clocks do not agree on the time. A round removes segments first, also on a full disk; segments that its expiry
+makes needless go in the next round. The service keeps no state that a failover could lose. Expiry goes in portions,
+each followed by a pause as long as the portion took: producers and consumers get their share of the loop meanwhile.
 """
 
 import asyncio
@@ -22,27 +22,30 @@ from store.log.errors import DiskFull, LogError
 logger = logging.getLogger(__name__)
 
 ROWS_PER_COMMAND: Final = 256
-"""Removing so many takes two milliseconds, in which the loop does nothing else."""
+"""Maximum number of rows that one command removes. It takes two milliseconds, in which the loop does nothing else."""
 
 PER_COMMAND: Final = 256
-"""Queues, or topics, that one command is about: more of them have at least one row each too many for it."""
+"""Maximum number of queues, or topics, in one command. Each has at least one row to remove, so more of them would not
+fit ROWS_PER_COMMAND."""
 
 SWEPT_KEYS_PER_COMMAND: Final = 200
-"""Looking at so many takes one to four milliseconds."""
+"""Number of index keys that one command looks at, which takes one to four milliseconds."""
 
 SWEEP_INTERVAL_S: Final = 3_600.0
-"""What is kept for those who search is walked through so often, if anything expired since."""
+"""Seconds between two sweeps of the search index, if anything has expired since the last one."""
 
 SWEEP_TURN_S: Final = 1.0
-"""A walk may take hours. After so long, and a pause of as long, it is looked again at what has expired meanwhile."""
+"""Seconds of one turn of a sweep, which may take hours in all. A pause of the same length and a look at newly expired
+messages come between two turns."""
 
 OUTCOMES_BEHIND_MAX: Final = 10_000
-"""Also when no message expires: what entries did is forgotten when the log has got so far ahead of it."""
+"""Number of entries before the needed log whose outcomes may be kept; beyond it outcomes are removed even when no
+message expires."""
 
 PAUSE_S_MAX: Final = 0.5
 PROGRESS_INTERVAL_S: Final = 10.0
 BEHIND_ENTRIES_MIN: Final = 10_000
-"""A node that has to apply more than this says how far it is."""
+"""Number of entries left to apply from which on a node logs its progress."""
 
 
 Found = TypeVar("Found")
@@ -56,7 +59,7 @@ class _Removed:
 
 
 class RetentionService:
-    """Loop-only. `start` once the Raft node runs."""
+    """Runs the rounds of retention. Use on the event loop only. Call `start` once the Raft node runs."""
 
     def __init__(self, core: Core) -> None:
         self.log_front = LogFront(core)
@@ -78,7 +81,7 @@ class RetentionService:
     async def _round(self) -> float:
         self._report_progress()
         await self.log_front.look()
-        self._drop_segments()  # first: it makes the room in the log that what comes next may lack
+        self._drop_segments()  # first: the commands that follow may need the room that this makes
         await self._expire_all()
         await self._release_all()
         await self._sweep_some()
@@ -91,8 +94,11 @@ class RetentionService:
     # --- the leader: what expires ------------------------------------------------------------------------------
 
     async def _expire_all(self) -> None:
-        """A walk through the queues, which lets the loop go on after each step, and stays with what has expired until
-        that is gone."""
+        """Remove all expired messages and transactions.
+
+        The walk through the queues lets the event loop go on after each step, and continues when the queues that it
+        found hold no expired rows any more.
+        """
         removed = _Removed()
         async for queues in self._portions(lambda now_ms: self._core.state.expired_queues(now_ms)):
             await self._expire(queues, removed)
@@ -106,7 +112,7 @@ class RetentionService:
             )
 
     async def _portions(self, walk: Callable[[int], Iterator[Found | None]]) -> AsyncIterator[list[Found]]:
-        """What a walk finds while this node leads and is sure of the time, PER_COMMAND at a time."""
+        """Yield the findings of a walk in lists of PER_COMMAND, as long as this node leads and is sure of the time."""
         core = self._core
         portion: list[Found] = []
         for found in walk(core.now_ms()):
@@ -123,7 +129,9 @@ class RetentionService:
             yield portion
 
     async def _expire(self, queues: list[tuple[str, int]], removed: "_Removed") -> None:
-        """Until nothing of these queues has expired; without any, until nothing else has."""
+        """Propose expiry until these queues hold no expired rows. Without queues: expire deleted topics, transactions
+        and old outcomes, until none are left.
+        """
         core, state = self._core, self._core.state
         while core.is_leader() and core.clock_is_sure():
             behind = state.log_needed - state.first_outcome
@@ -136,7 +144,7 @@ class RetentionService:
             removed.messages += self._note(applied)
             removed.transactions += expired.transactions
             if not expired.rows and not expired.transactions:
-                return  # by the clock of the entry nothing was due yet
+                return  # nothing was due yet by the clock of the entry
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
             if queues:
                 queues = state.still_expired(queues, core.now_ms())
@@ -144,7 +152,7 @@ class RetentionService:
                     return
 
     async def _release_all(self) -> None:
-        """Like `_expire_all`, of what nobody needs."""
+        """Remove rows that nobody needs although their retention is not over (store/state/release.py)."""
         async for topics in self._portions(lambda now_ms: self._core.state.releasable(now_ms)):
             await self._release(topics)
         await self._release([])
@@ -155,7 +163,7 @@ class RetentionService:
             begun_ms = core.steady_ms()
             released: Released = (await core.propose(ReleaseMessages(tuple(topics), ROWS_PER_COMMAND))).result
             if not released.queues and not released.dropped and not state.has_dropped_timers:
-                return  # by the clock of the entry nothing was due yet
+                return  # nothing was due yet by the clock of the entry
             self._expired_since_sweep = True
             await asyncio.sleep(min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX))
             topics = state.still_releasable(topics, core.now_ms())
@@ -167,7 +175,7 @@ class RetentionService:
         return messages
 
     async def _sweep_some(self) -> None:
-        """A turn of the walk through what is kept for those who search, which is begun once in a while."""
+        """Do one turn of the sweep of the search index. Begin a sweep when one is due."""
         core = self._core
         now_s = core.steady_ms() / 1000
         if not core.is_leader() or not core.clock_is_sure():
@@ -187,12 +195,14 @@ class RetentionService:
     # --- every node: the log -----------------------------------------------------------------------------------
 
     def _drop_segments(self) -> None:
-        """Remove what neither the state nor any node needs, as far as this node's index is on disk without it."""
+        """Remove segments that neither the state nor any node needs, as far as this node's index on disk can do without
+        them.
+        """
         core = self._core
-        # of a log that is behind the state, what is there
+        # the log may end before the state's entry: only its own entries can be removed
         needed = min(core.state.log_floor, core.state.applied_index + 1, core.log.synced_index + 1)
         if not core.log.can_drop_before(needed):
-            return  # in most cases: what the others need takes a walk through the log's positions to know
+            return  # the usual case, checked first: `needed_from` walks through the log's positions
         needed = min(needed, core.raft.needed_from())
         if not core.log.can_drop_before(needed):
             return
@@ -208,7 +218,7 @@ class RetentionService:
             logger.info("removed entries %d to %d of the log: nothing needs them any more", before + 1, base.index)
 
     def _report_progress(self) -> None:
-        """Of a node that applies what others applied long ago: its index is made anew, or it was away."""
+        """Log the progress of a node that is far behind, because its index is rebuilt or it was away."""
         core = self._core
         applied, last = core.state.applied_index, core.log.last_index
         now_s = core.steady_ms() / 1000

@@ -1,7 +1,8 @@
-"""The scrubber: reads all sealed segments again and again, slowly, and says which record is damaged.
+"""The scrubber: reads all sealed segments again and again, slowly, and reports damaged records.
 
-Damage in what nobody reads would be found when the last good copy is gone. It repairs nothing: a disk that damaged one
-record is not to be trusted with a repair, and the others have what is needed to rebuild the node.
+Without it, damage in records that nobody reads would be found only when the last good copy is gone. The scrubber
+repairs nothing: a disk that damaged one record is not to be trusted with a repair, and the other nodes can rebuild
+this one.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ from store.log.scrub import Damage, SealedSegment, SegmentScrub
 logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 256 * 1024
-"""Read and checked at a time: some milliseconds of a thread that shares the processor with the loop."""
+"""Bytes read and checked in one step: some milliseconds of a thread that shares the processor with the loop."""
 
 
 class Scrubber:
-    """Loop-only; the reading itself is done by `pool`, one step at a time."""
+    """Finds damaged records. Use on the event loop only; `pool` does the reading, one step at a time."""
 
     def __init__(self, core: Core, disk: Disk, pool: ReaderPool) -> None:
         self._core = core
@@ -36,7 +37,7 @@ class Scrubber:
         self._pool = pool
         self._task = core.background.task("scrubber", "read old segments", self._round)
         self.damages: dict[int, Damage] = {}
-        """By the position where the segment begins."""
+        """Damage found in each segment, by the position where the segment begins."""
         self.passes = 0
         self._bytes_read = 0
         self._progress = 0.0
@@ -48,7 +49,7 @@ class Scrubber:
             self._task.start()
 
     async def stop(self) -> None:
-        """Waits for no disk: a step that is under way ends by itself."""
+        """Stop without waiting for the disk: a step that is under way ends by itself."""
         self._pool.stop()
         await self._task.stop()
 
@@ -57,7 +58,7 @@ class Scrubber:
         return self._core.config.scrub_interval_ms / 1000
 
     async def scrub(self) -> None:
-        """One pass over all segments that are sealed now."""
+        """Make one pass over all segments that are sealed now."""
         segments = self._core.log.chain.sealed()
         starts = {segment.start for segment in segments}
         self.damages = {start: damage for start, damage in self.damages.items() if start in starts}
@@ -74,13 +75,13 @@ class Scrubber:
 
     async def _scrub_segment(self, segment: SealedSegment, before: Link | None) -> Link | None:
         scrub = SegmentScrub(self._disk, segment, before)
-        # Nobody closes the steps: at a stop a thread may still be in one, and its file is closed as it lets go of them.
+        # Nobody closes the generator: at a stop a thread may still be in a step. Its file closes when it is released.
         step = functools.partial(next, scrub.steps(STEP_BYTES), None)
         while (read := await self._pool.run(step)) is not None:
             self._bytes_read += read
             await asyncio.sleep(read / self._core.config.scrub_bytes_per_s)
         if segment not in self._core.log.chain.sealed():
-            return None  # cut or removed meanwhile: what was seen says nothing
+            return None  # cut or removed meanwhile: the findings mean nothing
         if scrub.damage is None:
             self.damages.pop(segment.start, None)
         elif self.damages.get(segment.start) != scrub.damage:
@@ -89,14 +90,14 @@ class Scrubber:
         return scrub.after
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield one alarm condition per damaged segment."""
         for damage in self.damages.values():
             yield Condition(
                 "record_damaged",
                 "critical",
                 f"{damage.path}, position {damage.position}, entry {damage.raft_index}: {damage.detail}. This node's "
-                "copy of it is lost, and its disk or memory not to be trusted: look into the system's log, replace "
-                f"what fails, then: keelmq cluster rebuild {self._core.raft.node_id}",
+                "copy of the entry is lost, and its disk or memory is not to be trusted: read the system's log, "
+                f"replace failing hardware, then run: keelmq cluster rebuild {self._core.raft.node_id}",
                 str(damage.raft_index),
             )
 

@@ -1,10 +1,10 @@
-"""Delivers messages whose time has come, and gives back what pop consumers did not acknowledge in theirs.
+"""Delivers delayed messages that are due, and gives back popped messages whose lease ended without an acknowledgement.
 
-Only the leader does; what it does is in the log, so the next one goes on. It sleeps until the next timer is due by the
-replicated clock, and proposes FireTimers or ExpirePopped; while clocks do not agree on the time only the latter, which
-nothing is lost by. Nothing is kept here that a failover could lose. When many
-are due at once they are delivered in portions, with a pause after each that is as long as it took: producers and
-consumers get their share of the loop meanwhile.
+Only the leader does so, by commands in the log, so the next leader goes on. The service sleeps until the next timer is
+due by the replicated clock, and then proposes FireTimers or ExpirePopped. While the clocks do not agree on the time it
+proposes only ExpirePopped, by which no message is lost. The service keeps no state that a failover could lose. Many due
+timers are delivered in portions, each followed by a pause as long as the portion took: producers and consumers get
+their share of the loop meanwhile.
 """
 
 import asyncio
@@ -20,21 +20,23 @@ from store.commands.pops import ExpirePopped, PopsExpired
 logger = logging.getLogger(__name__)
 
 TIMERS_PER_COMMAND: Final = 256
-"""Applying so many takes about five milliseconds, in which the loop does nothing else."""
+"""Maximum number of timers that one command fires. Applying them takes about five milliseconds, in which the loop does
+nothing else."""
 
 POPPED_PER_COMMAND: Final = 128
-"""Popped messages that come again by one command: each is read, and stored as a row."""
+"""Maximum number of popped messages that one command gives back: each is read, and stored as a row."""
 
 RECHECK_S: Final = 1.0
-"""The clock is looked at so often even when nothing is due for long: it may leap."""
+"""Maximum seconds between two looks at the clock, even when no timer is due for long: the clock may leap."""
 
 PAUSE_S_MAX: Final = 0.1
 LATE_MS: Final = 1_000
-"""What is delivered later than this after its time is reported: once, when no more is overdue."""
+"""Milliseconds after its time from which on a delivery counts as late. Late deliveries are logged once, when no more
+messages are overdue."""
 
 
 class TimerService:
-    """Loop-only. `start` once the Raft node runs."""
+    """Runs the rounds of delivery. Use on the event loop only. Call `start` once the Raft node runs."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -51,7 +53,7 @@ class TimerService:
         await self._task.stop()
 
     def _applied(self) -> None:
-        """Wakes the service when a timer is due earlier than it sleeps, or this node has become the leader."""
+        """Wake the service when a timer is due before its sleep ends, or this node has become the leader."""
         if self._sleeps_until_ms == -math.inf or not self._core.is_leader():
             return
         due_ms = self._next_due_ms()
@@ -69,7 +71,9 @@ class TimerService:
         return pause_s or 0.0
 
     async def _deliver_due(self) -> float | None:
-        """Deliver a portion of what is due; how long to pause before the next one, None when nothing more is due."""
+        """Deliver a portion of the due messages. Return the pause before the next portion in seconds, or None when
+        nothing more is due.
+        """
         core = self._core
         due_ms = self._next_due_ms() if core.is_leader() else None
         if due_ms is None or due_ms > core.now_ms():
@@ -83,7 +87,7 @@ class TimerService:
         return min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX)
 
     async def _sleep(self) -> None:
-        """Until the next timer is due, one is scheduled that is due earlier, or RECHECK_S have passed."""
+        """Sleep until the next timer is due, an earlier one is scheduled, or RECHECK_S have passed."""
         core = self._core
         self._woken.clear()
         due_ms = self._next_due_ms() if core.is_leader() else None
@@ -117,7 +121,7 @@ class TimerService:
 
 
 class _Late:
-    """Messages that were delivered late and are not reported yet."""
+    """Counts messages that were delivered late and are not logged yet."""
 
     def __init__(self) -> None:
         self._messages = 0
