@@ -1,1 +1,1 @@
-"""What one client may take of the node: bytes, connections, turns, time on the loop, time to wait."""
+"""Limits on the resources of a node that one client may use: bytes, connections, turns, loop time, waiting time."""

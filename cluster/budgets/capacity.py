@@ -1,8 +1,9 @@
-"""What there may be of everything that stays: topics, groups, members, undecided transactions, timers.
+"""Limits on the number of objects that stay in the state: topics, groups, members, undecided transactions, timers.
 
-Checked where a command is proposed, from counts that the state keeps anyway; apply takes what the log has. What is on
-its way at the same time may exceed a limit by as much. Two kinds of answers: what goes away by itself (429, send it
-again later), and what somebody has to delete first (409).
+The limits are checked where a command is proposed, from counts that the state keeps anyway; apply accepts every command
+in the log. Commands under way at the same time may therefore exceed a limit by their number. A limit on objects that
+go away by themselves is answered with 429 (send the request again later), one on objects that somebody has to delete
+first with 409.
 """
 
 from collections.abc import Collection
@@ -21,14 +22,17 @@ _CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGrou
 
 
 def require_capacity(config: NodeConfig, state: StateMachine, command: Command) -> None:
-    """Problem when the command would add something of which there is as much as there may be. What is there already,
-    a repeated request included, passes."""
+    """Check that the state has room for the objects that the command adds.
+
+    A command that only touches existing objects passes, a repeated request included. Raises Problem when a limit is
+    reached: too_many_timers, too_many_transactions, too_many_topics, too_many_groups, too_many_members.
+    """
     if isinstance(command, Produce):
         _require_timers(config, state, command)
     elif isinstance(command, Prepare):
         count = state.transactions_undecided
         if count >= config.max_undecided_transactions and state.transaction(command.transaction_id) is None:
-            detail = f"{count} transactions are undecided: have some decided, and send it again"
+            detail = f"{count} transactions are undecided: decide some, and send the request again"
             raise _full("too_many_transactions", detail, config.max_undecided_transactions)
     elif isinstance(command, PutTopic):
         count = state.topics_of_clients
@@ -53,7 +57,7 @@ def _require_timers(config: NodeConfig, state: StateMachine, command: Produce) -
         return
     delayed = [each for each in command.batches if each.delay_ms is not None or each.deliver_at_ms is not None]
     if not all(state.knows_batch(each.topic, each.batch_id) for each in delayed):
-        detail = f"{state.timers_pending} batches wait for their time: send it again when some were delivered"
+        detail = f"{state.timers_pending} delayed batches are pending: send the request again when some were delivered"
         raise _full("too_many_timers", detail, config.max_timers)
 
 

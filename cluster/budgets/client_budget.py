@@ -1,9 +1,9 @@
-"""What clients may hold of something that a node has a limited amount of: connections, bytes of requests, of responses.
+"""Budgets of the limited resources of a node that clients hold: connections, bytes of requests, bytes of responses.
 
-One rule for all of them, the dynamic threshold of shared-memory switches: a client address may hold at most its share
-of what the *other* addresses leave free. With the default share of 50 % one address gets half, two a third each, n get
-1/(n + 1) each, and 1/(n + 1) is left for an address that comes next. Nobody has to be known in advance, nobody who
-takes all he can leaves nothing, and whoever holds much loses first when others come.
+One rule holds for all of them, the dynamic threshold of shared-memory switches: a client address may hold at most its
+share of the units that the *other* addresses leave free. With the default share of 50 % one address gets half, two get
+a third each, n get 1/(n + 1) each, and 1/(n + 1) is left for the next address. No address has to be known in advance,
+an address that takes all it can still leaves room for others, and the largest holder loses first when others come.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from typing import Any, Final
 from cluster.problems import Problem
 
 IPV6_SUBSCRIBER_BITS: Final = 64
-"""One IPv6 subscriber has at least this many bits of addresses to choose from: a /64 counts as one address."""
+"""Prefix length that counts as one address: an IPv6 subscriber can choose among all addresses of at least a /64."""
 
 
 def address_of(peername: Any) -> str:
-    """The client address that a connection counts for; empty when the connection does not know its peer any more."""
+    """Return the client address that a connection counts for; empty when the connection no longer knows its peer."""
     if not isinstance(peername, tuple) or not peername:
         return ""
     text = str(peername[0])
@@ -39,10 +39,10 @@ def address_of(peername: Any) -> str:
 
 
 class ClientBudget:
-    """Units that clients hold, in all and by address. Loop-only."""
+    """Counts the units that clients hold, in all and by address. Use on the event loop only."""
 
     def __init__(self, limit: int, share_percent: int, reserved: int = 0) -> None:
-        """`reserved` of `limit` are for administration alone."""
+        """Create an empty budget of `limit` units, of which `reserved` are for administration alone."""
         self._limit = limit
         self._share_percent = share_percent
         self._reserved = reserved
@@ -53,7 +53,7 @@ class ClientBudget:
         return self._by_address.get(address, 0)
 
     def has_room(self, address: str, size: int, *, administers: bool = False) -> bool:
-        """Whether `address` may hold `size` more units."""
+        """Return whether `address` may hold `size` more units."""
         if administers:
             return self.held + size <= self._limit
         own = self._by_address.get(address, 0)
@@ -74,21 +74,21 @@ class ClientBudget:
             del self._by_address[address]
 
     def largest_holder(self, among: Iterable[str] | None = None) -> str:
-        """The address that holds most; empty when nobody holds anything."""
+        """Return the address that holds most units; empty when no address holds any."""
         return max(self._by_address if among is None else among, key=self.held_by, default="")
 
 
 class ByteBudget(ClientBudget):
-    """Bytes of a kind that clients hold."""
+    """A budget of bytes that answers requests beyond it with a problem."""
 
     def __init__(self, limit_bytes: int, share_percent: int, described: str, reserved_bytes: int = 0) -> None:
-        """`described` says in problems which bytes these are."""
+        """Create an empty budget. `described` names the bytes in the detail of a problem."""
         super().__init__(limit_bytes, share_percent, reserved_bytes)
         self._described = described
 
     def require_room(self, address: str | None = None, size_bytes: int = 0, *, administers: bool = False) -> None:
-        """Problem overloaded when `size_bytes` would pass the address' share. Without an address: when nothing is left
-        of the limit.
+        """Raise Problem overloaded when `size_bytes` more would exceed the share of the address. Without an address:
+        when the limit is used up.
         """
         if address is None:
             if self.held >= self._limit - self._reserved:

@@ -1,13 +1,13 @@
 """The HTTP connections of a node: how many there are, whose they are, and which of them is closed when they run out.
 
 A connection is *idle* while no request of it is being handled: it is new, sends a head, or waits for its next request.
-When there is no room for a new connection (client_budget.py), idle ones are closed for it, those that have waited
-longest first, of the address that holds most; an address never takes room from one that holds less, and then has to do
-with its own. Without an idle one to close, the new connection is taken into the *reserve*: there it may ask for health,
-metrics and administration, and is told `overloaded` for everything else. When the reserve is full, the oldest
-connection in it is closed, of the address that has most there. So whoever comes is answered, whatever the others hold.
-Only an address that has no room and opens further connections all the same, CROWDED_PER_S_MAX of them a second, has the
-others closed unanswered: taking a connection costs more than many requests do.
+When there is no room for a new connection (client_budget.py), idle connections of the address that holds most are
+closed for it, the longest idle first. An address never takes room from one that holds less; only its own idle
+connections are closed then. Without an idle connection to close, the new one is taken into the *reserve*: there it may
+ask for health, metrics and administration, and every other request is answered with `overloaded`. When the reserve is
+full, the oldest connection of the address that has most in the reserve is closed. So every client is answered, whatever
+the others hold. The one exception is an address without room that opens more than CROWDED_PER_S_MAX connections a
+second: the further ones are closed unanswered, because accepting a connection costs more than many requests.
 """
 
 import asyncio
@@ -24,19 +24,22 @@ from cluster.budgets.client_budget import ClientBudget, address_of
 logger = logging.getLogger(__name__)
 
 FILES_RESERVED: Final = 128
-"""File descriptors that clients leave to the log, the index and the peers."""
+"""Number of file descriptors kept free of clients, for the log, the index and the peers."""
 RESERVED_CONNECTIONS: Final = 64
-"""Beyond the limit, for health, metrics and administration, and to say `overloaded` to the others."""
+"""Connections beyond the limit, for health, metrics and administration, and to answer others with `overloaded`."""
 CLOSED_FOR_ONE_MAX: Final = 4
-"""Idle connections that are closed for a new one: the share grows by less than one with each that another closes."""
+"""Maximum number of idle connections closed for a new one: each closed connection of another address enlarges the share
+by less than one."""
 CROWDED_PER_S_MAX: Final = 100
-"""Connections that an address without room may open in a second."""
+"""Maximum number of connections that an address without room may open in a second."""
 REPORT_INTERVAL_S: Final = 60.0
-"""What happened to connections for lack of room is logged once per interval, with its count."""
+"""Seconds between two log lines that count the connections closed for lack of room."""
 
 
 def connections_max(configured: int) -> int:
-    """HTTP connections beside the reserve: as many as the limit of open files leaves, at least one."""
+    """Return the limit of HTTP connections outside the reserve: `configured`, lowered to the number that the limit of
+    open files leaves, at least one.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return configured
@@ -44,7 +47,7 @@ def connections_max(configured: int) -> int:
 
 
 class Connections:
-    """Counts connections, and closes some when they run out. Loop-only."""
+    """Counts HTTP connections, and closes some when the limit is reached. Use on the event loop only."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Connections:
         write_timeout_s: float,
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A client that takes nothing of its answers for `write_timeout_s` is disconnected."""
+        """Create the counters. A client that reads nothing of its answers for `write_timeout_s` is disconnected."""
         self.write_timeout_s = write_timeout_s
         self.limit = limit
         self._main = _Pool(ClientBudget(limit, share_percent))
@@ -63,41 +66,43 @@ class Connections:
         self._reported_s = -REPORT_INTERVAL_S
         self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0}
         self.closed = dict.fromkeys(self._unreported, 0)
-        """Connections closed by this node since its start: idle ones for others, reserved ones for others, those whose
-        client took nothing of its answers, and new ones beyond CROWDED_PER_S_MAX.
+        """Number of connections that this node closed since its start, by reason: `idle` and `reserved` to make room,
+        `unread` when the client read nothing of its answers, `crowded` for new ones beyond CROWDED_PER_S_MAX.
         """
         self._crowded: dict[str, int] = {}
-        """Connections without room in the second that runs, by address."""
+        """Number of new connections without room in the present second, by address."""
         self._crowded_s = -1.0
         self.reserved = 0
-        """Connections that found no room but in the reserve, since the start."""
+        """Number of connections taken into the reserve since the start."""
 
     @property
     def open(self) -> int:
         return self._main.budget.held + self._reserve.budget.held
 
     def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """The protocol of a new connection around that of the HTTP server."""
+        """Return the protocol of a new connection, which wraps the protocol of the HTTP server."""
         return Connection(self, make_protocol)
 
     def address_of(self, request: web.Request) -> str:
-        """The client address that a request counts for."""
+        """Return the client address that a request counts for."""
         return connection_address(request, self._of_protocol.get(cast("asyncio.Protocol", request.protocol)))
 
     def begin(self, protocol: object) -> "Connection | None":
-        """A request of the server's `protocol` is being handled from now on. None for a connection of another kind."""
+        """Mark the connection of the server's `protocol` as busy with a request, and return it; None for a connection
+        that is not counted here.
+        """
         connection = self._of_protocol.get(cast("asyncio.Protocol", protocol))
         if connection is not None and not connection.in_reserve:
             self._main.is_busy(connection)
         return connection
 
     def end(self, connection: "Connection | None") -> None:
-        """The request that `begin` began is answered."""
+        """Mark the connection as idle again: the request that `begin` marked is answered."""
         if connection is not None and not connection.in_reserve and connection.is_open:
             self._main.is_idle(connection)
 
     def is_crowded(self, address: str) -> bool:
-        """Whether a new connection of the address is to be closed at once."""
+        """Count a new connection of the address, and return whether it must be closed at once."""
         if self._main.budget.has_room(address, 1):
             return False
         now_s = self._steady_s()
@@ -122,7 +127,7 @@ class Connections:
         self._reserve.add(connection)
 
     def forget(self, connection: "Connection", inner: asyncio.Protocol) -> None:
-        """The connection is closed; a second call does nothing."""
+        """Stop counting a closed connection; a second call does nothing."""
         if self._of_protocol.pop(inner, None) is not None:
             (self._reserve if connection.in_reserve else self._main).remove(connection)
 
@@ -135,8 +140,8 @@ class Connections:
         self._reported_s = now_s
         logger.warning(
             "%d HTTP connections are open, %d of them of %s; closed since the last such line: %d idle ones and %d in "
-            "the reserve to make room, %d that took nothing of their answers for %.0f s, %d that an address "
-            "without room opened faster than %d a second",
+            "the reserve to make room, %d whose client read nothing for %.0f s, %d that an address without room opened "
+            "faster than %d a second",
             self.open,
             self._main.budget.held_by(self._main.budget.largest_holder()),
             self._main.budget.largest_holder() or "nobody",
@@ -158,7 +163,7 @@ class _Pool:
     def __init__(self, budget: ClientBudget) -> None:
         self.budget = budget
         self._idle: dict[str, dict[Connection, None]] = {}
-        """By address, the one that is idle longest first."""
+        """Idle connections by address, the longest idle first."""
 
     def add(self, connection: "Connection") -> None:
         self.budget.take(connection.address, 1)
@@ -179,8 +184,8 @@ class _Pool:
                 del self._idle[connection.address]
 
     def idle_of_largest(self, unless_smaller_than: str = "") -> "Connection | None":
-        """The connection that is idle longest, of the address that holds most, or of the one given if none that has
-        an idle one holds more.
+        """Return the longest idle connection of the address that holds most. If no address with an idle connection
+        holds more than `unless_smaller_than`, take that address; None when it has no idle connection.
         """
         address = self.budget.largest_holder(self._idle)
         if self.budget.held_by(address) <= self.budget.held_by(unless_smaller_than):
@@ -189,13 +194,13 @@ class _Pool:
 
 
 class Connection(asyncio.Protocol):
-    """Passes everything on to the HTTP server's protocol; says when the connection begins and ends."""
+    """Passes all events on to the HTTP server's protocol, and reports the beginning and end of the connection."""
 
     def __init__(self, connections: Connections, make_inner: Callable[[], asyncio.Protocol]) -> None:
         self._connections = connections
         self._make_inner = make_inner
         self._inner: asyncio.Protocol | None = None
-        """None until the connection is admitted: most of the cost of a connection is in it."""
+        """Protocol of the HTTP server; None until the connection is admitted, because creating it costs most."""
         self._transport: asyncio.Transport | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self.address = ""
@@ -214,7 +219,7 @@ class Connection(asyncio.Protocol):
         inner = self._inner = self._make_inner()
         self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
-        self._transport.set_protocol(self)  # it looks its callbacks up when it is given a protocol, not when it calls
+        self._transport.set_protocol(self)  # uvloop looks callbacks up when a protocol is set, not at each call
         self._connections.admit(self, inner)
         inner.connection_made(transport)
 
@@ -224,7 +229,7 @@ class Connection(asyncio.Protocol):
             self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """More of its answers wait than the connection buffers: its client has to take some of them in time."""
+        """Start the timeout for a client that does not read: more bytes of its answers wait than are buffered."""
         timeout_s = self._connections.write_timeout_s
         self._unread_timer = asyncio.get_running_loop().call_later(timeout_s, self.give_up, "unread")
         if self._inner is not None:
@@ -236,7 +241,7 @@ class Connection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def give_up(self, reason: str) -> None:
-        """Disconnect the client. What the connection counted for is free at once."""
+        """Disconnect the client. The room of the connection is free at once."""
         transport = self._transport
         self._ends()
         if transport is not None:
@@ -256,5 +261,5 @@ class Connection(asyncio.Protocol):
 
 
 def connection_address(request: web.Request, connection: Connection | None) -> str:
-    """The client address that a request counts for."""
+    """Return the client address that a request counts for."""
     return connection.address if connection is not None else request.remote or ""

@@ -1,8 +1,8 @@
-"""Work on the loop in slices: whoever looks at one thing after the other rests in between.
+"""Pacing of long work on the event loop: work is done in slices, with a rest after each.
 
-The loop serves everybody, so nobody keeps it for longer than SLICE_S: work that may be longer than that is cut into
-steps of which each is short, and asks after each of them whether it is time to rest. A step is one message, one row,
-or one piece of a block (cluster/messages/blocks.py), never all that a request is about.
+The loop serves every client, so no work keeps it for longer than SLICE_S: longer work is cut into short steps, and
+asks after each step whether it is time to rest. A step is one message, one row, or one piece of a block
+(cluster/messages/blocks.py), never a whole request.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from typing import Final, TypeVar
 from cluster.budgets import time_shares
 
 SLICE_S: Final = 0.005
-"""After this long the loop does everything else that waits."""
+"""Seconds of work after which the loop runs everything else that waits."""
 SEARCH_S_MAX: Final = 0.25
-"""A search answers when it has looked for this long, whatever it found."""
+"""Seconds after which a search answers with the results found so far."""
 
 Value = TypeVar("Value")
 
 
 class Pace:
-    """Of one piece of work, from its making on."""
+    """Measures the time of one piece of work, beginning when the object is created."""
 
     def __init__(self) -> None:
         self._now_s = asyncio.get_running_loop().time
@@ -36,22 +36,22 @@ class Pace:
         return self._now_s() - self._begun_s >= SEARCH_S_MAX
 
     def exclude(self, seconds: float) -> None:
-        """That long it waited for something else, and the loop did what waited: this was no work."""
+        """Do not count `seconds` as work: they were spent waiting, while the loop ran other work."""
         self._begun_s += seconds
 
     async def rest(self) -> None:
-        """Let the loop do everything else that waits; whoever uses more than his share of it waits for longer."""
+        """Let the loop run everything else that waits. A client that uses more than its share waits longer."""
         await time_shares.rest(self._now_s() - self._rested_s)
         self._rested_s = self._now_s()
         self.rests += 1
 
     async def step(self) -> None:
-        """A step is done: rest if it is time to."""
+        """Rest if the slice is used up. Call it after each step."""
         if self.is_tired:
             await self.rest()
 
     async def through(self, work: Generator[None, None, Value]) -> Value:
-        """The value of a generator that stops before each step."""
+        """Run a generator that yields before each step, with rests in between, and return its value."""
         while True:
             try:
                 next(work)

@@ -1,6 +1,6 @@
-"""For how long the client of a write waits for its answer: nothing is proposed for a client that has given up.
+"""The deadline of a write, given by its client: nothing is proposed for a client that has given up.
 
-The header is optional. Without it, and for longer times than it, `request_timeout_ms` holds.
+The header is optional. The limit `request_timeout_ms` holds without it, and when the header names a longer time.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ _deadline_s: ContextVar[float | None] = ContextVar("request_deadline_s", default
 
 
 def begin(request: web.Request) -> None:
-    """Note the deadline of this request, which has just arrived; for reads there is none. Problem invalid_request."""
+    """Note the deadline of a request that has just arrived; reads have none. Raises Problem invalid_request when the
+    header is not a number of milliseconds within the limits.
+    """
     given = None if request.method == "GET" else request.headers.get(TIMEOUT_HEADER)
     if given is None:
         _deadline_s.set(None)
@@ -31,7 +33,7 @@ def begin(request: web.Request) -> None:
 
 
 def remaining_s(limit_s: float) -> float:
-    """Seconds until the client of the request that is being handled gives up, at most `limit_s`; 0 if it has."""
+    """Return the seconds until the client of the current request gives up, at most `limit_s`; 0 if it has given up."""
     deadline_s = _deadline_s.get()
     if deadline_s is None:
         return limit_s

@@ -1,9 +1,10 @@
-"""What one client address may take of everybody's time, while other addresses wait for writes.
+"""Shares of the event loop's time by client address, enforced while other addresses wait for writes.
 
 Costly work is cut into slices with rests (cluster/budgets/pace.py), and a large body is one entry of the log that small
-messages wait behind. Neither bounds what an address takes altogether: four clients that filter, or twenty that send
-4 MiB, left others a tenth of their rate. So the time that an address uses is charged, and it rests until it has come to
-its share. An address that is alone, or does nothing costly, never rests; nor do costly ones for each other.
+messages wait behind. Neither bounds the total time of an address: four clients that filter, or twenty that send 4 MiB,
+left others a tenth of their rate. So the time that an address uses is charged to it, and the address rests until its
+use is down to its share. An address that is alone, or does nothing costly, never rests; nor do addresses with costly
+work rest for each other.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 WAITED_S: Final = 0.05
-"""What other addresses have waited for small writes within a second, from which on there is somebody to be spared."""
+"""Seconds that other addresses have waited for small writes within one second, from which on an address must rest."""
 REST_S_MAX: Final = 2.0
 CHARGED_S_MIN: Final = 0.0005
-"""A shorter step of a request is not costly."""
+"""Seconds of a step from which on it is charged; a shorter step is not costly."""
 JOINED_S: Final = 0.005
-"""So long after a window of an address has opened further work of it may begin in it."""
+"""Seconds after the opening of a window during which further work of its address may begin in the window."""
 COUNTED_S: Final = 1.0
 ADDRESSES_KEPT: Final = 1_000
 
@@ -30,7 +31,7 @@ Value = TypeVar("Value")
 
 
 class _Window:
-    """Work of one address that is under way."""
+    """A period of costly work of one address, which is charged as a whole."""
 
     def __init__(self, opened_s: float) -> None:
         self.opened_s = opened_s
@@ -39,14 +40,16 @@ class _Window:
 
 
 class TimeShares:
-    """Loop-only. `percent` of the time is the share of an address."""
+    """Charges addresses for their time and makes them rest. Use on the event loop only. `percent` of the time is the
+    share of one address.
+    """
 
     def __init__(self, percent: int) -> None:
         self._rest = 100 / percent - 1
-        """How much longer than the work the rest behind it is."""
+        """Ratio of the rest after costly work to the time of the work."""
         self._waits = _Recent()
         self._due_s: dict[str, float] = {}
-        """When an address that has used more than its share may go on."""
+        """Loop time at which an address that has used more than its share may go on, by address."""
         self._windows: dict[str, _Window] = {}
         self._rests = 0
         self._rested_s = 0.0
@@ -62,11 +65,11 @@ class TimeShares:
         yield seconds
 
     def count_wait(self, address: str, waited_s: float) -> None:
-        """A write of the address that is not costly took so long."""
+        """Count the waiting time of a write of the address that was not costly."""
         self._waits.add(address, waited_s, asyncio.get_running_loop().time())
 
     def charge(self, address: str, worked_s: float) -> None:
-        """The address has used so much of the time."""
+        """Charge the address for `worked_s` seconds of work, if other addresses wait."""
         if not self._has_others(address):
             return
         now_s = asyncio.get_running_loop().time()
@@ -76,12 +79,14 @@ class TimeShares:
         self._due_s[address] = min(due_s, now_s + REST_S_MAX)
 
     async def rest(self, address: str) -> None:
-        """Let the loop do everything else that waits, and until the address has come to its share."""
+        """Let the loop run everything else that waits, until the use of the address is down to its share."""
         await self._sleep(self.due_in_s(address))
 
     async def begin(self, address: str) -> None:
-        """Wait until the address may begin something that others wait for while it lasts; `end` has to follow. Until
-        then it has a window, which further work of its own shares if it comes when it opens.
+        """Wait until the address may begin costly work, during which others wait; `end` has to follow.
+
+        Between the two calls the address has a window. Further work of the address joins the window if it comes within
+        JOINED_S of the opening, and otherwise waits for its end.
         """
         loop = asyncio.get_running_loop()
         while self._has_others(address):
@@ -123,7 +128,7 @@ class TimeShares:
 
 
 class Client:
-    """Whoever sent the request that is handled: each step that is done for it is charged to its address."""
+    """The client of the current request. Each step of the request is charged to the client's address."""
 
     __slots__ = ("_address", "_begun", "_resumed_s", "_shares")
 
@@ -132,19 +137,21 @@ class Client:
         self._address = address
         self._begun = 0
         self._resumed_s: float | None = None
-        """Since when the step that is under way is not charged. None between two steps."""
+        """Time up to which the present step is charged. None between two steps."""
 
     def resume(self) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         self._resumed_s = time.perf_counter()
 
     def pause(self) -> None:
-        """The step ends, at the next `await` that waits."""
+        """Charge the step that ends, at an `await` that waits."""
         self._settle()
         self._resumed_s = None
 
     async def rest(self, worked_s: float = 0.0) -> None:
-        """`worked_s` counts if this is asked for in a task of its own, which has no steps."""
+        """Rest until the address is down to its share. `worked_s` is charged only in a separate task, which has no
+        steps.
+        """
         if self._resumed_s is None:
             self._charge(worked_s)
         else:
@@ -152,22 +159,22 @@ class Client:
         await self._shares.rest(self._address)
 
     async def rest_for(self, worked_s: float) -> None:
-        """Rest after `worked_s` of work that was no step of the request."""
+        """Charge `worked_s` of work that was not part of a step, then rest."""
         self._charge(worked_s)
         await self.rest()
 
     def waited(self, waited_s: float) -> None:
-        """For a write, which counts unless it was costly itself."""
+        """Count the waiting time of a write, unless the write was costly itself."""
         if not self._begun:
             self._shares.count_wait(self._address, waited_s)
 
     async def come_to_share(self) -> None:
-        """At once, unless the address has used more than its share."""
+        """Rest if the address has used more than its share; otherwise return at once."""
         if self._shares.due_in_s(self._address) > 0:
             await self._shares.rest(self._address)
 
     async def begin(self) -> None:
-        """As that of the shares; a request that has begun does not wait for itself."""
+        """Begin costly work as `TimeShares.begin` does. A request that has begun already does not wait for itself."""
         if not self._begun:
             await self._shares.begin(self._address)
         self._begun += 1
@@ -185,7 +192,7 @@ class Client:
             self._charge(worked_s)
 
     def _charge(self, worked_s: float) -> None:
-        """Charge the address, unless a window is open: that is charged as a whole."""
+        """Charge the address, unless a window of this request is open: a window is charged as a whole."""
         if not self._begun:
             self._shares.charge(self._address, worked_s)
 
@@ -194,20 +201,20 @@ _client: ContextVar[Client | None] = ContextVar("client", default=None)
 
 
 def begin(shares: TimeShares, address: str) -> Client:
-    """A request of that address is handled from now on, in this task."""
+    """Note that this task handles a request of `address` from now on, and return its client."""
     client = Client(shares, address)
     _client.set(client)
     return client
 
 
 def current() -> Client | None:
-    """Whose request is handled in this task; None where no client's is."""
+    """Return the client whose request this task handles; None in a task without a request."""
     return _client.get()
 
 
 @types.coroutine
 def charged(client: Client, work: Coroutine[Any, Any, Value]) -> Generator[Any, None, Value]:
-    """Await `work`; each of its steps is charged to the client."""
+    """Await `work`, and charge each of its steps to the client."""
     error: BaseException | None = None
     while True:
         client.resume()
@@ -226,8 +233,8 @@ def charged(client: Client, work: Coroutine[Any, Any, Value]) -> Generator[Any, 
 
 
 async def rest(worked_s: float) -> None:
-    """After work of that long: let the loop do everything else that waits. For a client that uses more than its share
-    this takes longer.
+    """Let the loop run everything else that waits, after `worked_s` of work. A client that uses more than its share
+    rests longer.
     """
     client = _client.get()
     if client is None:
@@ -237,7 +244,7 @@ async def rest(worked_s: float) -> None:
 
 
 class _Recent:
-    """Sums by address: of the second that is over or of the one that runs, whichever is more."""
+    """Sums amounts by address, for the last full second and the present one. The larger sum counts."""
 
     def __init__(self) -> None:
         self._before: dict[str, float] = {}

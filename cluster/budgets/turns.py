@@ -1,9 +1,9 @@
-"""Turns: of something of which there may be a limited amount at a time, who came first goes first, by key.
+"""Turns: limit the amount of work that is under way at a time, by key, first come, first served.
 
-* Bodies of one client address over 64 KiB. What is proposed is written to the log in that order: a client that has tens
-  of megabytes proposed at once would make everybody else wait until they are on the disks of a majority.
-* Pages of one address that are read from the log. Forty clients that read nothing would have forty pages in memory
-  before the first counts as unread.
+* Bodies of one client address over 64 KiB. The log takes proposals in the order in which they come: a client that
+  proposes tens of megabytes at once would make every other client wait until they are on the disks of a majority.
+* Pages of one address that are read from the log. Forty clients that take nothing of their answers would have forty
+  pages in memory before the first counts as unread.
 * Rebalances of all groups. Applying a join or a leave looks at every member and every queue of its group, and hundreds
   of members that come at once would be one entry of the log, which is applied whole.
 """
@@ -13,27 +13,34 @@ from collections import deque
 from typing import Final
 
 BODY_TURN_BYTES: Final = 4 * 1024 * 1024
-"""Bodies of one address that are worked on at a time; further ones wait in memory."""
+"""Maximum bytes of bodies of one address that are handled at a time; further bodies wait in memory."""
 PAGE_TURN_BYTES: Final = 16 * 1024 * 1024
-"""Pages that are put together for one address at a time; further ones wait before they take memory."""
+"""Maximum bytes of pages that are built for one address at a time; further pages wait before they take memory."""
 ALL_GROUPS: Final = ""
-"""The key of rebalances: they are applied one after the other, whatever their group."""
+"""The key of rebalances: all groups share one limit, because their commands are applied one after the other."""
 REBALANCED_AT_ONCE: Final = 4_096
-"""Members and queues of the groups whose joins and leaves are on their way: about ten milliseconds of applying them."""
+"""Maximum number of members and queues of the groups whose joins and leaves are under way: applying them takes about
+ten milliseconds."""
 
 
 class Turns:
-    """Loop-only. For each key at most `limit` at a time; a request for more than that goes alone."""
+    """Hands out at most `limit` units per key at a time. A request for more units than the limit goes alone.
+
+    Use on the event loop only.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._taken: dict[str, int] = {}
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         self.taken_max = 0
-        """The most of one key at a time, since the start."""
+        """Largest number of units that one key held at a time since the start."""
 
     async def take(self, key: str, size: int) -> None:
-        """Wait for the turn; `give_back` of the same has to follow. Who is cancelled has given it back."""
+        """Wait until `key` may hold `size` more units; `give_back` with the same arguments has to follow.
+
+        A caller that is cancelled while it waits holds nothing.
+        """
         if key not in self._waiting and self._fits(key, size):
             self._add(key, size)
             return
@@ -51,7 +58,7 @@ class Turns:
         waiting = self._waiting.get(key, deque())
         while waiting and (waiting[0][1].done() or self._fits(key, waiting[0][0])):
             next_size, turn = waiting.popleft()
-            if not turn.done():  # who asked for it is still there
+            if not turn.done():  # the caller was not cancelled
                 self._add(key, next_size)
                 turn.set_result(None)
         if not waiting:
