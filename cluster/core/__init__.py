@@ -1,1 +1,1 @@
-"""The node as its handlers see it: propose, wait for what is applied, read the log."""
+"""The node as its handlers see it: they propose commands, wait until entries are applied, and read the log."""

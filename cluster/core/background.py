@@ -1,8 +1,8 @@
-"""The background work of a node: each task does one round after the other, whatever a round meets.
+"""The background work of a node: each task does one round after the other, whatever error a round raises.
 
 A task that ends with an exception ends in silence: nobody awaits it, and members never expire again, or a full disk is
-never seen. So no task has a loop of its own. What a round raises is logged, counted and, when it goes on, an alarm; the
-next round comes all the same.
+never seen. So no task has a loop of its own. An error of a round is logged and counted, repeated errors raise an alarm,
+and the next round comes all the same.
 """
 
 import asyncio
@@ -21,27 +21,30 @@ from store.log.errors import LogError
 logger = logging.getLogger(__name__)
 
 COMMAND_ERRORS: Final = (RaftError, Refused, LogError, Problem)
-"""What a proposal may meet any time, such as another leader. Another round is all it takes."""
+"""Errors that a proposal may raise at any time, as after a change of leader. Another round is the remedy."""
 RETRY_S: Final = 0.5
 FAILING_ROUNDS: Final = 3
-"""Rounds in a row with an unexpected error before it is an alarm."""
+"""Number of rounds in a row with an unexpected error that raises an alarm."""
 REPORT_INTERVAL_S: Final = 60.0
-"""A task logs errors of one type with their trace once per interval."""
+"""Seconds between two log entries with the trace of errors of one type of a task."""
 
 Round = Callable[[], Awaitable[float | None]]
-"""One round of a task's work; returns how long to pause behind it, in seconds, or None when all its work is done."""
+"""Does one round of a task's work. Returns the pause after it in seconds, or None when all work is done."""
 
 
 class BackgroundTask:
-    """Loop-only. `work` says what it does, in the words that follow "cannot"."""
+    """Runs the rounds of one task. Use on the event loop only.
+
+    `work` describes the work in words that may follow "cannot" in a log message.
+    """
 
     def __init__(self, name: str, work: str, do_round: Round, retry_s: float) -> None:
         self.name = name
         self.work = work
         self.failures = {"expected": 0, "unexpected": 0}
-        """Rounds that failed, since the start: with one of COMMAND_ERRORS, and with anything else."""
+        """Number of failed rounds since the start: `expected` ones with one of COMMAND_ERRORS, others `unexpected`."""
         self.failing_rounds = 0
-        """Unexpected failures in a row, up to now."""
+        """Number of unexpected failures in a row, up to now."""
         self.last_error = ""
         self._do_round = do_round
         self._retry_s = retry_s
@@ -52,18 +55,18 @@ class BackgroundTask:
         self._spawned: set[asyncio.Task[None]] = set()
 
     def start(self, pause_s: float = 0.0) -> None:
-        """The first round comes after `pause_s`."""
+        """Start the rounds. The first one begins after `pause_s`."""
         self._running = asyncio.create_task(self._run(pause_s), name=self.name)
 
     async def stop(self) -> None:
-        """End the round that is under way, and the work beside it."""
+        """Cancel the round that is under way and the spawned work, and wait until both have ended."""
         tasks = [*self._spawned, *([] if self._running is None else [self._running])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` beside the rounds; an error counts as that of a round."""
+        """Run `work` beside the rounds. An error of `work` counts like an error of a round."""
         task = asyncio.create_task(self._guarded(work), name=self.name)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -109,19 +112,19 @@ class BackgroundTask:
 
 
 class Background:
-    """The tasks of one node."""
+    """Owns the background tasks of one node."""
 
     def __init__(self) -> None:
         self._tasks: list[BackgroundTask] = []
 
     def task(self, name: str, work: str, do_round: Round, retry_s: float = RETRY_S) -> BackgroundTask:
-        """A task that has not started. `retry_s` is the pause behind a round that failed."""
+        """Create a task without starting it. `retry_s` is the pause in seconds after a round that failed."""
         task = BackgroundTask(name, work, do_round, retry_s)
         self._tasks.append(task)
         return task
 
     def failing(self) -> Iterator[BackgroundTask]:
-        """Tasks whose last rounds have all failed, as often as calls for somebody's attention."""
+        """Return the tasks whose last FAILING_ROUNDS rounds have all failed unexpectedly."""
         return (task for task in self._tasks if task.failing_rounds >= FAILING_ROUNDS)
 
     def counters(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What every handler needs of the node: propose a command, read blocks, say who leads."""
+"""The part of the node that every handler uses: it proposes commands, reads blocks and names the leader."""
 
 import asyncio
 import contextlib
@@ -34,21 +34,22 @@ from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
 
 SOUGHT_BYTES_MIN: Final = 16 * 1024
-"""Blocks that were sent before are sought from this size on: less is replicated again as quickly as it is found."""
+"""Total bytes of blocks from which on a command is looked up as a repetition: a smaller one is replicated again as
+quickly as it is found."""
 SOUGHT_BLOCKS_MAX: Final = 100
-"""Each takes up to 10 µs of the loop."""
+"""Maximum number of blocks of a command that is looked up as a repetition: each takes up to 10 µs of the loop."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
-"""Of requests' bodies, beside what other requests may hold."""
+"""Bytes of request bodies that are reserved for administration, in addition to the bytes of other requests."""
 
 
 def request_bytes_max(config: NodeConfig) -> int:
-    """Bytes of requests' bodies that a node holds at a time: a request of the largest size fits one address' share."""
+    """Return the bytes of request bodies that a node holds at a time. The largest request fits one address' share."""
     fits_largest = -(-config.max_request_bytes * 100 // config.address_share_percent)
     return max(config.max_in_flight_bytes, fits_largest) + ADMINISTRATION_BYTES
 
 
 class Core:
-    """One running node, as the handlers see it. Loop-only."""
+    """One running node, as the handlers see it. Owns the budgets and turns of clients. Use on the event loop only."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Core:
         clock: Clock,
         id_prefix: str,
     ) -> None:
-        """`id_prefix` begins every id this process makes: nobody else's ever does."""
+        """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever."""
         self.config = config
         self.raft = raft
         self.state = state
@@ -87,20 +88,20 @@ class Core:
         self.body_turns = Turns(BODY_TURN_BYTES)
         self.queue_page_turns = Turns(PAGE_TURN_BYTES)
         self.log_page_turns = Turns(PAGE_TURN_BYTES)
-        """Beside those of queues: a reader of the log does not keep its host's consumers waiting."""
+        """Turns of log pages, apart from queue pages: a log reader does not keep its host's consumers waiting."""
         self.rebalance_turns = Turns(REBALANCED_AT_ONCE)
         self.response_budget = ByteBudget(
             RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by their clients"
         )
         self.loop_delay_s = 0.0
-        """Set by the loop watch: how late the event loop came to its last beat."""
+        """Seconds by which the event loop was late for its last beat; the loop watch sets it."""
         self._on_fatal = on_fatal
         self._id_prefix = id_prefix
         self._ids = 0
 
     @contextlib.asynccontextmanager
     async def turn(self, turns: Turns, key: str, size: int) -> AsyncIterator[None]:
-        """Raises as `take_turn` does. The turn lasts until the block is left."""
+        """Hold a turn until the `async with` block is left. Raises as `take_turn` does."""
         await self.take_turn(turns, key, size)
         try:
             yield
@@ -108,12 +109,15 @@ class Core:
             turns.give_back(key, size)
 
     async def take_turn(self, turns: Turns, key: str, size: int) -> None:
-        """Overloaded when the turn does not come within request_timeout_ms, or before the client gives up."""
+        """Wait for a turn; `turns.give_back` has to follow.
+
+        Raises Overloaded when the turn does not come within request_timeout_ms, or before the client gives up.
+        """
         await self._in_time(lambda: turns.take(key, size))
 
     @contextlib.asynccontextmanager
     async def costly(self) -> AsyncIterator[None]:
-        """Raises as `begin_costly` does."""
+        """Do costly work until the `async with` block is left. Raises as `begin_costly` does."""
         client = await self.begin_costly()
         try:
             yield
@@ -122,8 +126,9 @@ class Core:
                 client.end()
 
     async def begin_costly(self) -> Client | None:
-        """Wait until the client whose request is handled has come to its share of the time. `end` has to follow on it,
-        if there is one. Overloaded as in `take_turn`.
+        """Wait until the use of the present client is down to its share of the time, and return the client.
+
+        `end` has to be called on the client. Returns None outside of a request. Raises Overloaded as `take_turn` does.
         """
         client = time_shares.current()
         if client is not None:
@@ -136,15 +141,15 @@ class Core:
             async with asyncio.timeout(timeout_s):
                 await turn()
         except TimeoutError:
-            raise Overloaded(f"it was not this request's turn within {timeout_s:g} s; nothing was stored") from None
+            raise Overloaded(f"the request's turn did not come within {timeout_s:g} s; nothing was stored") from None
 
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
-        """The command's outcome, once it is fsynced on a majority and applied here. A large command that was applied
-        before has its outcome at once.
+        """Propose a command and return its outcome, once it is fsynced on a majority and applied on this node.
 
-        Nothing was changed: NotLeader, NoLeader, Overloaded, Refused, Problem disk_full, or that of require_capacity.
-        When it takes longer than request_timeout_ms, or than the client waits (request_deadline.py): Overloaded if it
-        was still waiting for a place in the log, otherwise UnknownOutcome; it may still be committed then.
+        A large command that was applied before returns its former outcome at once. Raises NotLeader, NoLeader,
+        Overloaded, Refused, Problem disk_full or the problems of require_capacity; nothing was changed then. After
+        request_timeout_ms, or when the client gives up (request_deadline.py), raises Overloaded if the command still
+        waited for a place in the log, otherwise UnknownOutcome: the command may still be committed then.
         """
         timeout_s = self._timeout_s()
         if (before := self._carried_out(command, blocks)) is not None:
@@ -165,10 +170,10 @@ class Core:
         return applied
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
-        """The outcome of each, in order: what `propose` returns or raises for it. None of them waits for another one.
+        """Propose all commands at once. Return, in order, the outcome or the error of `propose` for each.
 
-        Raises what concerns all of them, with nothing changed: NotLeader, NoLeader, Problem disk_full, Overloaded when
-        the client has given up.
+        Raises errors that concern all proposals, with nothing changed: NotLeader, NoLeader, Problem disk_full, and
+        Overloaded when the client has given up.
         """
         timeout_s = self._timeout_s()
         self._require_disk()
@@ -190,16 +195,17 @@ class Core:
                 await asyncio.wait(futures, timeout=timeout_s)
         finally:
             _count_wait(begun_s)
-            for future in futures:  # of what is not in the log yet, nobody waits any more
+            for future in futures:  # proposals that are not in the log yet are withdrawn: nobody waits for them
                 if not future.cancel() and not future.cancelled():
-                    future.exception()  # looked at: the caller may be gone
+                    future.exception()  # retrieved, so that asyncio does not log it: the caller may be gone
         outcomes = (_outcome(future, timeout_s) for future in futures)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         return [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
 
     def _carried_out(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
-        """The outcome of a large command that is sent again after it was applied; it is not replicated a second time
-        (docs/decisions.md, 40). Raises as `require_leader` does, or Refused. Reads no file of the log.
+        """Return the former outcome of a large command that was applied before, so that it is not replicated a second
+        time (docs/decisions.md, 40); None for other commands. Raises Refused, or as `require_leader` does. Reads no
+        file of the log.
         """
         if sum(map(len, blocks)) < SOUGHT_BYTES_MIN or len(blocks) > SOUGHT_BLOCKS_MAX:
             return None
@@ -214,34 +220,36 @@ class Core:
         return Applied(before.result, term, before.index, before.timestamp_ms, self.raft.durable_on(before.index))
 
     def _timeout_s(self) -> float:
-        """For how long the outcome of a proposal is waited for; Overloaded when its client has given up already."""
+        """Return the seconds to wait for an outcome. Raises Overloaded when the client has given up already."""
         timeout_s = remaining_s(self.config.request_timeout_ms / 1000)
         if not timeout_s:
             raise Overloaded("the client's time was over before its request could be proposed; nothing was stored")
         return timeout_s
 
     def _makes_room(self, command: Command) -> bool:
-        """What has to be possible on a disk that is low: it is small, and frees more than it takes."""
-        if isinstance(command, PutTopic):  # to keep its messages for less time
+        """Return whether the command is accepted on a low disk, because it is small and frees more than it takes."""
+        if isinstance(command, PutTopic):  # it may shorten the retention of a topic
             return self.state.topic(command.topic) is not None
-        if isinstance(command, Decide):  # to let go of what its half holds
+        if isinstance(command, Decide):  # a rollback releases the half message
             return command.decision == "rollback"
         return isinstance(command, ExpireMessages | ReleaseMessages | DeleteTopic | DeleteGroup)
 
     @property
     def disk_is_low(self) -> bool:
-        """Whether there is no room on this node's disk. It may lead all the same, if nobody is fitter."""
+        """True when this node's disk has no room. The node may lead all the same, if no other one is fitter."""
         return self.raft.disks.is_low(self.raft.node_id)
 
     def why_no_room(self) -> str | None:
-        """Whose disks a write would have no room on, so that no majority could take it; None while one can."""
+        """Return a text that names the full disks which prevent a majority from storing a write; None while a majority
+        has room.
+        """
         full = self.raft.leadership.full_disks()
         if not full:
             return None
         named = " and ".join(f"node {node_id}" for node_id in full)
         return (
-            f"there is no room on the disk of {named}, and no majority without; make room there, delete topics, keep "
-            "messages for less time, or see in `keelmq cluster status` what holds the log"
+            f"there is no room on the disk of {named}, and no majority without; make room there, delete topics, "
+            "shorten their retention, or find the holders of the log with `keelmq cluster status`"
         )
 
     def _require_disk(self) -> None:
@@ -251,11 +259,13 @@ class Core:
             raise Problem("disk_full", reason, {"full_nodes": self.raft.leadership.full_disks()})
 
     def is_leader(self) -> bool:
-        """Leads, and has applied everything that was committed before its term: what it reads here is current."""
+        """Return whether this node leads and has applied all entries committed before its term, so that its state is
+        current.
+        """
         return self.raft.is_leader and self.state.applied_term == self.raft.term
 
     def require_leader(self) -> None:
-        """NotLeader or NoLeader unless this node leads and is up to date."""
+        """Raise NotLeader or NoLeader unless this node leads and its state is current."""
         if self.is_leader():
             return
         leader_id = self.raft.leader_id
@@ -264,8 +274,8 @@ class Core:
         raise NotLeader(leader_id)
 
     def require_bodies(self) -> None:
-        """NotLeader or NoLeader while this node's log is still behind the snapshot that it started with: the leader has
-        what is missing.
+        """Raise NotLeader or NoLeader while this node's log is behind the snapshot that it started with, because the
+        leader has the missing entries.
         """
         if self.raft.is_catching_up:
             leader_id = self.raft.leader_id
@@ -274,8 +284,8 @@ class Core:
             raise NotLeader(leader_id)
 
     def require_replica(self) -> None:
-        """NotLeader or NoLeader on a node that differs from the others, or from the leader while nobody knows which of
-        them is right: the same question must not have two answers.
+        """Raise NotLeader or NoLeader on a node whose state differs from the others, or from the leader while nobody
+        knows which of the two is right: equal requests must not have different answers.
         """
         if self.raft.replicas.is_suspect and (self.raft.replicas.differs or self.raft.role != "leader"):
             leader_id = self.raft.leader_id
@@ -288,8 +298,9 @@ class Core:
         return None if leader_id is None else self.url_of(leader_id)
 
     def url_of(self, node_id: int) -> str | None:
-        """Where clients reach that node; None if this one does not know it. Once the log has the nodes, also this one
-        goes by what the log says of it: so do the others.
+        """Return the URL at which clients reach a node; None if this node does not know it.
+
+        Once the log has the nodes, the URL in the log also holds for this node itself, as the other nodes use it too.
         """
         member = self.raft.membership.find(node_id)
         if node_id == self.raft.node_id and (not self.raft.configuration_index or member is None or not member.url):
@@ -297,7 +308,9 @@ class Core:
         return None if member is None else member.url or None
 
     async def change_members(self, change: Callable[[Configuration], Configuration]) -> None:
-        """`change` of the configuration is committed and applied here; raises as `propose`, or what `change` raises."""
+        """Commit a changed configuration and wait until it is applied here. Raises UnknownOutcome after
+        request_timeout_ms, the other errors of `propose`, and the errors of `change`.
+        """
         try:
             async with asyncio.timeout(self.config.request_timeout_ms / 1000):
                 await self.raft.propose_configuration(change)
@@ -305,30 +318,32 @@ class Core:
             raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
     def new_id(self) -> str:
-        """Unique for ever: the process' prefix, then counted. An allowed batch, transaction and member id."""
+        """Return a new id that is unique for ever: the prefix of the process and a counter in hexadecimal digits. It
+        may serve as batch, transaction and member id.
+        """
         self._ids += 1
         return f"{self._id_prefix}{self._ids:x}"
 
     def now_ms(self) -> int:
-        """The replicated clock as it would be if something were proposed now."""
+        """Return the time of the replicated clock, in ms, that a command would get if it were proposed now."""
         return self.raft.clock_ms()
 
     def clock_is_sure(self) -> bool:
-        """Whether a majority of clocks agree on the time. While they do not, nothing irreversible is done for its time,
-        and apply would refuse it.
+        """Return whether the clocks of a majority agree on the time. While they do not, no irreversible command is
+        proposed because its time has come, and apply would refuse it.
         """
         return self.raft.clocks.is_sure()
 
     def is_alone(self) -> bool:
-        """Whether this node is the only voter: nobody else can tell whether its clock is right."""
+        """Return whether this node is the only voter, so that no other node can check its clock."""
         return self.raft.configuration.voters == {self.raft.node_id}
 
     def wall_ms(self) -> int:
-        """This node's own wall clock, for people; it may leap, and differ from the others'."""
+        """Return this node's wall clock in ms, for people to read. It may leap, and differ from other nodes' clocks."""
         return self._clock.wall_ms()
 
     def steady_ms(self) -> int:
-        """For spans of time: goes on at its own pace when the wall clock leaps."""
+        """Return a steady clock in ms, to measure spans of time; leaps of the wall clock do not affect it."""
         return int(self._clock.steady_s() * 1000)
 
     def fatal(self, reason: str) -> NoReturn:

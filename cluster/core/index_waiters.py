@@ -1,7 +1,7 @@
-"""Waiting until an entry is applied: readers of the log wait here.
+"""Readers of the log wait here until an entry is applied.
 
-They are kept in the order of the entries that they wait for. What is applied looks at those whose entry has come, and
-at nobody else: a thousand readers that wait for an entry far ahead cost nothing until it is there.
+The waiters are sorted by the index of their entry. Applying an entry looks only at the waiters whose entry has come: a
+thousand readers that wait for an entry far ahead cost nothing until it is there.
 """
 
 import asyncio
@@ -9,24 +9,26 @@ import bisect
 import itertools
 
 Waiter = tuple[int, int, "asyncio.Future[None]"]
-"""The index, a number that makes it unique, and what wakes it."""
+"""Index of the entry, a number that makes the tuple unique, and the future that wakes the waiter."""
 
 
 class IndexWaiters:
-    """Loop-only. Waiters that are cancelled (a client that went away) leave nothing behind."""
+    """Owns the waiters for applied entries. Use on the event loop only. A cancelled waiter, as of a client that went
+    away, leaves nothing behind.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[Waiter] = []
         self._numbers = itertools.count()
         self.closed = False
         self.woken = 0
-        """How many waiters were woken since the start."""
+        """Number of waiters that were woken since the start."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def reached(self, index: int) -> None:
-        """Everything up to `index` is applied: wake those who wait for it."""
+        """Wake all waiters for entries up to `index`, which are applied now."""
         if not self._waiting or self._waiting[0][0] > index:
             return
         count = bisect.bisect_left(self._waiting, index + 1, key=_index_of)
@@ -34,13 +36,13 @@ class IndexWaiters:
         self._wake(due)
 
     def close(self) -> None:
-        """Wake everybody; from now on waiting returns at once."""
+        """Wake all waiters. From now on `wait` returns at once."""
         self.closed = True
         due, self._waiting = self._waiting, []
         self._wake(due)
 
     async def wait(self, index: int, timeout_s: float) -> bool:
-        """Until `index` is applied; False when the time is over first, or nobody waits any more."""
+        """Wait until the entry `index` is applied. Return False after `timeout_s`, or at once after `close`."""
         if self.closed:
             return False
         waiter = (index, next(self._numbers), asyncio.get_running_loop().create_future())

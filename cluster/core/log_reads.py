@@ -1,7 +1,7 @@
-"""Reading the log for clients: from memory on the loop, from the disk beside it, never more of it than is due.
+"""Reads the log for clients: from memory on the loop, from the disk in reader threads, at a limited rate.
 
-The newest part of the log is in memory (`cache_bytes`); all else is read by `ReaderThreads`, in steps of at most
-`READ_STEP_BYTES`. While producers are at work, those who read old messages share `cold_read_bytes_per_s`.
+The newest part of the log is in memory (`cache_bytes`). `ReaderThreads` read all older records, in steps of at most
+`READ_STEP_BYTES`. While producers are at work, all readers of old messages share `cold_read_bytes_per_s`.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from store.log.errors import DiskError, DiskFull, LogCorruption, LogError
 from store.log.extents import PAGE_BYTES, BlockPlan, StoredBlock, is_missing, read_record, read_records
 
 READ_STEP_BYTES: Final = 1024 * 1024
-"""Read of the disk in one step of a reader thread; one block or record that is larger makes a step of its own."""
+"""Maximum bytes that a reader thread reads in one step; a larger block or record is a step by itself."""
 READ_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Read of the disk for one request, which answers with what it has then."""
+"""Maximum bytes read from disk for one request, which then answers with the records read so far."""
 SIDECAR_BYTES: Final = READ_STEP_BYTES
-"""What reading the sidecar of a segment counts for."""
+"""Bytes counted for reading the sidecar of a segment."""
 READ_WAIT_S_MAX: Final = 2.0
-"""A request that would have to wait longer for its share of the disk is refused."""
+"""Maximum seconds that a request waits for its share of the disk; a longer wait is refused."""
 WRITES_SAMPLED_S: Final = 0.25
 WRITES_BYTES_PER_S: Final = 64 * 1024
-"""Producers are at work while the log grows as fast as this."""
+"""Growth of the log from which on producers count as being at work."""
 CATCH_UP: Final = 2
-"""Old messages may always be read this much faster than new ones come: whoever is behind catches up."""
+"""Ratio of the rate at which old messages may always be read to the rate of new ones: slow readers catch up."""
 
 T = TypeVar("T")
 
 
 class ReadPace:
-    """What readers of old messages may take of the disk, and of everybody's time, together."""
+    """Limits the rate at which all readers of old messages together use the disk and the loop."""
 
     def __init__(self, log: CommitLog, bytes_per_s: int) -> None:
         self._log = log
@@ -51,8 +51,10 @@ class ReadPace:
         self._due_s = 0.0
 
     def wait_s(self, read_bytes: int, now_s: float, *, patient: bool = False) -> float:
-        """How long to wait before reading so many bytes, which are counted. Problem overloaded when that is too long,
-        unless the reader is `patient`: then they are not.
+        """Count `read_bytes` and return the seconds to wait before reading them.
+
+        Raises Problem overloaded when the wait is longer than READ_WAIT_S_MAX and the reader is not `patient`; the
+        bytes are not counted then.
         """
         self._sample(now_s)
         if not self._bytes_per_s or self._written_bytes_per_s < WRITES_BYTES_PER_S:
@@ -66,7 +68,7 @@ class ReadPace:
         return begin_s - now_s
 
     def count(self, read_bytes: int) -> None:
-        """What was read already: it is the next ones that wait for it."""
+        """Count bytes that were read already, so that the next reads wait for them."""
         if self._bytes_per_s:
             self._due_s += read_bytes / max(self._bytes_per_s, CATCH_UP * self._written_bytes_per_s)
 
@@ -74,12 +76,14 @@ class ReadPace:
         passed_s = now_s - self._sampled_s
         if passed_s >= WRITES_SAMPLED_S:
             written = self._log.end_position - self._sampled_position
-            self._written_bytes_per_s = max(written, 0) / passed_s  # fewer: the log was cut
+            self._written_bytes_per_s = max(written, 0) / passed_s  # negative when the log was cut
             self._sampled_s, self._sampled_position = now_s, self._log.end_position
 
 
 class LogReads:
-    """Loop-only. A log that cannot be read ends the process: other nodes have the data."""
+    """Reads blocks and records of the log for clients. Use on the event loop only. A log that cannot be read ends the
+    process: other nodes have the data.
+    """
 
     def __init__(
         self,
@@ -106,35 +110,39 @@ class LogReads:
         self._pool.stop()
 
     def cached(self, position: int) -> bytes | None:
-        """The payload of the record at a log position if it is in memory. Raises `LogTruncated`."""
+        """Return the payload of the record at a log position if it is in memory, otherwise None.
+
+        Raises LogTruncated when the record was removed.
+        """
         payload = self._log.places.cached(position)
         if payload is None:
             self._log.places.require(position)
         return payload
 
     def stored_block(self, position: int, offset: int, length: int, checksum: int) -> StoredBlock:
-        """Where a block is on the disk. Raises `LogTruncated`."""
+        """Return the place of a block on the disk. Raises LogTruncated when its record was removed."""
         return self._log.places.block(position, offset, length, checksum)
 
     async def blocks(self, plan: BlockPlan, oldest: int, *, patient: bool = False) -> list[bytes | None]:
-        """The blocks of the plan, of which the first in the log is of the record at `oldest`; None for one that is not
-        what was produced, though its record is what was written. Raises `LogTruncated` when one was removed, Problem
-        overloaded; who is `patient` waits for its share of the disk, however long.
+        """Read the blocks of the plan from disk. `oldest` is the position of the first record in the log that it needs.
+
+        The result has None for a damaged block in a sound record. Raises LogTruncated when a record was removed, and
+        Problem overloaded when the share of the disk does not come in time; a `patient` caller waits however long.
         """
         return await self._read(partial(plan.read, self._disk), plan.read_bytes, oldest, patient=patient)
 
     async def check(self, position: int) -> None:
-        """Whether the record there is what was written: if not, this node stops."""
+        """Verify the record at a log position. This node stops when the record is damaged."""
         await self._stored_payload(position)
 
     async def payload(self, position: int) -> bytes:
-        """The payload of the record at a log position, wherever it is; raises as `blocks` does."""
+        """Return the payload of the record at a log position, from memory or disk. Raises as `blocks` does."""
         cached = self.cached(position)
         return cached if cached is not None else await self._stored_payload(position)
 
     async def records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:
-        """Records from `first` up to `last` that fit `max_bytes`, at least one, as they are on disk; and the index that
-        follows them. Raises as `blocks` does.
+        """Return the records from index `first` up to `last` that fit `max_bytes`, at least one, as they are on disk,
+        and the index that follows them. Raises as `blocks` does.
         """
         parts: list[bytes] = []
         index, left = first, min(max_bytes, READ_BYTES_MAX)
@@ -151,7 +159,9 @@ class LogReads:
         return (parts[0] if len(parts) == 1 else b"".join(parts)), index
 
     async def _know_segment(self, index: int) -> None:
-        """Where the records of its segment begin is read beside the loop as well: 8 bytes for each of them."""
+        """Load the sidecar of the segment of `index` in a reader thread, if it is not in memory. The sidecar holds the
+        positions of the segment's records, 8 bytes each.
+        """
         ahead = self._log.places.load_ahead(index) if index >= self._log.first_index else None
         if ahead is not None:
             load, adopt = ahead
@@ -160,7 +170,7 @@ class LogReads:
                 adopt(known)
 
     def term_at(self, index: int) -> int:
-        """Of an entry that is applied. It reads no record."""
+        """Return the term of an applied entry, without reading a record."""
         with self._fatal():
             return self._log.term_at(index)
 
@@ -168,12 +178,12 @@ class LogReads:
         record = self._log.places.record(position)
         entry = await self._read(partial(read_record, self._disk, record), PAGE_BYTES, position)
         more_bytes = len(entry.payload)
-        self._pace.count(more_bytes)  # how long it is, only its header says
+        self._pace.count(more_bytes)  # its length is known only now, from the header
         self._read_bytes += more_bytes
         return entry.payload
 
     async def _read(self, step: Callable[[], T], read_bytes: int, oldest: int, *, patient: bool = False) -> T:
-        """One step of a reader thread; `oldest` is the position of the first record it needs."""
+        """Run one step of a reader thread. `oldest` is the position of the first record that the step needs."""
         self._waiting += 1
         try:
             wait_s = self._pace.wait_s(read_bytes, asyncio.get_running_loop().time(), patient=patient)
@@ -184,7 +194,7 @@ class LogReads:
                     found = await self._pool.run(step)
                 except (DiskError, LogCorruption) as error:
                     if not isinstance(error, DiskError) or is_missing(error):
-                        self._log.places.require(oldest)  # removed meanwhile: nothing is wrong
+                        self._log.places.require(oldest)  # raises when it was removed meanwhile: the disk is sound then
                     raise
         except DiskFull as error:
             raise Problem("overloaded", str(error)) from error

@@ -1,7 +1,7 @@
-"""Waiting for what is applied: per queue for consumers, per group for its members, per entry for log readers.
+"""Long polls: consumers wait for a queue, members for their group, readers of the log for an entry.
 
-A waiter costs nothing until its own queue or group moves: the state machine says which did, `wake` wakes them. However
-many there are, they are woken a few per turn of the loop, so that everybody else gets a turn in between; and a group
+A waiter costs nothing until its own queue or group moves: the state machine names the moved ones, and `wake` wakes
+their waiters. Only a few waiters are woken per turn of the loop, so that other work gets a turn in between. A group
 that moves again and again wakes its members no faster than MEMBERS_TOLD_PER_S.
 """
 
@@ -19,33 +19,35 @@ from store.messages.log_references import LOG_RANGE_BYTES
 from store.state.machine import FLUSH_ENTRIES, StateMachine
 
 WOKEN_PER_TURN: Final = 16
-"""Waiters that go on in one turn of the loop: answering so many takes some four milliseconds."""
+"""Maximum number of waiters woken in one turn of the loop: answering them takes some four milliseconds."""
 
 MEMBERS_TOLD_PER_S: Final = 500
-"""After its members were told of a rebalance a group rests, the longer the more they are, before they are told of the
-next one: a rolling start of many members costs what they are, not their square."""
+"""Members of one group that are told of rebalances per second. A group rests in proportion to its members before they
+are told of the next rebalance, so that a rolling start of many members costs their number, not its square."""
 
 
 Key = TypeVar("Key", str, tuple[str, int])
 
 
 class AppliedWaiters:
-    """Loop-only. Waiters that are cancelled (a client that went away) leave nothing behind."""
+    """Owns the waiters of all long polls. Use on the event loop only. A cancelled waiter, as of a client that went
+    away, leaves nothing behind.
+    """
 
     def __init__(self) -> None:
-        # Dicts for sets: who came first is woken first.
+        # Dicts serve as ordered sets: waiters are woken in the order in which they came.
         self._by_queue: dict[tuple[str, int], dict[asyncio.Future[None], None]] = {}
         self._by_topic: dict[str, dict[asyncio.Future[None], None]] = {}
         self._by_group: dict[str, dict[asyncio.Future[None], None]] = {}
         self.entries = IndexWaiters()
-        """Those who wait for an entry, whatever it does."""
+        """Waiters for the index of an entry, whatever the entry does."""
         self._touched: dict[tuple[str, int], None] = {}
         self._moved_groups: dict[str, None] = {}
         self._resting: dict[str, bool] = {}
-        """Groups whose members were told a moment ago, and whether they have to be told again."""
+        """Groups whose members were told of a rebalance a moment ago; True when they have to be told again."""
         self._turns = _Turns()
         self.closed = False
-        """The node stops: nobody waits any more."""
+        """True when the node stops, so that nobody waits any more."""
 
     def __len__(self) -> int:
         of_topics = {future for waiting in self._by_topic.values() for future in waiting}
@@ -53,12 +55,12 @@ class AppliedWaiters:
 
     @property
     def waiting_for_groups(self) -> int:
-        """Heartbeats that wait for a rebalance; `len` is those that wait for messages or entries."""
+        """Number of heartbeats that wait for a rebalance; `len` counts the waiters for messages and entries."""
         return sum(map(len, self._by_group.values()))
 
     @property
     def woken(self) -> int:
-        """Waiters of queues, topics and groups that were woken since the start."""
+        """Number of waiters of queues, topics and groups that were woken since the start."""
         return self._turns.woken
 
     def notice_groups(self, groups: Iterable[str]) -> None:
@@ -71,7 +73,7 @@ class AppliedWaiters:
             self._touched.update((queue, None) for queue in queues)
 
     def wake(self) -> None:
-        """Something was applied: wake whoever waits for it."""
+        """Wake the waiters of all queues and groups noticed since the last call."""
         if self._touched:
             for key in self._touched:
                 self._turns.resolve(self._by_queue.pop(key, ()))
@@ -83,7 +85,7 @@ class AppliedWaiters:
             self._moved_groups.clear()
 
     def wake_topic(self, topic: str) -> None:
-        """Those who wait for any queue of the topic."""
+        """Wake the waiters for any queue of the topic."""
         self._turns.resolve(self._by_topic.pop(topic, ()))
 
     def _wake_group(self, group: str) -> None:
@@ -102,28 +104,29 @@ class AppliedWaiters:
             self._wake_group(group)
 
     def rests(self, group: str) -> bool:
-        """Whether members of the group were told of a rebalance a moment ago: whoever asks with time to wait, waits for
-        the end of the rest; what moved meanwhile is told to all of them together."""
+        """Return whether the group rests, because its members were told of a rebalance a moment ago. A heartbeat with
+        time to wait waits for the end of the rest, when all members are told of further rebalances together."""
         return group in self._resting
 
     def close(self) -> None:
-        """Wake everybody; from now on waiting returns at once."""
+        """Wake all waiters. From now on waiting returns at once."""
         self.closed = True
         for waiting in (*self._by_queue.values(), *self._by_topic.values(), *self._by_group.values()):
             _resolve(waiting)
         self.entries.close()
 
     async def wait_queue(self, topic: str, queue: int, timeout_s: float) -> bool:
-        """Until something is appended to the queue; False when the time is over first."""
+        """Wait until a batch is appended to the queue. Return False after `timeout_s`."""
         return not self.closed and await _wait_among(self._by_queue, ((topic, queue),), timeout_s)
 
     async def wait_topics(self, topics: Sequence[str], timeout_s: float) -> bool:
-        """Until something is appended to some queue of one of them; False when the time is over first."""
+        """Wait until a batch is appended to a queue of one of the topics. Return False after `timeout_s`."""
         return not self.closed and await _wait_among(self._by_topic, topics, timeout_s)
 
     async def wait_group(self, group: str, timeout_s: float, *, is_behind: bool = False) -> bool:
-        """Until the generation of the group may have moved on; False when the time is over first. `is_behind`: it has
-        for this waiter already, which is told at the end of the group's rest.
+        """Wait until the generation of the group may have moved on. Return False after `timeout_s`.
+
+        `is_behind` says that the generation is past the waiter's already: it is told at the end of the group's rest.
         """
         if is_behind and group in self._resting:
             self._resting[group] = True
@@ -131,7 +134,7 @@ class AppliedWaiters:
 
 
 class WakingStateMachine(StateMachine):
-    """The state machine; tells long polls which queues an applied command made longer."""
+    """The state machine, which also tells the long polls which queues grew and which groups moved."""
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class _Turns:
                 future.set_result(None)
                 self.woken += 1
                 left -= 1
-        # Also behind the last one: what is woken now goes on in the next turn.
+        # A turn also follows the last future: waiters that are woken now go on in the next turn.
         self._goes_on = left < WOKEN_PER_TURN
         if self._goes_on:
             asyncio.get_running_loop().call_soon(self._turn)

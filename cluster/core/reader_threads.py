@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
 READER_THREADS: Final = 2
-"""Of one pool. One that waits for a bad sector does not keep the others waiting."""
+"""Number of threads in one pool. A thread that waits for a bad sector does not keep the other readers waiting."""
 
 T = TypeVar("T")
 
@@ -21,19 +21,19 @@ class ReaderPool(Protocol):
     """Runs steps of readers beside the loop."""
 
     async def run(self, step: Callable[[], T]) -> T:
-        """What `step` returns or raises. A caller that is cancelled waits no more; a step that has not begun then
-        never does.
+        """Run `step` in a thread, and return its result or raise its error. When the caller is cancelled, a step that
+        has not begun is skipped.
         """
         ...
 
     def stop(self) -> None:
-        """No step begins any more."""
+        """Begin no further step."""
         ...
 
 
 class ReaderThreads:
-    """The real pool. Made, and used, on the loop; the threads, whose names begin with `name`, start with the first
-    step.
+    """The real pool, which owns its threads. Create and use it on the event loop only. The threads, whose names begin
+    with `name`, start with the first step.
     """
 
     def __init__(self, name: str = "log-reader", threads: int = READER_THREADS) -> None:
@@ -53,7 +53,7 @@ class ReaderThreads:
         return await future
 
     def stop(self) -> None:
-        """The threads end behind their present step; nobody waits for them, since a disk may hang for long."""
+        """End each thread after its present step, without waiting, since a disk may hang for long."""
         self._stopped = True
         for _ in self._threads:
             self._steps.put(None)
