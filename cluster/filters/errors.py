@@ -1,13 +1,13 @@
-"""The one error of a filter: where it is wrong, what was expected there, and what was found."""
+"""The error of an invalid filter, with the place of the error, the expected text and the found text."""
 
 from typing import Final
 
 SHOWN_CHARACTERS: Final = 60
-"""On each side of the error: longer expressions are cut."""
+"""Number of characters shown on each side of the error: longer expressions are cut."""
 
 
 class InvalidFilter(Exception):
-    """`position` is the column of the error, from 1, counted in characters of the expression."""
+    """The expression is invalid. `position` is the column of the error, from 1, in characters of the expression."""
 
     def __init__(self, expression: str, position: int, expected: str, found: str) -> None:
         super().__init__(expression, position, expected, found)
@@ -18,7 +18,7 @@ class InvalidFilter(Exception):
 
     @property
     def detail(self) -> str:
-        """What is wrong, and the expression with a caret under the place."""
+        """Text that describes the error, followed by the expression with a caret under the place."""
         line, caret = _pointed(self.expression, self.position)
         return f"column {self.position}: expected {self.expected}, found {self.found}\n{line}\n{caret}"
 
@@ -27,7 +27,7 @@ class InvalidFilter(Exception):
 
 
 def _printable(text: str) -> str:
-    """Whatever would break a line, move the caret, or cannot be told as text, is a blank."""
+    """Replace every character that is not printable with a blank: it could break the line or move the caret."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -1,7 +1,7 @@
-"""From tree to closures, with three-valued logic: a condition is True, False, or None where that is not known.
+"""Compiles the tree into closures with three-valued logic: a condition is True, False, or None when it is unknown.
 
-A property that a message does not have is NULL, and a comparison with it is neither true nor false; nor is a comparison
-of a number with a property whose text says none. Only what is True is delivered.
+A property that a message does not have is NULL, and a comparison with NULL is neither true nor false; nor is a
+comparison of a number with a property whose text is not a number. Only messages with the value True are delivered.
 """
 
 import operator
@@ -34,7 +34,7 @@ KEYS_PROPERTY: Final = "KEYS"
 
 
 class Attributes(Protocol):
-    """What of a message a filter may look at."""
+    """The attributes of a message that a filter may read."""
 
     @property
     def tag(self) -> str | None: ...
@@ -60,7 +60,9 @@ _MIRRORED: Final[Mapping[Operator, Operator]] = {"=": "=", "<>": "<>", "<": ">",
 
 
 def compile_condition(condition: Condition) -> Evaluate:
-    """A function of a message. It looks at each predicate at most once and changes nothing."""
+    """Return a function that evaluates the condition on a message. It evaluates each predicate at most once, and has no
+    side effects.
+    """
     match condition:
         case Boolean(value):
             return lambda message: value
@@ -140,7 +142,7 @@ def _reader(of: Property) -> Read:
 
 
 def _measure(of: Operand) -> Measure:
-    """The number an operand says: only properties and numbers have one."""
+    """Return a function that reads the number of an operand, which must be a property or a number."""
     if isinstance(of, Number):
         value = of.value
         return lambda message: value

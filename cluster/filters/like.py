@@ -1,7 +1,7 @@
-"""LIKE in time linear in the text: `%` stands for any characters, `_` for exactly one.
+"""Matches LIKE patterns in time linear in the text: `%` stands for any characters, `_` for exactly one.
 
-Nothing here goes back to try again. Without `_` the pieces between the `%` are found one after the other. With `_` a
-set of all places of the pattern that may be reached is carried along the text, one bit for each.
+Matching never backtracks. Without `_` the pieces between the `%` are found one after the other. With `_` the set of all
+reachable places of the pattern is carried along the text, one bit for each place.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ ANY: Final = 1
 
 
 def escape_error(pattern: str, escape: str | None) -> str | None:
-    """What was expected behind an escape character that escapes nothing; None when there is no such."""
+    """Return the text expected after an escape character that escapes nothing; None when the pattern is valid."""
     at = 0
     while escape is not None and (at := pattern.find(escape, at)) >= 0:
         following = pattern[at + 1 : at + 2]
@@ -26,13 +26,13 @@ def escape_error(pattern: str, escape: str | None) -> str | None:
 
 
 def like(pattern: str, escape: str | None) -> Matches:
-    """A function that tells whether a whole text is like the pattern."""
+    """Return a function that tells whether a whole text matches the pattern."""
     elements = _elements(pattern, escape)
     return _by_bits(elements) if ONE in elements else _by_pieces(elements)
 
 
 def looks_at_each_character(pattern: str, escape: str | None) -> bool:
-    """Whether matching takes a step of Python for each character of the text: with `_` it does."""
+    """Return whether matching takes a Python step for each character of the text, as a pattern with `_` does."""
     return ONE in _elements(pattern, escape)
 
 
@@ -77,7 +77,9 @@ def _by_pieces(elements: list[_Element]) -> Matches:
 
 
 def _by_bits(elements: list[_Element]) -> Matches:
-    """Bit i of `reached`: the text up to here is like the first i elements that are not `%`."""
+    """Return a function that matches with a bit set. Bit i of `reached` is set when the text up to the present
+    character matches the first i elements that are not `%`.
+    """
     one, staying, bit = 0, 0, 1
     of_character: dict[str, int] = {}
     for element in elements:

@@ -1,4 +1,4 @@
-"""Which texts are numbers. The same rule holds for properties and for literals."""
+"""Defines which texts are numbers. The same rule holds for properties and for literals."""
 
 import math
 import re
@@ -12,10 +12,10 @@ _signed = re.compile(rf"[+-]?{NUMBER_PATTERN}")
 
 
 def number_of(text: str) -> int | float | None:
-    """The number a text says; None when it says none.
+    """Return the number that a text stands for; None when the text is not a number.
 
-    Digits alone are a whole number of any size, exactly; with a point or an exponent it is a double. Blanks, hex, nan
-    and inf are not numbers, nor is a text that is too long or beyond what a double can hold.
+    Digits alone are a whole number of any size, exactly; a text with a point or an exponent is a double. Blanks, hex,
+    nan and inf are not numbers, nor is a text that is too long or beyond the range of a double.
     """
     if len(text) > FILTER_NUMBER_LENGTH_MAX or not text.isascii():
         return None

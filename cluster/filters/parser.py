@@ -1,4 +1,4 @@
-"""From text to tree, by recursive descent. Everything that is wrong is found here, with its column.
+"""Parses the text into a tree by recursive descent. It finds every error in an expression, with its column.
 
 condition   = conjunction {OR conjunction}
 conjunction = negation {AND negation}
@@ -64,14 +64,14 @@ _OPERAND: Final = "a property or a value"
 
 
 class _Found(NamedTuple):
-    """What was parsed, and the token it begins with. It may turn out to be an operand or a condition."""
+    """A parsed node, which may be an operand or a condition, and its first token."""
 
     node: Node
     token: Token
 
 
 def parse(expression: str) -> Condition:
-    """The condition that the expression says. InvalidFilter names the first place that is wrong."""
+    """Parse the expression and return its condition. Raises InvalidFilter, which names the first wrong place."""
     encoded = expression.encode(errors="surrogatepass")
     if len(encoded) > FILTER_BYTES_MAX:
         fits = len(encoded[:FILTER_BYTES_MAX].decode(errors="ignore"))
@@ -232,7 +232,7 @@ class _Parser:
         elif token.kind == "keyword" and token.text in ("TRUE", "FALSE"):
             node = Boolean(token.text == "TRUE")
         elif token.kind == "keyword" and token.text == "NULL":
-            self._refuse(token, f"{_OPERAND}; what is missing is found with IS NULL")
+            self._refuse(token, f"{_OPERAND}; test a missing property with IS NULL")
         else:
             self._refuse(token, expected)
         self._at += 1
@@ -251,7 +251,7 @@ class _Parser:
         return found.node
 
     def _orderable(self, found: _Found) -> Property | Number:
-        """What has a size: a string literal only if it says a number."""
+        """Return the operand as a property or a number. A string literal is accepted if its text is a number."""
         node = self._operand(found, "a number or a property")
         if isinstance(node, Text):
             value = number_of(node.value)

@@ -1,7 +1,7 @@
-"""An expression evaluated predicate by predicate, for messages on which all of it at once would take too long.
+"""Evaluates an expression predicate by predicate, for messages on which the whole expression would take too long.
 
 A predicate is linear in the text that it looks at, and a text is as long as the properties of a message may be. So one
-of them is short enough for the loop, and an expression has up to a few hundred.
+predicate is short enough for the loop, but an expression has up to a few hundred of them.
 """
 
 from collections.abc import Callable, Generator
@@ -12,15 +12,15 @@ from cluster.filters.like import looks_at_each_character
 from cluster.filters.syntax import And, Condition, Like, Not, Or
 
 Evaluation = Generator[None, None, bool | None]
-"""Stops before each predicate; its value is that of the condition."""
+"""Generator that stops before each predicate and returns the value of the condition."""
 Steps = Callable[[Attributes], Evaluation]
 
 CHARACTER_WEIGHT: Final = 32
-"""A LIKE with `_` takes Python for each character; the other predicates search at the speed of memory."""
+"""Weight of a LIKE with `_`, which takes a Python step per character; other predicates search at memory speed."""
 
 
 def weight(condition: Condition) -> int:
-    """What a character of text costs at most, as the number of predicates that search."""
+    """Return the maximum cost of a character of text, as the equivalent number of searching predicates."""
     match condition:
         case Not(inner):
             return weight(inner)
@@ -33,7 +33,7 @@ def weight(condition: Condition) -> int:
 
 
 def compile_steps(condition: Condition) -> Steps:
-    """The same as compile_condition, step by step."""
+    """Return a function that evaluates the condition as `compile_condition` does, but in steps."""
     match condition:
         case Not(inner):
             return _negated(compile_steps(inner))
@@ -59,7 +59,7 @@ def _negated(steps: Steps) -> Steps:
 
 
 def _combined(parts: tuple[Steps, ...], *, decides: bool) -> Steps:
-    """AND, of which one False decides, or OR, of which one True does."""
+    """Return the steps of an AND, which one False decides, or of an OR, which one True decides."""
 
     def combination(message: Attributes) -> Evaluation:
         value: bool | None = not decides

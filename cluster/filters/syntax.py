@@ -1,4 +1,4 @@
-"""The tree of a parsed expression. It says what is asked; only the parser makes one, so it is always meaningful."""
+"""The tree of a parsed expression. Only the parser builds trees, so every tree is valid."""
 
 from typing import Literal
 
@@ -9,11 +9,11 @@ Search = Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """Base of everything in the tree."""
+    """Base class of all nodes in the tree."""
 
 
 class Property(Node, frozen=True):
-    """A property of the message; TAGS and KEYS are its tag and its keys."""
+    """A property of the message. TAGS and KEYS name the message's tag and keys."""
 
     name: str
 
@@ -27,7 +27,7 @@ class Text(Node, frozen=True):
 
 
 class Boolean(Node, frozen=True):
-    """TRUE or FALSE; an operand, and a condition too."""
+    """The constant TRUE or FALSE, which is both an operand and a condition."""
 
     value: bool
 
@@ -36,7 +36,9 @@ Operand = Property | Number | Text | Boolean
 
 
 class Comparison(Node, frozen=True):
-    """Ordering is between numbers and properties only. A property alone is compared with TRUE."""
+    """Compares two operands. Ordering operators take numbers and properties only. The parser compares a property that
+    stands alone with TRUE.
+    """
 
     left: Operand
     operator: Operator
@@ -44,7 +46,7 @@ class Comparison(Node, frozen=True):
 
 
 class Between(Node, frozen=True):
-    """low <= value <= high."""
+    """Tests low <= value <= high."""
 
     value: Property | Number
     low: Property | Number
@@ -66,7 +68,7 @@ class Like(Node, frozen=True):
 
 
 class Find(Node, frozen=True):
-    """The text is somewhere in the property, at its beginning or at its end."""
+    """Searches the text in the property: anywhere, at its beginning or at its end."""
 
     property: Property
     search: Search

@@ -1,4 +1,4 @@
-"""An expression cut into tokens, each with its column. Linear: no pattern can match a text in more than one way."""
+"""Cuts an expression into tokens with their columns, in linear time: no pattern can match a text in two ways."""
 
 import re
 from typing import Final, Literal, NamedTuple
@@ -15,7 +15,7 @@ KEYWORDS: Final = frozenset(
 )
 
 FOUND_CHARACTERS: Final = 24
-"""Of a wrong token that are repeated in the error."""
+"""Maximum number of characters of a wrong token that the error repeats."""
 
 Kind = Literal["name", "keyword", "symbol", "string", "number", "end"]
 
@@ -37,14 +37,14 @@ _word = re.compile(r"[A-Za-z0-9_$.]")
 class Token(NamedTuple):
     kind: Kind
     text: str
-    """A keyword in capitals, a symbol, the name, or the value of a string; what was written for a number."""
+    """A keyword in capitals, a symbol, a name, the value of a string, or a number as it was written."""
     position: int
-    """From 1."""
+    """Column of the first character, from 1."""
     number: int | float = 0
 
     @property
     def shown(self) -> str:
-        """As an error names it."""
+        """Text that names the token in an error."""
         if self.kind == "end":
             return "the end"
         text = self.text if len(self.text) <= FOUND_CHARACTERS else self.text[:FOUND_CHARACTERS] + "…"
@@ -52,7 +52,7 @@ class Token(NamedTuple):
 
 
 def tokenize(expression: str) -> list[Token]:
-    """All tokens, the last one of kind `end`. InvalidFilter at the first that is none."""
+    """Return all tokens; the last one is of kind `end`. Raises InvalidFilter at the first text that is not a token."""
     tokens: list[Token] = []
     at = 0
     while not tokens or tokens[-1].kind != "end":

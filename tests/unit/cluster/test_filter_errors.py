@@ -49,7 +49,7 @@ def refusal(expression: str) -> InvalidFilter:
         ("(a > 3) < 5", 1, "a number or a property", "a condition"),
         ("5 = 'a'", 5, "a property, or a value of the same kind as the other one", "'a'"),
         ("TRUE = 5", 8, "a property, or a value of the same kind as the other one", "5"),
-        ("price = NULL", 9, "a property or a value; what is missing is found with IS NULL", "NULL"),
+        ("price = NULL", 9, "a property or a value; test a missing property with IS NULL", "NULL"),
         ("price IS 5", 10, "NULL or NOT NULL", "5"),
         ("price IS NOT 5", 14, "NULL", "5"),
         ("5 IS NULL", 1, "a property", "5"),
