@@ -1,1 +1,1 @@
-"""Consumer groups: members, offsets, retries, pops."""
+"""Consumer groups: their members, offsets, retries and pop consumers."""

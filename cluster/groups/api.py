@@ -1,4 +1,4 @@
-"""Consumer groups: joining, heartbeats, offsets. Membership and offsets are in the log; only heartbeats are not."""
+"""Consumer groups over HTTP: joins, heartbeats and offsets. Members and offsets are in the log; heartbeats are not."""
 
 import asyncio
 import logging
@@ -58,7 +58,7 @@ class DeleteGroupQuery(Request, kw_only=True, frozen=True):
 
 
 class HeartbeatRequest(Request, kw_only=True, frozen=True):
-    """With `wait_ms`, it is answered when the group is not at `generation` any more, or the time is over."""
+    """Keeps a member's session. With `wait_ms` the answer waits until the group leaves `generation`."""
 
     generation: Natural | None = None
     wait_ms: WaitMs = 0
@@ -91,7 +91,7 @@ class ResetRequest(Request, kw_only=True, frozen=True):
 
 
 class MembershipView(Response, kw_only=True, frozen=True):
-    """What a member is told when it joins and at every heartbeat."""
+    """Membership of one member, as answered to its join and to every heartbeat."""
 
     member_id: str
     generation: int
@@ -128,7 +128,7 @@ _reset_decoder: Final = msgspec.json.Decoder(ResetRequest)
 
 
 class GroupCoordinator:
-    """/v1/groups, and the expiry of members on the leader."""
+    """Handles /v1/groups, and owns the expiry of members on the leader."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -167,7 +167,7 @@ class GroupCoordinator:
                 "POST",
                 f"{members}/{{member_id}}/heartbeat",
                 self.heartbeat,
-                "Keep the session; a changed generation means: look at the assignment",
+                "Keep the session; a changed generation means that the assignment may have changed",
                 {200: json_of(MembershipView)},
                 body={JSON: HeartbeatRequest},
                 body_optional=True,
@@ -215,7 +215,7 @@ class GroupCoordinator:
                 "POST",
                 f"{group}/reset",
                 self.reset,
-                "Set offsets by position or time, backwards too; running members refetch",
+                "Set offsets by position or time, also backwards; running members fetch again",
                 {200: json_of(ResetView)},
                 body={JSON: ResetRequest},
                 errors=(*offset_errors, "group_not_found", *WRITE_ERRORS),
@@ -225,7 +225,7 @@ class GroupCoordinator:
                 "POST",
                 f"{group}/clone-offsets",
                 self.clone_offsets,
-                "Set the offsets of a group without members to those of another",
+                "Copy the offsets of another group to a group without members",
                 {200: json_of(ResetView)},
                 body={JSON: CloneRequest},
                 errors=(
@@ -244,7 +244,7 @@ class GroupCoordinator:
                 "DELETE",
                 group,
                 self.delete_group,
-                "Delete a group that nobody uses, with its offsets, settings and retries",
+                "Delete an unused group, with its offsets, settings and retries",
                 {204: {}},
                 query=DeleteGroupQuery,
                 errors=("invalid_group", "group_not_found", "group_has_members", "group_is_popped", *WRITE_ERRORS),
@@ -268,7 +268,7 @@ class GroupCoordinator:
         filters = topic_filters(body)
         member_id = core.new_id() if body.member_id is None else body.member_id
         if member_id in (core.state.member_ids(group) or ()):
-            self._sessions.heard(group, member_id)  # it is here: its expiry must not follow its join
+            self._sessions.heard(group, member_id)  # an expiry under way must not follow this join
         command = JoinGroup(group, member_id, body.client_id, body.topics, body.session_timeout_ms, filters)
         async with self._rebalance(core.state.rebalance_size(group, body.topics)):
             applied = await core.propose(command)
@@ -284,7 +284,7 @@ class GroupCoordinator:
         member_id = _path_member(request)
         body = await read_json(request, core, _heartbeat_decoder, optional=True)
         member = self._member(group, member_id)
-        # When it arrived: a member that is gone must not live on in a request that waits.
+        # The time of arrival counts: a member that is gone must not live on in a request that waits.
         heartbeat = self._sessions.heard(group, member_id)
         ends_s = loop.time() + body.wait_ms / 1000
         is_behind = member.generation != body.generation and core.waiters.rests(group)
@@ -321,7 +321,7 @@ class GroupCoordinator:
 
     @asynccontextmanager
     async def _rebalance(self, size: int) -> AsyncIterator[None]:
-        """Of a group with so many members and queues."""
+        """Hold the turn to rebalance a group, whose members and queues number `size`."""
         core = self._core
         charged = core.costly() if size > REBALANCED_AT_ONCE else nullcontext()
         async with charged, core.turn(core.rebalance_turns, ALL_GROUPS, size):
@@ -332,7 +332,7 @@ class GroupCoordinator:
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _offsets_decoder)
         if (body.member_id is None) != (body.generation is None):
-            raise Problem("invalid_request", "member_id and generation: both or neither")
+            raise Problem("invalid_request", "member_id and generation: give both or neither")
         offsets = tuple(QueueOffset(check_topic(each.topic), each.queue, each.offset) for each in body.offsets)
         commit = CommitOffsets(group, body.member_id, body.generation, offsets, body.begins)
         check_commit(commit, self._core.state)
@@ -371,13 +371,16 @@ class GroupCoordinator:
         return web.Response(status=204)
 
     def _reset_targets(self, body: ResetRequest) -> tuple[QueueOffset, ...]:
-        """At most QUEUES_MAX: a reset is about one topic."""
+        """Return the offsets to set in the queues of the topic, at most QUEUES_MAX of them.
+
+        Raises Problem invalid_request, and Refused when the topic or the queue does not exist.
+        """
         topic, state = check_topic(body.topic), self._core.state
         if sum(target is not None for target in (body.to, body.offset, body.timestamp_ms)) != 1:
-            raise Problem("invalid_request", "exactly one of to, offset and timestamp_ms")
+            raise Problem("invalid_request", "give exactly one of to, offset and timestamp_ms")
         ranges = state.queue_ranges(topic)
         if body.queue is not None:
-            state.max_offset(topic, body.queue)  # Refused unless the queue exists
+            state.max_offset(topic, body.queue)  # raises Refused unless the queue exists
             ranges = [ranges[body.queue]]
         targets = []
         for queue_range in ranges:

@@ -1,4 +1,4 @@
-"""A commit of offsets is refused before it is proposed where its request contradicts itself, or the group."""
+"""Refuses a commit of offsets, before it is proposed, when it contradicts itself or the group's offsets."""
 
 from cluster.problems import Problem
 from store.commands.groups import CommitOffsets
@@ -6,9 +6,12 @@ from store.state.machine import StateMachine
 
 
 def check_commit(commit: CommitOffsets, state: StateMachine) -> None:
-    """Raises Problem: `invalid_request` for a queue that is named twice, since one of the two offsets would be lost;
-    `already_begun` when the group was to begin at an offset of a queue in which it is at a smaller one: the messages
-    between would count as skipped, though the group was to read them."""
+    """Check a commit against itself and the group's offsets.
+
+    Raises Problem `invalid_request` when a queue is named twice, since one of the two offsets would be lost. Raises
+    Problem `already_begun` when the commit begins a queue beyond the group's offset in it: the messages in between
+    would count as skipped, though the group has yet to read them.
+    """
     named: set[tuple[str, int]] = set()
     for item in commit.offsets:
         place = (item.topic, item.queue)

@@ -1,8 +1,8 @@
-"""GET /v1/groups: groups, members and offsets, page by page.
+"""Lists groups, members and offsets for GET /v1/groups, page by page.
 
-No page costs more than LIST_MAX entries and some LIST_ROWS_MAX rows, however many there are. Only the offsets of a
-group are given as a whole to whoever does not ask for a page: to a consumer, one that is missing is one that nobody
-committed. They are read in steps, and the loop goes on after each.
+No page costs more than LIST_MAX entries and about LIST_ROWS_MAX rows. Only the offsets of a group are returned as a
+whole when the request names no limit: to a consumer, a missing offset is one that was never committed. They are read
+in steps, and the event loop runs other work after each step.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class GroupsQuery(Request, kw_only=True, frozen=True):
 
 
 class GroupOffsetsQuery(Request, kw_only=True, frozen=True):
-    """Without `limit` all of them."""
+    """Selects offsets of a group. Without `limit` the answer has all of them."""
 
     topic: str | None = None
     limit: Limit | None = None
@@ -72,7 +72,8 @@ class GroupDetail(Response, kw_only=True, frozen=True):
     filters: dict[str, str]
     members: list[GroupMemberView]
     members_next: str | None
-    """Where GET …/members goes on; null when all are here. Likewise `offsets_next`."""
+    """Cursor with which GET …/members continues; null when `members` is complete. `offsets_next` is the same for
+    `offsets`."""
     offsets: list[GroupOffsetView]
     offsets_next: str | None
     retry_max_attempts: int
@@ -105,7 +106,7 @@ class GroupLists:
                 "GET",
                 "/v1/groups",
                 self.list_all,
-                "The groups by name, page by page",
+                "List the groups by name, page by page",
                 {200: json_of(GroupsView)},
                 query=GroupsQuery,
             ),
@@ -113,7 +114,7 @@ class GroupLists:
                 "GET",
                 group,
                 self.show,
-                "Generation, settings, and the first members and offsets of a group",
+                "Show the generation, the settings, and the first members and offsets of a group",
                 {200: json_of(GroupDetail)},
                 errors=("invalid_group", "group_not_found", "no_leader"),
                 redirects=True,
@@ -122,7 +123,7 @@ class GroupLists:
                 "GET",
                 f"{group}/members",
                 self.members,
-                "The members of a group by their ids, page by page",
+                "List the members of a group by id, page by page",
                 {200: json_of(GroupMembersView)},
                 query=GroupsQuery,
                 errors=("invalid_group", "group_not_found", "no_leader"),
@@ -132,7 +133,7 @@ class GroupLists:
                 "GET",
                 f"{group}/offsets",
                 self.offsets,
-                "Committed offsets and lag",
+                "List committed offsets and lag",
                 {200: json_of(GroupOffsetsView)},
                 query=GroupOffsetsQuery,
                 errors=("invalid_group", "invalid_topic", "group_not_found", "no_leader"),
@@ -158,7 +159,7 @@ class GroupLists:
         return json_response(GroupsView(groups=groups, next=None if names[-1:] in ([], [last]) else last))
 
     async def show(self, request: web.Request) -> web.Response:
-        """Only the leader answers, like `offsets`."""
+        """Answer with the details of a group. Only the leader answers, for the same reason as in `offsets`."""
         self._core.require_leader()
         return json_response(self._detail(check_group(request.match_info["group"])))
 
@@ -172,8 +173,8 @@ class GroupLists:
         return json_response(GroupMembersView(members=members, next=following))
 
     async def offsets(self, request: web.Request) -> web.Response:
-        """Only the leader answers: to a consumer, an offset that a replica lacks yet is one that nobody committed, and
-        it would begin at the end of the queue."""
+        """Answer with the offsets of a group. Only the leader answers: a replica may still lack an offset, and the
+        consumer would take it for never committed and begin at the end of the queue."""
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         query = parse_query(GroupOffsetsQuery, request.query)
@@ -211,7 +212,7 @@ class GroupLists:
         )
 
     def _members(self, group: str, after: str | None, limit: int) -> tuple[list[GroupMemberView], str | None]:
-        """A page of members, and the cursor of the next one."""
+        """Return a page of members, and the cursor of the next page."""
         found = self._core.state.members_after(group, after, limit + 1, LIST_ROWS_MAX)
         shown = found[:limit]
         last = shown[-1].member_id if shown else None
@@ -221,7 +222,7 @@ class GroupLists:
     def _offsets(
         self, group: str, topic: str | None, after: str | None, limit: int
     ) -> tuple[list[GroupOffsetView], str | None]:
-        """A page of offsets, and the cursor of the next one."""
+        """Return a page of offsets, and the cursor of the next page."""
         found = self._core.state.offsets_after(group, topic, _place(after), limit + 1)
         if found is None:
             raise no_group(group)
@@ -251,10 +252,10 @@ def _member_view(member: MemberView) -> GroupMemberView:
 
 
 def _place(cursor: str | None) -> tuple[str, int] | None:
-    """Of the last offset that the cursor has seen."""
+    """Return the topic and queue that the cursor names. Raises Problem invalid_request when it is not a cursor."""
     if cursor is None:
         return None
     topic, slash, queue = cursor.rpartition("/")
     if not slash or not queue.isascii() or not queue.isdigit() or len(queue) > 5:
-        raise Problem("invalid_request", "after: not the `next` of an earlier page")
+        raise Problem("invalid_request", "after: must be the `next` of an earlier page")
     return topic, int(queue)

@@ -1,7 +1,7 @@
-"""Pop consumers over HTTP: messages one by one to whoever asks, acknowledged or held on to by their receipt handles.
+"""Pop consumers over HTTP: they take single messages, and acknowledge or keep them by their receipt handles.
 
-The state machine chooses what is handed out, so any number of pops may be under way. With tags or a filter the leader
-looks into the messages first, one pop per group and topic at a time, and proposes what it found.
+The state machine chooses the messages of a pop, so any number of pops may be under way. With tags or a filter the
+leader looks into the messages first, one pop per group and topic at a time, and proposes the matching ones.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ InvisibleMs = Annotated[int, Meta(ge=0, le=POP_INVISIBLE_MS_MAX)]
 
 
 class PopRequest(Request, kw_only=True, frozen=True):
-    """`start` is where a group begins in queues that it has not read."""
+    """Takes messages of a topic. `start` says where the group begins in queues that it has not read yet."""
 
     topic: str
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] = POP_MESSAGES_MAX
@@ -81,7 +81,8 @@ class PopAckRequest(Request, kw_only=True, frozen=True):
 
 
 class PopInvisibleRequest(Request, kw_only=True, frozen=True):
-    """Without `invisible_ms` the message is given back and comes again by the group's back-off."""
+    """Keeps a popped message for `invisible_ms` from now. Without `invisible_ms` the message is given back, and comes
+    again after the group's backoff."""
 
     receipt_handle: ReceiptHandle
     invisible_ms: InvisibleMs | None = None
@@ -89,13 +90,13 @@ class PopInvisibleRequest(Request, kw_only=True, frozen=True):
 
 
 class PoppedMessageView(MessageView, kw_only=True, frozen=True):
-    """As in a pull; `attempt` is there for all, 0 for the first time."""
+    """A popped message, with the fields of a pull. `attempt` is always present and is 0 for the first delivery."""
 
     receipt_handle: str
 
 
 class PopView(Response, kw_only=True, frozen=True):
-    """`invisible_until_ms` is when what is not acknowledged comes again; absent without messages."""
+    """The popped messages. Those not acknowledged by `invisible_until_ms` come again; absent without messages."""
 
     messages: list[PoppedMessageView]
     invisible_until_ms: int | UnsetType = UNSET
@@ -111,7 +112,7 @@ class PopAckView(Response, kw_only=True, frozen=True):
 
 
 class PopInvisibleView(Response, kw_only=True, frozen=True):
-    """`due_at_ms` is when the message comes again; absent for one that does not."""
+    """Outcome for one popped message. `due_at_ms` is the time at which it comes again; absent when it does not."""
 
     receipt_handle: str
     outcome: InvisibleOutcome
@@ -128,12 +129,12 @@ GroupTopic = tuple[str, str]
 
 
 class PopApi:
-    """/v1/groups/{group}/pop"""
+    """Handles /v1/groups/{group}/pop."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._asked: Counter[GroupTopic] = Counter()
-        """What pops under way have asked for: nobody else asks for the same messages meanwhile."""
+        """Number of messages that pops under way have asked for: no other pop asks for the same messages meanwhile."""
         self._filtering: WeakValueDictionary[GroupTopic, asyncio.Lock] = WeakValueDictionary()
 
     def routes(self) -> list[Route]:
@@ -143,7 +144,7 @@ class PopApi:
                 "POST",
                 pop,
                 self.pop,
-                "Take messages, each for invisible_ms; waits up to wait_ms for the first",
+                "Take messages, each for invisible_ms; wait up to wait_ms for the first",
                 {200: json_of(PopView)},
                 body={JSON: PopRequest},
                 errors=(
@@ -163,7 +164,7 @@ class PopApi:
                 "POST",
                 f"{pop}/ack",
                 self.ack,
-                "Acknowledge popped messages, each for itself",
+                "Acknowledge popped messages, each with its own outcome",
                 {200: json_of(PopAckView)},
                 body={JSON: PopAckRequest},
                 errors=("invalid_group", "group_not_found", *WRITE_ERRORS),
@@ -173,7 +174,7 @@ class PopApi:
                 "POST",
                 f"{pop}/invisible",
                 self.invisible,
-                "Hold on to a popped message, or give it back",
+                "Keep a popped message for longer, or give it back",
                 {200: json_of(PopInvisibleView)},
                 body={JSON: PopInvisibleRequest},
                 errors=("invalid_group", "group_not_found", "handle_expired", *WRITE_ERRORS),
@@ -239,12 +240,14 @@ class PopApi:
         )
 
     def _may_take(self, command: Pop) -> bool:
-        """Whether there is something that no other pop under way has asked for, or something to be noted or refused."""
+        """Return whether a pop may find messages that no other pop under way has asked for. True also when the state
+        machine has to note the group's beginning or to refuse the pop.
+        """
         waiting = self._core.state.poppable(command.group, command.topic)
         return waiting is None or waiting > self._asked[command.group, command.topic]
 
     async def _try(self, command: Pop, selects: Selects | None) -> Popped | None:
-        """What was handed out; None when it is in vain to try."""
+        """Propose the pop and return the popped messages; None when no message can be found."""
         if not self._may_take(command):
             return None
         self._core.response_budget.require_room()
@@ -254,7 +257,7 @@ class PopApi:
         lock = self._filtering.setdefault(place, asyncio.Lock())
         async with lock:
             self._core.require_leader()
-            if self._core.state.poppable(*place) is None:  # it has no offsets yet to look from
+            if self._core.state.poppable(*place) is None:  # the group has no offsets yet to scan from
                 popped = await self._propose(command)
                 if popped.messages:
                     return popped
@@ -276,7 +279,9 @@ class PopApi:
         return popped
 
     async def _scan(self, command: Pop, selects: Selects) -> tuple[PopPick, ...]:
-        """What matches, queue by queue from the group's offsets on, until there is enough or it took long."""
+        """Return the matching messages, queue by queue from the group's offsets on, until the pop has enough or the
+        limits of time and bytes are reached.
+        """
         state, picks, left = self._core.state, [], command.max_messages
         offsets = {each.queue: each.offset for each in state.offsets(command.group, command.topic) or ()}
         if state.topic(command.topic) is None:
@@ -311,8 +316,8 @@ class PopApi:
         return tuple(picks)
 
     async def _view(self, popped: Popped) -> PopView:
-        """The messages themselves, which are in the log. They are handed out already: one that cannot be read holds up
-        none of the others, and comes again.
+        """Return the popped messages, read from the log. A message that cannot be read is left out, since all of them
+        are leased already: it does not hold up the others, and comes again.
         """
         reader, pace = BlockReader(self._core, patient=True), Pace()
         views: list[PoppedMessageView] = []
@@ -357,8 +362,8 @@ def handle_text(handle: PopHandle) -> str:
 
 
 def parse_handle(text: str) -> PopHandle:
-    """Of one that the schema let through."""
+    """Return the handle that the text stands for. Raises Problem invalid_request for a text with a wrong pattern."""
     if not POP_HANDLE_REGEX.fullmatch(text):
-        raise Problem("invalid_request", "receipt handle: give it back as it was received")
+        raise Problem("invalid_request", "receipt handle: send it exactly as it was received")
     raft_index, number, offset = (int(part, 16) for part in text.split("-"))
     return PopHandle(raft_index, number, offset)

@@ -1,4 +1,4 @@
-"""What a group could not process: giving messages back, its dead letters, and the settings of both."""
+"""Handles messages that a group could not process: giving back, dead letters, and the settings of both."""
 
 from typing import Annotated, Final
 
@@ -71,7 +71,7 @@ class DeadLettersQuery(Request, kw_only=True, frozen=True):
 
 
 class DeadLetterView(MessageView, kw_only=True, frozen=True):
-    """`replayed_at_ms` is when it was given to its group once more; absent if it never was."""
+    """A dead letter. `replayed_at_ms` is the time at which its group got it once more; absent if it never did."""
 
     replayed_at_ms: int | UnsetType = UNSET
 
@@ -89,7 +89,7 @@ class GroupSettingsView(Response, kw_only=True, frozen=True):
 
 
 class GivenBackView(Response, kw_only=True, frozen=True):
-    """`due_at_ms` is when the group gets the message again; absent when it is a dead letter."""
+    """Outcome for one message. `due_at_ms` is the time at which the group gets it again; absent for a dead letter."""
 
     topic: str
     queue: int
@@ -120,7 +120,7 @@ _replay_decoder: Final = msgspec.json.Decoder(ReplayRequest)
 
 
 class RetryApi:
-    """PUT /v1/groups/{group}, and its retries and dead letters"""
+    """Handles PUT /v1/groups/{group}, and the group's retries and dead letters."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -168,7 +168,7 @@ class RetryApi:
                 "GET",
                 dead_letters,
                 self.dead_letters,
-                "Dead letters with their history, from an offset on",
+                "List dead letters with their history, from an offset on",
                 {200: json_of(DeadLettersView)},
                 query=DeadLettersQuery,
                 errors=("invalid_group", "group_not_found", "offset_out_of_range", "overloaded", "no_leader"),
@@ -199,7 +199,7 @@ class RetryApi:
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _give_back_decoder)
         if (body.member_id is None) != (body.generation is None):
-            raise Problem("invalid_request", "member_id and generation: both or neither")
+            raise Problem("invalid_request", "member_id and generation: give both or neither")
         messages = tuple(
             GivenBack(check_topic(each.topic), each.queue, each.offset, each.reason, each.delay_ms)
             for each in body.messages
@@ -223,7 +223,7 @@ class RetryApi:
         return json_response(GiveBackView(results=results, generation=given.generation))
 
     async def dead_letters(self, request: web.Request) -> web.Response:
-        """Only the leader answers: it knows which of them were replayed."""
+        """Answer with a page of dead letters. Only the leader answers: it knows which of them were replayed."""
         core = self._core
         core.require_leader()
         group = check_group(request.match_info["group"])

@@ -1,7 +1,7 @@
-"""The leader expires members of groups that fall silent. Heartbeats are not in the log, what comes of their end is.
+"""The leader expires group members that fall silent. Heartbeats are not in the log, but the expiry of a member is.
 
-A new leader knows no heartbeats, so it gives every member a whole session timeout before it may expire it: a failover
-is not a rebalance, nor is a hand-over that nobody took.
+A new leader knows no heartbeats, so every member gets a whole session timeout before it may expire: neither a failover
+nor a failed hand-over causes a rebalance.
 """
 
 import asyncio
@@ -23,19 +23,21 @@ logger = logging.getLogger(__name__)
 EXPIRY_INTERVAL_S: Final = 0.5
 GROUPS_PER_STEP: Final = 256
 MEMBERS_PER_STEP: Final = 512
-"""A step of the walk through groups ends behind GROUPS_PER_STEP of them, or the one with which their members are
-MEMBERS_PER_STEP: a millisecond."""
+"""A step of the walk through groups ends after GROUPS_PER_STEP groups, or after the group that completes
+MEMBERS_PER_STEP members. It takes a millisecond."""
 
 
 class SessionExpiry:
-    """Loop-only. `start` once the Raft node runs; before it nobody is heard."""
+    """Expires silent members in rounds. Use on the event loop only. Call `start` once the Raft node runs, before the
+    first heartbeat.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.sessions = Sessions(lambda: core.steady_ms() / 1000, self._timeout_ms_of)
         self._task = core.background.task("group-expiry", "expire silent members of groups", self._round)
         self._met_to: str | None = None
-        """The group behind which the walk goes on; None at its beginning."""
+        """Name of the group after which the walk goes on; None at its beginning."""
 
     def start(self) -> None:
         self._task.start(EXPIRY_INTERVAL_S)
@@ -56,13 +58,16 @@ class SessionExpiry:
             return EXPIRY_INTERVAL_S
         await self._meet_members()
         silent = self.sessions.expired() if self._core.is_leader() else []
-        # Together: one by one, each with a round through the log, they could come faster than they go.
+        # All at once: one by one, each with a round through the log, members could fall silent faster than they expire.
         await asyncio.gather(*map(self._expire, silent))
         return EXPIRY_INTERVAL_S
 
     async def _meet_members(self) -> None:
-        """A new leader meets all members before it expires any, and lets the loop go on after each step; later each
-        look takes one step, to meet who joined without being waited for."""
+        """Meet the members of all groups.
+
+        A new leader meets all members before it expires any, and lets the event loop go on after each step. Later
+        rounds take one step each, to meet members whose join was applied after its request had ended.
+        """
         is_new = self.sessions.begin(self._core.raft.term)
         if is_new:
             self._met_to = None
@@ -72,7 +77,7 @@ class SessionExpiry:
             await asyncio.sleep(0)
 
     def _walk(self) -> Iterator[None]:
-        """Yields after each step; at its end the walk begins anew."""
+        """Walk through all groups and yield after each step. The next walk after the last group begins anew."""
         members = groups = 0
         while names := self._core.state.group_names(self._met_to, 1):
             self._met_to = names[0]

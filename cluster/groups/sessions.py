@@ -1,53 +1,55 @@
-"""Who is still there: heartbeats of group members, in the leader's memory."""
+"""Sessions of group members: the leader keeps the times of their heartbeats in memory."""
 
 import heapq
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 BROKEN_SESSION_S: Final = 5.0
-"""What is left at most of a session after the connection broke on which a heartbeat of its member waited: enough to
-connect again, be it after a proxy was restarted."""
+"""Maximum seconds left of a session when the connection of a waiting heartbeat breaks: enough to connect again, also
+after the restart of a proxy."""
 
 
 class Session(NamedTuple):
-    """One member of one group."""
+    """The session of one member of one group."""
 
     group: str
     member_id: str
 
 
 class Sessions:
-    """When each member was last heard of by this leader. Loop-only; `now_s` is a monotonic clock.
+    """The time of each member's last heartbeat on this leader. Use on the event loop only.
 
-    A look costs as much as there are sessions whose time may be over, however many go on: they lie in a heap by the
-    time at which they are to be looked at next, which a heartbeat does not touch. Members are `met` by whoever walks
-    through the groups, or heard.
+    The cost of `expired` depends on the number of sessions that may be over, not on all sessions: they lie in a heap by
+    the time of their next look, and a heartbeat does not touch the heap. A member becomes known by `meet`, called in a
+    walk through the groups, or by `heard`.
     """
 
     def __init__(self, now_s: Callable[[], float], timeout_ms_of: Callable[[Session], int | None]) -> None:
-        """`timeout_ms_of` is the session timeout of a member; None when there is no such member any more."""
+        """Create an empty table. `now_s` is a monotonic clock; `timeout_ms_of` returns the session timeout of a member,
+        or None when the member does not exist any more.
+        """
         self._now_s = now_s
         self._timeout_ms_of = timeout_ms_of
         self._heard_s: dict[Session, float] = {}
         self._due: list[tuple[float, Session]] = []
         self._due_s: dict[Session, float] = {}
-        """Which entry of the heap counts for a session; others of it are left over."""
+        """Time of the heap entry that counts for a session; other entries of the session are stale."""
         self._heartbeats = 0
         self._latest: dict[Session, int] = {}
-        """The number of each member's last heartbeat."""
+        """Number of each member's last heartbeat."""
         self._ends_s: dict[Session, float] = {}
-        """When sessions end at the latest whose connection broke."""
+        """Latest end of the sessions whose connection broke, in seconds of the clock."""
         self._silent: set[Session] = set()
         self._term = 0
         self.looked_at = 0
-        """Sessions that were looked at since the start."""
+        """Number of sessions that were looked at since the start."""
 
     def __len__(self) -> int:
         return len(self._heard_s)
 
     def begin(self, term: int) -> bool:
-        """Before each look. True when this node has begun to lead in `term`: every session begins anew, and all members
-        have to be met."""
+        """Prepare a look at the sessions in `term`. Return True when this node has begun to lead in the term: every
+        session begins anew then, and all members have to be met."""
         if term == self._term:
             return False
         for kept in (self._heard_s, self._due, self._due_s, self._latest, self._ends_s, self._silent):
@@ -56,14 +58,14 @@ class Sessions:
         return True
 
     def meet(self, group: str, member_id: str) -> None:
-        """There is such a member; one that is not known yet has its whole session from now on."""
+        """Note that a member exists. The whole session of a member that was not known begins now."""
         session = Session(group, member_id)
         if session not in self._heard_s:
             self._heard_s[session] = self._now_s()
             self._watch(session)
 
     def heard(self, group: str, member_id: str, *, joined: bool = False) -> int:
-        """The number of this heartbeat, for `broke`. `joined`: its session timeout may be another one now."""
+        """Note a heartbeat and return its number, for `broke`. With `joined`, the session timeout is read again."""
         session = Session(group, member_id)
         is_new = session not in self._heard_s
         self._heard_s[session] = self._now_s()
@@ -76,8 +78,8 @@ class Sessions:
         return self._latest.get(session, 0)
 
     def broke(self, group: str, member_id: str, heartbeat: int) -> None:
-        """The connection on which this heartbeat waited is gone, most likely with the process: the session ends in 5 s,
-        unless the member is heard of. Ignored if it has been since."""
+        """Note that the connection of a waiting heartbeat broke, most likely because the process ended: the session
+        ends after BROKEN_SESSION_S unless the member is heard again. Does nothing if it was heard meanwhile."""
         session = Session(group, member_id)
         if self._latest.get(session) == heartbeat:
             ends_s = self._ends_s[session] = self._now_s() + BROKEN_SESSION_S
@@ -90,8 +92,8 @@ class Sessions:
             known.pop(session, None)
 
     def expired(self) -> list[Session]:
-        """Members that were silent for their whole session timeout since they were met; again at each look until they
-        are forgotten or heard."""
+        """Return the members that were silent for their whole session timeout. A member is returned at each look until
+        it is forgotten or heard."""
         now_s = self._now_s()
         silent: list[Session] = []
         while self._due and self._due[0][0] <= now_s:
@@ -116,13 +118,13 @@ class Sessions:
         return silent
 
     def lead_lost(self) -> None:
-        """This node takes no heartbeats now, be it that another one leads or that it hands over. Should it go on in the
-        same term, every session begins anew: silence meanwhile was none of the members'.
+        """Note that this node takes no heartbeats now, because another one leads or this one hands leadership over. If
+        it goes on in the same term, every session begins anew: the members could not be heard meanwhile.
         """
         self._term = 0
 
     def is_silent(self, term: int, session: Session) -> bool:
-        """Whether nothing was heard of it since `expired` named it, in the same term."""
+        """Return whether the member was not heard since `expired` returned it, in the same term."""
         return term == self._term and session in self._silent
 
     def _watch(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""What the members of a group say they read of each topic, checked before it is proposed."""
+"""Subscriptions of group members: the topics and filters in a join are checked before it is proposed."""
 
 from typing import Annotated
 
@@ -23,7 +23,10 @@ class JoinRequest(Request, kw_only=True, frozen=True):
 
 
 def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:
-    """One filter for each topic that is not read as a whole. Tags are sorted, so that their order means nothing."""
+    """Return one filter for each topic that is not read as a whole. Tags are sorted, so that their order is irrelevant.
+
+    Raises Problem `invalid_request` or `invalid_filter`.
+    """
     for name in ("tags", "filters"):
         foreign = getattr(request, name).keys() - set(request.topics)
         if foreign:
@@ -43,14 +46,17 @@ def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:
 
 
 def pop_filter(topic: str, tags: str | None, expression: str | None) -> TopicFilter:
-    """The selection of a pop, one of the two, in the form in which those of others are compared with it."""
+    """Return the filter of a pop, from either `tags` or `expression`, in the form that is compared with other pops'."""
     if expression is not None:
         return TopicFilter(topic, "sql", _checked(topic, expression))
     return TopicFilter(topic, "tags", " || ".join(sorted(tag_set(tags or "") or ())))
 
 
 def _checked(topic: str, expression: str) -> str:
-    """The expression without blanks around it, as it is compared with that of other members."""
+    """Return the expression without surrounding blanks, as it is compared with other members' expressions.
+
+    Raises Problem `invalid_filter` when it is not valid.
+    """
     try:
         by_expression(expression)
     except InvalidFilter as error:
