@@ -1,1 +1,1 @@
-"""What a node knows of its own state: readiness, alarms, and the guards that keep it from harm."""
+"""The health of a node: readiness, alarms, and guards that prevent harm."""

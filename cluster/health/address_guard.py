@@ -1,4 +1,4 @@
-"""Where the nodes are: writes overridden addresses into the log, and tells of a node that is not where the log says."""
+"""Guards the nodes' addresses: writes overridden ones into the log, and alarms when this node's address differs."""
 
 import asyncio
 import logging
@@ -21,7 +21,10 @@ IN_PROGRESS: Final = "change_in_progress"
 
 
 class AddressGuard:
-    """Loop-only; it acts when something was applied: then a new leader has become one, and a change is done."""
+    """Acts after each applied entry, as by then a new leader may lead and a change of members be done.
+
+    Use on the event loop only.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -34,15 +37,15 @@ class AddressGuard:
             asyncio.get_running_loop().call_soon(self._write_override)
 
     def _write_override(self) -> None:
-        """One record of its own, like any other change of the members."""
+        """Propose the overridden addresses as one configuration record, like any other change of the members."""
         raft, override = self._core.raft, self._core.raft.config.override
         if override is None or not raft.membership.is_overridden or not raft.is_leader:
             return
         try:
             written = raft.propose_configuration(partial(_overridden, override))
-        except DiskFull:  # there is an alarm for that; the next try comes with what is applied once there is room
+        except DiskFull:  # an alarm tells of it; the next applied entry, once there is room, tries again
             return
-        except RaftError as error:  # what is in the way is applied, or another leads, before the next try
+        except RaftError as error:  # before the next try the hindering entry is applied, or another node leads
             refusal = "" if isinstance(error, MembershipRefused) and error.code == IN_PROGRESS else str(error)
             if refusal and refusal != self._refusal:
                 logger.error("the given addresses cannot be written into the log: %s", refusal)
@@ -52,7 +55,7 @@ class AddressGuard:
         logger.warning("writing the given addresses into the log, as override %d", override.number)
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for a refused override, and for an address of this node that differs from the log's."""
         core, raft = self._core, self._core.raft
         if self._refusal:
             yield Condition(
@@ -70,7 +73,7 @@ class AddressGuard:
             yield Condition(
                 "address_differs",
                 "warning",
-                f"this node was started at {Address(own.host, own.port)}, and the log has it at "
+                f"this node was started at {Address(own.host, own.port)}, but its address in the log is "
                 f"{Address(member.host, member.port)}: if it has moved, keelmq cluster set-address {node_id} --peer "
                 f"{Address(own.host, own.port)} --url {url}; else start it with the right --peer or --peer-listen",
             )
@@ -81,6 +84,8 @@ def _overridden(override: AddressOverride, configuration: Configuration) -> Conf
 
 
 def _look_at(future: "asyncio.Future[Entry]") -> None:
-    """An outcome that is unknown is known when it is applied: the next leader does it again, if it has to be."""
+    """Retrieve the error of a proposal and ignore it: if the record is not committed, the next leader proposes it
+    again.
+    """
     if not future.cancelled():
         future.exception()

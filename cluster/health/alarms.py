@@ -1,8 +1,8 @@
-"""Conditions of this node that want somebody's attention, each with its next step.
+"""Alarms: conditions of this node that need an operator's attention, each with its next step.
 
-Whoever can tell such a condition registers a source. All sources are asked once a second: an alarm is logged once when
-it begins and once when it is over, and `/v1/cluster`, `keelmq cluster status` and `keelmq_alarm` show the active ones.
-An alarm is about this node as it is now; nothing of it is replicated or kept.
+A module that detects such conditions registers a source. All sources are asked once a second: an alarm is logged once
+when it begins and once when it is over, and `/v1/cluster`, `keelmq cluster status` and `keelmq_alarm` show the active
+ones. An alarm describes the present state of this node; alarms are neither replicated nor kept on disk.
 """
 
 import logging
@@ -24,19 +24,20 @@ LEVELS: Final[dict[Severity, int]] = {"warning": logging.WARNING, "critical": lo
 
 
 class Condition(NamedTuple):
-    """One thing that is wrong now. `code` and `subject` tell it from others; `detail` says what is wrong and what to do
-    next, in words, and may change while the condition lasts.
+    """A condition that is wrong now. `code` and `subject` identify it; `detail` describes the condition and the next
+    step in words, and may change while the condition lasts.
     """
 
     code: str
     severity: Severity
     detail: str
     subject: str = ""
-    """What of several it is about, such as a node's id."""
+    """The object concerned, such as a node's id; empty when there is only one."""
 
 
 class AlarmView(Response, kw_only=True, frozen=True):
-    """`critical`: the promise or the service is in danger, or this node serves nobody. `since_ms` is wall time."""
+    """An active alarm. `critical` means that data or the service is in danger, or that this node serves nobody.
+    `since_ms` is wall time."""
 
     code: str
     severity: Severity
@@ -49,7 +50,7 @@ Source = Callable[[], Iterator[Condition]]
 
 
 class Alarms:
-    """The active alarms of one node. Loop-only."""
+    """Owns the active alarms of one node. Use on the event loop only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -59,12 +60,12 @@ class Alarms:
         core.metrics.add_gauges(self._gauges)
 
     def add(self, source: Source) -> None:
-        """`source` yields the conditions that hold now; it is asked once a second and must be cheap."""
+        """Register a source that yields the present conditions. It is asked once a second and must be cheap."""
         self._sources.append(source)
 
     @property
     def active(self) -> list[AlarmView]:
-        """As of the last look, up to a second ago: the critical ones first."""
+        """Alarms that were active at the last look, up to a second ago; the critical ones come first."""
         return sorted(self._active.values(), key=lambda alarm: (alarm.severity != "critical", alarm.since_ms))
 
     def start(self) -> None:
@@ -78,7 +79,7 @@ class Alarms:
         return INTERVAL_S
 
     def look(self) -> None:
-        """Ask all sources now; what one of them raises is raised when the others have been asked."""
+        """Ask all sources now. An error of a source is raised after the others have been asked."""
         before, self._active = self._active, {}
         failed: Exception | None = None
         for source in self._sources:

@@ -11,12 +11,12 @@ class BackgroundAlarm:
         self._background = core.background
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield one alarm per background task that keeps failing."""
         for task in self._background.failing():
             yield Condition(
                 "background_task_failing",
                 "critical",
                 f"this node cannot {task.work}: {task.failing_rounds} rounds in a row ended with {task.last_error}. "
-                "This is a bug of the broker, its log has the trace: restart the node, and report it",
+                "This is a bug of the broker, and its log has the trace: restart the node, and report the bug",
                 task.name,
             )

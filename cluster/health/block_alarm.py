@@ -11,13 +11,13 @@ class BlockAlarm:
         self._damages = core.reads.damages
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield one alarm per damaged batch."""
         for (position, _), batch_id in self._damages.batches.items():
             yield Condition(
                 "message_damaged",
                 "critical",
                 f"batch {batch_id}, in the log record at {position}, was damaged before it was stored, on every node: "
-                "the memory of the node that led then is not to be trusted. Consumers stop in front of it: send its "
-                "messages again, and reset their groups behind it",
+                "the memory of the then leader is not to be trusted. Consumers stop before the batch: send its "
+                "messages again, and reset the groups to an offset after the batch",
                 batch_id,
             )

@@ -1,7 +1,7 @@
-"""Says which clocks are wrong.
+"""Alarms for wrong clocks.
 
-What a leader stamps does not depend on its own wall clock (raft/clock.py); that one whose clock is wrong hands over
-(cluster/health/leadership_guard.py) is a precaution.
+The timestamps of a leader do not depend on its own wall clock (raft/clock.py). As a precaution, a leader with a wrong
+clock hands leadership over all the same (cluster/health/leadership_guard.py).
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from raft.clock_agreement import Agreement
 
 
 class ClockGuard:
-    """Loop-only."""
+    """Raises alarms for clocks that differ from a majority. Use on the event loop only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         core.metrics.add_gauges(self._gauges)
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for wrong clocks, for clocks in doubt, and for a time of the log that is ahead."""
         clocks, now = self._core.raft.clocks, self._core.raft.clocks.now
         for node_id, offset_ms in sorted(now.offsets_ms.items()):
             if node_id == clocks.node_id:
@@ -31,8 +31,8 @@ class ClockGuard:
                 yield Condition(
                     "clock_skew",
                     "warning",
-                    f"the wall clock of node {node_id} is {_apart(offset_ms)} the clocks of a majority: set it, and "
-                    "see that NTP runs there",
+                    f"the wall clock of node {node_id} is {_apart(offset_ms)} the clocks of a majority: set the clock, "
+                    "and see that NTP runs there",
                     str(node_id),
                 )
         if not now.is_sure and (now.offsets_ms or self._core.raft.is_leader) and not self._core.is_alone():
@@ -50,8 +50,8 @@ class ClockGuard:
                 "clock_ahead",
                 "warning",
                 f"the time of the log is {_apart(lead_ms)} the wall clocks, and never goes back: messages with a "
-                "deliver_at_ms come earlier by as much. Give delays as delay_ms; if that is too much, move to a new "
-                "cluster",
+                "deliver_at_ms come earlier by this time. Give delays as delay_ms; if the difference is too large, "
+                "move to a new cluster",
             )
 
     def _own(self, offset_ms: float) -> Iterator[Condition]:
@@ -61,7 +61,7 @@ class ClockGuard:
                 "clock_skew",
                 "critical",
                 f"the wall clock of this node has leapt: it is {_apart(offset_ms)} its monotonic clock. Nothing "
-                "expires and no delayed message is delivered. Set the clock back, or restart this node if it is right",
+                "expires and no delayed message is delivered. Set the clock back, or restart the node if it is right",
             )
         elif clocks.is_in_doubt:
             yield Condition(
@@ -87,7 +87,7 @@ def _sorted(now: Agreement) -> list[tuple[int, float]]:
 
 
 def _apart(offset_ms: float) -> str:
-    """`3.0 days ahead of`, `12.5 s behind`."""
+    """Return the offset in words, such as `3.0 days ahead of` or `12.5 s behind`."""
     seconds = abs(offset_ms) / 1000
     amount = f"{seconds / 86_400:.1f} days" if seconds >= 2 * 86_400 else f"{seconds:.1f} s"
     return f"{amount} {'ahead of' if offset_ms > 0 else 'behind'}"

@@ -1,7 +1,7 @@
-"""Looks at the free space where the log is, and says whose disk has no room or is slow.
+"""Measures the free space on the disk of the log, and raises alarms for disks that have no room or are slow.
 
-What comes of it is decided elsewhere: who leads (cluster/health/leadership_guard.py), and whether a write can be taken
-(raft/leadership.py).
+Other modules act on the result: cluster/health/leadership_guard.py hands leadership over, and raft/leadership.py
+decides whether a write is accepted.
 """
 
 import logging
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 HYSTERESIS: Final = 16
-"""A disk that was low has room again once this part of `min_free_bytes` is free beyond it."""
+"""Divisor of `min_free_bytes`: a low disk has room again once this fraction is free beyond `min_free_bytes`."""
 MAKE_ROOM: Final = "delete topics, shorten their retention_ms, or enlarge the file system"
 
 
 class DiskGuard:
-    """Looks every second, and at once when the log could not grow."""
+    """Compares the free space with the limits every second, and at once when the log could not grow."""
 
     def __init__(self, core: Core, disk: Disk, path: str) -> None:
         self._core = core
@@ -42,7 +42,7 @@ class DiskGuard:
         await self._task.stop()
 
     def look(self) -> None:
-        """Compare the free space with what is needed now."""
+        """Compare the free space with the needed space, and refuse waiting writes when no majority has room."""
         try:
             free_bytes = self._disk.free_bytes(self._path)
         except DiskError as error:
@@ -57,7 +57,7 @@ class DiskGuard:
 
         reason = core.why_no_room()
         if reason is not None and core.raft.role == "leader":
-            core.raft.refuse_waiting(NoRoom(reason))  # behind entries that no majority has room for
+            core.raft.refuse_waiting(NoRoom(reason))  # they wait behind entries that no majority has room for
 
     def _is_low(self, free_bytes: int) -> bool:
         config = self._core.config
@@ -72,7 +72,7 @@ class DiskGuard:
             self.look()
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for disks without room and for slow disks."""
         disks, own = self._core.raft.disks, self._core.raft.node_id
         slow = disks.slow()
         for node_id, disk in sorted(disks.known().items()):
@@ -89,16 +89,16 @@ class DiskGuard:
                 yield Condition(
                     "disk_low",
                     "warning",
-                    f"the disk of node {node_id} has no room ({disk.free_bytes} bytes are free): with one more like it "
-                    f"writes may stop. Make room there: {MAKE_ROOM}",
+                    f"the disk of node {node_id} has no room ({disk.free_bytes} bytes are free): if another disk fills "
+                    f"up, writes may stop. Make room there: {MAKE_ROOM}",
                     subject,
                 )
             if node_id in slow:
                 yield Condition(
                     "disk_slow",
                     "warning",
-                    f"a sync on the disk of {whose} takes {disk.sync_ms} ms, many times what a majority needs: it lets "
-                    "others lead. Look at the drive, and at what else uses it",
+                    f"a sync on the disk of {whose} takes {disk.sync_ms} ms, many times as long as on a majority: the "
+                    "node lets others lead. Check the drive and other programs that use it",
                     subject,
                 )
 

@@ -1,7 +1,7 @@
-"""The log is applied to an index that lacks much of it: how far that is, in the log, in `/v1/cluster`, as a metric.
+"""Reports the progress of an index that lacks many entries of the log: by log lines, in `/v1/cluster`, as a metric.
 
-That is so after the index was removed, or was of an earlier format, or after a power loss. Votes, heartbeats and
-requests come in between (docs/decisions.md, 24), so all there is to do is to say it.
+An index lacks entries after it was removed or was of an earlier format, or after a power loss. Votes, heartbeats and
+requests are handled while the entries are applied (docs/decisions.md, 24), so only the progress has to be reported.
 """
 
 import logging
@@ -17,12 +17,12 @@ from cluster.metrics import gauge
 logger = logging.getLogger(__name__)
 
 ENTRIES_MIN: Final = 1_000
-"""Fewer are applied before anybody could look."""
+"""Number of missing entries from which on the progress is reported; fewer are applied before anybody could look."""
 INTERVAL_S: Final = 5.0
 
 
 class IndexRebuildView(Response, kw_only=True, frozen=True):
-    """How far the log is applied to an index that lacked much of it at the start."""
+    """Progress of applying the log to an index that lacked many entries at the start."""
 
     applied_index: int
     last_index: int
@@ -32,7 +32,9 @@ class IndexRebuildView(Response, kw_only=True, frozen=True):
 
 
 class IndexRebuild:
-    """From the start of a node until its index has what the log held then. Loop-only."""
+    """Follows the index from the start of a node until it has all entries that the log held then. Use on the event loop
+    only.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -41,7 +43,7 @@ class IndexRebuild:
         self._begun_ms = core.steady_ms()
         self._applied_before = self._first_index
         self._is_over = self._last_index - self._first_index < ENTRIES_MIN
-        self._task = core.background.task("index-rebuild", "say how far the index is", self._round)
+        self._task = core.background.task("index-rebuild", "report the progress of the index", self._round)
         core.raft.on_applied(self._on_applied)
         core.metrics.add_gauges(self._gauges)
 
@@ -49,7 +51,7 @@ class IndexRebuild:
         self._begun_ms = self._core.steady_ms()
         if not self._is_over:
             what = (
-                "the index lacks" if self._first_index else "there is no index: making it anew from the log, which has"
+                "the index lacks" if self._first_index else "there is no index: rebuilding it from the log, which has"
             )
             logger.warning("%s %d entries", what, self._last_index - self._first_index)
             self._task.start(INTERVAL_S)
@@ -59,7 +61,7 @@ class IndexRebuild:
 
     @property
     def view(self) -> IndexRebuildView | None:
-        """None once the index has all that the log held at the start."""
+        """The progress; None once the index has all entries that the log held at the start."""
         applied_index, last_index = self._core.raft.applied_index, self._end()
         if self._is_over or applied_index >= last_index:
             return None
@@ -76,7 +78,7 @@ class IndexRebuild:
 
     @property
     def progress(self) -> str | None:
-        """In words; None once it is over."""
+        """The progress in words; None once the index is complete."""
         view = self.view
         if view is None:
             return None
@@ -89,12 +91,12 @@ class IndexRebuild:
     async def _round(self) -> float | None:
         if self._is_over:
             return None
-        waits = " (waiting for a leader, who says what is committed)" if self._core.raft.leader_id is None else ""
-        logger.info("making the index: %s%s", self.progress, waits)
+        waits = " (waiting for a leader and its commit index)" if self._core.raft.leader_id is None else ""
+        logger.info("rebuilding the index: %s%s", self.progress, waits)
         return INTERVAL_S
 
     def _end(self) -> int:
-        """What the log held at the start was not all committed: a leader may have cut the end off."""
+        """Return the index of the last entry to apply. A leader may have cut off uncommitted entries at the end."""
         return min(self._last_index, self._core.log.last_index)
 
     def _on_applied(self) -> None:

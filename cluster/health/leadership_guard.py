@@ -1,7 +1,7 @@
-"""Hands leadership over while something hinders this node from leading well and nothing, or less, hinders another.
+"""Hands leadership over when this node is hindered from leading well and another voter is hindered less.
 
-Nothing is lost when it does not: a hand-over is tried only when a voter is there that is fitter (raft/fitness.py), and
-not again soon when nobody took over.
+A hand-over that fails loses nothing. It is tried only when a fitter voter is there (raft/fitness.py), and not again
+soon when no node took over.
 """
 
 import logging
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 0.5
 PATIENCE_S: Final = 1.0
-"""A hindrance has to last this long: a machine that was suspended finds its clock wrong until it hears the others, and
-a disk may stand for a moment. A disk without room refuses writes, and is not waited for."""
+"""Seconds that a hindrance has to last before a hand-over: a machine that was suspended finds its clock wrong until it
+hears the others, and a disk may stall for a moment. For a disk without room there is no wait: it refuses writes."""
 RETRY_INTERVAL_S: Final = 60.0
-"""While a hand-over is tried nothing is written, for up to three seconds."""
+"""Seconds between two tries: during a hand-over no write is accepted, for up to three seconds."""
 FULL_RETRY_INTERVAL_S: Final = 5.0
 
 
 class LeadershipGuard:
-    """Loop-only. `start` once the Raft node runs."""
+    """Checks twice a second whether to hand over. Use on the event loop only. Call `start` once the Raft node runs."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -43,7 +43,7 @@ class LeadershipGuard:
         return INTERVAL_S
 
     async def look(self) -> None:
-        """Hand over if this node leads, has been hindered for long enough, and another is fitter."""
+        """Hand leadership over if this node leads, was hindered for long enough, and another voter is fitter."""
         raft, now_s = self._core.raft, self._core.steady_ms() / 1000
         own = raft.leadership.own_fitness
         if own == FIT:
@@ -54,7 +54,7 @@ class LeadershipGuard:
         patience_s = 0.0 if own.disk_is_low else PATIENCE_S
         leads = raft.is_leader or (raft.role == "leader" and own.has_backlog)
         if own.disk_is_low and raft.term != self._tried_term:
-            self._next_try_s = -math.inf  # who did not take over then has elected this node again, and may be there now
+            self._next_try_s = -math.inf  # the others have elected this node again since, and may take over now
         if not leads or now_s < max(self._hindered_since_s + patience_s, self._next_try_s):
             return
         successor = raft.leadership.successor()
@@ -62,5 +62,5 @@ class LeadershipGuard:
             return
         self._tried_term = raft.term
         self._next_try_s = now_s + (FULL_RETRY_INTERVAL_S if own.disk_is_low else RETRY_INTERVAL_S)
-        logger.warning("handing leadership over, to node %d if it takes it: %s", successor, own)
+        logger.warning("handing leadership over to node %d, if it accepts: %s", successor, own)
         await raft.hand_over()

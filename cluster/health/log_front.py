@@ -1,7 +1,8 @@
-"""What holds the front of this node's log, as operators are told: the holders, since when, how many bytes, an alarm.
+"""Holders of the front of this node's log: reports which objects need it, since when, and how many bytes, and raises
+an alarm.
 
-Looked at every `--retention-check-ms` and remembered: requests and scrapes cost nothing. docs/retention.md has the
-table of holders.
+The holders are looked up every `--retention-check-ms` and kept, so requests and scrapes cost nothing. docs/retention.md
+has the table of holders.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ LogHolderKind = Literal["message", "retry", "dead_letter", "scheduled", "transac
 
 
 class LogHolderView(Response, kw_only=True, frozen=True):
-    """What needs the log from the entry at `raft_index` on, `bytes` of it, since `since_ms`. `subject` is a topic,
-    group, transaction id or node id, if it is known."""
+    """An object that needs the last `bytes` of the log, from the entry at `raft_index` on, since `since_ms`. `subject`
+    is its topic, group, transaction id or node id, if known."""
 
     kind: LogHolderKind
     subject: str | None
@@ -40,21 +41,21 @@ _OF_STATE: Final[dict[Holder, LogHolderKind]] = {
 }
 
 PEER_BYTES_MIN: Final = LOG_RANGE_BYTES
-"""A node that is behind by less is told nothing of: every node is, a little, all the time."""
+"""Minimum bytes by which a reported node is behind: every node is a little behind all the time."""
 
 REMEDIES: Final[dict[LogHolderKind, str]] = {
-    "message": "it goes when its retention is over: a topic can keep messages for less time, or be deleted",
-    "retry": "the group has not processed what it was given again: start its consumers, or delete the group",
+    "message": "messages go when their retention is over: shorten the retention of the topic, or delete it",
+    "retry": "the group has not processed its redelivered messages: start its consumers, or delete the group",
     "dead_letter": "dead letters are kept for 72 hours, or until 15 minutes after their replay: replay them, or delete "
     "the group with its dead letters",
-    "scheduled": "a message waits for its time: take it back, or delete its topic",
-    "transaction": "it is prepared, or was discarded: commit it or roll it back",
-    "peer": "the node lags, and is sent a snapshot once it is behind by more than --retain-behind-bytes",
+    "scheduled": "the message is not due yet: cancel it, or delete its topic",
+    "transaction": "the transaction is prepared, or was discarded: commit it or roll it back",
+    "peer": "the node lags, and gets a snapshot once it is behind by more than --retain-behind-bytes",
 }
 
 
 class LogFront:
-    """Loop-only. `holders` has the one first that holds most of the log."""
+    """Owns the list of holders, sorted by the bytes that they hold, largest first. Use on the event loop only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -62,7 +63,9 @@ class LogFront:
         core.metrics.add_gauges(self._gauges)
 
     async def look(self) -> None:
-        """Find out what holds the log now: a walk through the queues, which lets the loop go on after each step."""
+        """Find the present holders of the log, by a walk through the queues that lets the event loop go on after each
+        step.
+        """
         walk = self._core.state.find_log_holders()
         while True:
             try:
@@ -86,7 +89,7 @@ class LogFront:
             )
 
     def _of_peers(self) -> Iterator[LogHolderView]:
-        """Of a leader: the node that is furthest behind, if the log is kept for it."""
+        """Yield, on a leader, the node that is furthest behind, if the log is kept for it."""
         raft, log = self._core.raft, self._core.log
         needed = raft.needed_from()
         peers = {node_id: peer.match_index for node_id, peer in raft.peers.items()}
@@ -99,7 +102,9 @@ class LogFront:
         yield LogHolderView(kind="peer", subject=str(last), raft_index=needed, since_ms=None, bytes=held_bytes)
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node: what is no message within its retention holds more than it may, alone."""
+        """Yield an alarm when another holder than messages within their retention alone holds more bytes of the log
+        than log_held_alarm_bytes.
+        """
         first = self.holders[0] if self.holders else None
         of_messages = next((each.bytes for each in self.holders if each.kind == "message"), 0)
         alone = first.bytes - of_messages if first is not None else 0
@@ -137,7 +142,7 @@ class LogFront:
 def _name(holder: LogHolderView) -> str:
     names: dict[LogHolderKind, str] = {
         "message": "topic",
-        "retry": "what was given back to group",
+        "retry": "a redelivered message of group",
         "dead_letter": "a dead letter of group",
         "scheduled": "a scheduled message of topic",
         "transaction": "transaction",

@@ -1,8 +1,8 @@
-"""Notices an event loop that stands, and shows where: the one thing that a node whose loop stands cannot do itself.
+"""Notices an event loop that stands still, and logs where it stands, which the loop itself cannot do then.
 
-The loop beats four times a second. A thread of its own looks whether it does, and logs the stack of the loop's thread
-while it does not: after 1 s, 5 s and 30 s, then every 5 minutes. What is over is counted, and is an alarm for a while.
-A thread that was itself late proves nothing against the loop: then the process was frozen, or had no processor.
+The loop beats four times a second. A separate thread watches the beat, and logs the stack of the loop's thread while
+the loop stands: after 1 s, 5 s and 30 s, then every 5 minutes. A stall that is over is counted, and stays an alarm for
+a while. When the thread itself was late, the loop is not to blame: the process was frozen, or had no processor.
 """
 
 import asyncio
@@ -28,19 +28,21 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.25
 STALL_S: Final = 1.0
-"""A loop that is this late stands."""
+"""Seconds of delay from which on the loop counts as standing still."""
 SHOWN_AFTER_S: Final = (STALL_S, 5.0, 30.0)
 SHOWN_EVERY_S: Final = 300.0
 FRAMES_MAX: Final = 25
-"""The innermost of the stack that is logged."""
+"""Number of innermost stack frames that are logged."""
 ALARM_S: Final = 300.0
-"""A stall is an alarm for this long after it was over."""
+"""Seconds for which a stall stays an alarm after its end."""
 STALLS_KEPT: Final = 100
 DELAY_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class LoopWatch:
-    """`start`, `stop` and `conditions` on the loop. `steady_s` is a clock that does not leap."""
+    """Owns the watching thread. Call `start`, `stop` and `conditions` on the event loop. `steady_s` is a clock that
+    does not leap.
+    """
 
     def __init__(self, core: Core, steady_s: Callable[[], float] = time.monotonic) -> None:
         self._core = core
@@ -57,10 +59,10 @@ class LoopWatch:
         )
         core.metrics.add_gauges(self._steps)
         self._meter: StepMeter | None = None
-        self._recent: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)  # when it was over, and how long it was
+        self._recent: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)  # end and length of each stall, in seconds
         self._due_s = 0.0
         self._looked_s = 0.0
-        self._shown = 0  # how often the present stall was
+        self._shown = 0  # how often the present stall was logged
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
@@ -82,7 +84,7 @@ class LoopWatch:
             self._thread.join()
 
     def beat(self) -> None:
-        """On the loop: it does not stand."""
+        """Note a beat of the loop. Runs on the loop and schedules the next beat."""
         now_s = self._steady_s()
         delay_s = max(0.0, now_s - self._due_s)
         self._delay_seconds.observe(delay_s)
@@ -95,7 +97,7 @@ class LoopWatch:
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self.beat)
 
     def look(self) -> None:
-        """In the thread: show where the loop stands, if it does."""
+        """Log the stack of the loop's thread if the loop stands. Runs in the watching thread."""
         now_s = self._steady_s()
         was_late = now_s - self._looked_s >= BEAT_S + STALL_S
         self._looked_s = now_s
@@ -107,7 +109,7 @@ class LoopWatch:
             logger.error("the event loop has stood for %.1f s, here:\n%s", stood_s, self._stack())
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield an alarm when the loop stood within the last ALARM_S seconds."""
         since_s = self._steady_s() - ALARM_S
         while self._recent and self._recent[0][0] < since_s:
             self._recent.popleft()
@@ -116,8 +118,8 @@ class LoopWatch:
                 "loop_stalled",
                 "warning",
                 f"in the last {ALARM_S / 60:.0f} minutes the event loop stood {len(self._recent)} times, up to "
-                f"{max(stood_s for _, stood_s in self._recent):.1f} s, and this node answered nobody. Where it stood "
-                "is in the log; without a stack there the machine is short of processors or memory, or was frozen",
+                f"{max(stood_s for _, stood_s in self._recent):.1f} s, and this node answered nobody. The log shows "
+                "where it stood; without a stack there the machine is short of processors or memory, or was frozen",
             )
 
     def _steps(self) -> Iterator[Metric]:
@@ -133,7 +135,7 @@ class LoopWatch:
         )
 
     def _next_s(self) -> float:
-        """When the stack of the present stall is shown next."""
+        """Return the length of the present stall, in seconds, at which its stack is logged next."""
         if self._shown < len(SHOWN_AFTER_S):
             return SHOWN_AFTER_S[self._shown]
         return SHOWN_EVERY_S * (self._shown - len(SHOWN_AFTER_S) + 1)

@@ -1,4 +1,4 @@
-"""Says which other nodes are not there, or far behind, and whom an election waits for."""
+"""Alarms about other nodes that are unreachable or far behind, and about the nodes that an election waits for."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,20 +9,20 @@ from cluster.health.readiness import STUCK_S
 from raft.vital_signs import BACKLOG_ENTRIES
 
 GRACE_TIMEOUTS: Final = 4
-"""After a start, or the loss of a leader, nothing is said for this number of election timeouts."""
+"""Number of election timeouts after a start, or the loss of a leader, during which no alarm is raised."""
 
 
 class PeerAlarms:
-    """Loop-only."""
+    """Raises alarms about other nodes. Use on the event loop only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._led_at_s = core.steady_ms() / 1000
-        self._awaited: dict[int, float] = {}  # who was never heard, and since when this node waits for that
+        self._awaited: dict[int, float] = {}  # nodes never heard, and the time since which this node waits for each
         self._matched: dict[int, tuple[int, float]] = {}
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for a missing leader, for unreachable nodes and for nodes that are behind."""
         raft, now_s = self._core.raft, self._core.steady_ms() / 1000
         grace_s = GRACE_TIMEOUTS * self._core.config.election_timeout_ms / 1000
         if raft.leader_id is not None:
@@ -50,14 +50,14 @@ class PeerAlarms:
                 yield Condition(
                     "node_unreachable",
                     "warning",
-                    f"nothing was heard of node {peer} {since}{f' ({why})' if why else ''}: start it, see whether its "
-                    "machine hangs and the network carries, or remove it for good with "
+                    f"nothing was heard of node {peer} {since}{f' ({why})' if why else ''}: start it, check its "
+                    "machine and the network, or remove it for good with "
                     f"`keelmq cluster remove-node {peer}`",
                     str(peer),
                 )
 
     def _behind(self, now_s: float) -> Iterator[Condition]:
-        """By the word of the leader, who alone knows it."""
+        """Yield alarms for nodes that are far behind or stuck; only the leader knows them."""
         raft = self._core.raft
         if raft.role != "leader":
             self._matched.clear()
@@ -75,7 +75,7 @@ class PeerAlarms:
                 yield Condition(
                     "node_behind",
                     "warning",
-                    f"node {peer} lacks {missing} committed entries{sent}. See whether its disk has room and is fast "
-                    "enough, and its log",
+                    f"node {peer} lacks {missing} committed entries{sent}. Check that its disk has room and is fast "
+                    "enough, and read its log",
                     str(peer),
                 )

@@ -1,4 +1,4 @@
-"""Whether a node should be sent requests, and whether it would take a write: what `/readyz` says to load balancers."""
+"""Readiness of a node for requests and for writes, as `/readyz` reports it to load balancers."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,13 +10,15 @@ from cluster.health.loop_watch import STALL_S
 from raft.vital_signs import BACKLOG_ENTRIES
 
 STUCK_S: Final = 5.0
-"""A node that lacks entries and applied none for this long shows a past that is too long ago; so does one that has
-BACKLOG_ENTRIES to apply.
+"""Seconds without an applied entry after which a node that lacks entries counts as stuck: its state is too old to serve
+reads. The same holds for a node that has more than BACKLOG_ENTRIES left to apply.
 """
 
 
 class Readiness:
-    """Loop-only. `conditions` has to be asked about once a second: it is how time without progress is noticed."""
+    """Decides whether this node is ready. Use on the event loop only. `conditions` has to be asked about once a second,
+    as it notices the time without progress.
+    """
 
     def __init__(self, core: Core, index_rebuild: IndexRebuild) -> None:
         self._core = core
@@ -26,12 +28,12 @@ class Readiness:
         self._moved_at_s = 0.0
 
     def reason(self) -> str | None:
-        """Why this node should not be sent requests, or None."""
+        """Return the reason why this node should get no requests, or None."""
         raft = self._core.raft
         if raft.removed_by is not None:
             return f"node {raft.removed_by} says that this node was removed from the cluster; stop it"
         if raft.replicas.is_suspect and (raft.replicas.differs or raft.role != "leader"):
-            return "this replica differs from others: keelmq cluster status says which, and what to do"
+            return "this replica differs from others: keelmq cluster status names them and the next step"
         if raft.receiving_percent is not None:
             return f"this node is being sent a snapshot: {raft.receiving_percent} %"
         if raft.is_catching_up:
@@ -43,11 +45,11 @@ class Readiness:
         return self._reason_of_state()
 
     def _reason_of_state(self) -> str | None:
-        """What it shows may be too old, or it is too late with everything."""
+        """Return a reason if the state may be too old to serve reads, or the event loop is late; otherwise None."""
         core, raft = self._core, self._core.raft
         if self._index_rebuild.progress is not None:
-            return f"the index is being made anew from the log: {self._index_rebuild.progress}"
-        # An applied entry of this term was committed by this term's leader, and everything older with it.
+            return f"the index is being rebuilt from the log: {self._index_rebuild.progress}"
+        # An applied entry of this term was committed by this term's leader, and all older entries with it.
         if core.state.applied_term != raft.term and (raft.role == "leader" or not self._caught_up):
             return f"nothing of term {raft.term} is applied yet"
         committed = max(raft.commit_index, raft.known_committed_index)
@@ -67,7 +69,7 @@ class Readiness:
         return None
 
     def reason_for_writes(self) -> str | None:
-        """Why this node would not take a write now, or None."""
+        """Return the reason why this node would not accept a write now, or None."""
         reason = self.reason()
         if reason is not None:
             return reason
@@ -84,7 +86,7 @@ class Readiness:
         return max(raft.commit_index, raft.known_committed_index) - raft.applied_index > BACKLOG_ENTRIES
 
     def _stuck_s(self) -> float:
-        """For how long this node has applied nothing though the leader called more committed."""
+        """Return the seconds for which this node has applied no entry although the leader has committed more."""
         raft, now_s = self._core.raft, self._core.steady_ms() / 1000
         has_all = raft.applied_index >= max(raft.commit_index, raft.known_committed_index)
         if has_all or raft.applied_index != self._applied_index:
@@ -92,12 +94,12 @@ class Readiness:
         return now_s - self._moved_at_s
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield an alarm when this node is stuck or far behind."""
         stuck_s, raft = self._stuck_s(), self._core.raft
         if raft.leader_id is not None and (stuck_s >= STUCK_S or self._is_far_behind()):
             yield Condition(
                 "node_behind",
                 "critical",
                 f"this node has applied {raft.applied_index} of {raft.known_committed_index} entries that its leader "
-                "called committed, and takes no requests (/readyz). See whether its disk has room, and its log",
+                "called committed, and takes no requests (/readyz). Check that its disk has room, and read its log",
             )

@@ -82,7 +82,7 @@ async def test_a_removed_index_is_made_anew_with_a_line_and_its_progress(
             text = (await node.call("GET", "/metrics")).body.decode()
             assert "keelmq_index_rebuild_entries_left 0.0" in text
     assert not fatal
-    assert "there is no index: making it anew from the log" in caplog.text
+    assert "there is no index: rebuilding it from the log" in caplog.text
     assert "the index has all" in caplog.text
     assert seen, "nobody was answered meanwhile"
     assert all(each["applied_index"] < each["last_index"] for each in seen)

@@ -313,7 +313,7 @@ async def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, caplo
         assert node.core.state.applied_index >= applied
         assert node.core.state.max_offset("orders", 0) == 3
         assert node.core.state.log_floor <= applied
-    assert "making the index anew" in caplog.text
+    assert "rebuilding the index" in caplog.text
     assert not fatal
 
 
