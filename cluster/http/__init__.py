@@ -1,1 +1,1 @@
-"""From bytes to handlers and back: connections, requests, responses, routes, the OpenAPI document."""
+"""The HTTP layer between bytes and handlers: requests, responses, routes, the OpenAPI document."""

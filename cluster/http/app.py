@@ -1,7 +1,7 @@
 """The HTTP side of the node: one middleware, and the application.
 
-Everything a handler raises becomes a problem document, a redirect to the leader, or, for a bug, a 500 with a trace in
-the log. A client that is slow to send its body is told 408 and disconnected; nobody else waits for it.
+Every error of a handler becomes a problem document, a redirect to the leader, or, for a bug, a 500 with a trace in the
+log. A client that is slow to send its body gets a 408 and is disconnected; no other client waits for it.
 """
 
 import logging
@@ -30,20 +30,21 @@ from store.log.errors import DiskFull
 logger = logging.getLogger(__name__)
 
 APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
-"""Of the answer to a `GET`: the entry that this node had applied, at least, before it began to answer."""
+"""Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer."""
 KEEPALIVE_TIMEOUT_S: Final = 75.0
-"""An idle connection, or one that does not finish its request line and headers, is closed after this."""
+"""Seconds after which an idle connection is closed, or one that does not finish its request line and headers."""
 
 CLIENT_GONE: Final = 499
-"""Status of an answer that reaches nobody."""
+"""Status of an answer whose client is gone."""
 
 READ_BUFFER_BYTES: Final = 64 * 1024
-"""Of a body that nobody reads yet a connection buffers about twice as much, and what comes in one piece."""
+"""Read buffer of a connection. Of a body that no handler reads yet, about twice this size is buffered, and the rest of
+the piece that arrived last."""
 
 NOSNIFF: Final = "X-Content-Type-Options"
 
 ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Also on a connection that found room in the reserve only, and so is what is below CLUSTER_PATH."""
+"""Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH."""
 
 UNKNOWN_HERE: Final = frozenset(
     {
@@ -55,8 +56,8 @@ UNKNOWN_HERE: Final = frozenset(
         "offset_out_of_range",
     }
 )
-"""Answers to reads that only a leader that is up to date can give: a replica that lags, or begins anew at what its
-index had flushed, cannot tell what is not there."""
+"""Codes with which only an up-to-date leader may answer a read: a replica that lags, or has started again from its last
+flushed index, cannot tell that an object does not exist."""
 
 _JSON_HEADERS: Final = {"Content-Type": JSON}
 _MSGPACK_HEADERS: Final = {"Content-Type": MSGPACK}
@@ -74,7 +75,7 @@ def msgpack_response(response: Response, status: int = 200) -> web.Response:
 
 
 def media_type(request: web.Request, allowed: tuple[str, ...]) -> str:
-    """The body's media type; Problem unsupported_media_type when it is none of `allowed`."""
+    """Return the body's media type. Raises Problem unsupported_media_type when it is not in `allowed`."""
     given = request.headers.get("Content-Type")
     return given if given in allowed else require_media_type(given, allowed)
 
@@ -86,7 +87,10 @@ def wants_msgpack(request: web.Request) -> bool:
 async def read_json(
     request: web.Request, core: Core, decoder: "msgspec.json.Decoder[_Struct]", *, optional: bool = False
 ) -> _Struct:
-    """The JSON body; where it is `optional`, no body stands for an empty object."""
+    """Read and decode the JSON body. If it is `optional`, a missing body stands for an empty object.
+
+    Raises as `media_type`, `read_body` and `parse_json` do.
+    """
     if optional and not request.can_read_body:
         return decoder.decode(b"{}")
     media_type(request, (JSON,))
@@ -94,7 +98,7 @@ async def read_json(
 
 
 def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
-    """The application that serves `routes`, every error mapped by the one table."""
+    """Return the application that serves `routes`. Errors become responses by the table in cluster/problems.py."""
 
     guard = RequestGuard(core)
     connections = core.connections
@@ -113,7 +117,7 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
                 response = await time_shares.charged(client, _handled(core, request, handler, address))
         except Exception as error:
             if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-                return web.Response(status=CLIENT_GONE)  # reaches nobody; raised, it would be logged as a bug
+                return web.Response(status=CLIENT_GONE)  # nobody reads it; a raised error would be logged as a bug
             response = _answer_error(core, request, error)
         finally:
             connections.end(connection)
@@ -130,7 +134,7 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
 
     application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)
     for route in routes:
-        # Not add_get: HEAD would run long polls whose answer nobody reads.
+        # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
         application.router.add_route(route.method, route.path, route.handler)
     return application
 
@@ -140,7 +144,7 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
         core.require_bodies()
     if core.raft.replicas.is_suspect and _needs_the_log(request.path):
         core.require_replica()
-    applied_index = core.raft.applied_index  # before the handler reads: what it answers is at least as new
+    applied_index = core.raft.applied_index  # taken before the handler reads: its answer is at least as new
     response = await handler(request)
     if request.method == "GET" and not response.prepared:
         response.headers[APPLIED_INDEX_HEADER] = str(applied_index)
@@ -150,9 +154,9 @@ async def _handled(core: Core, request: web.Request, handler: Inner, address: st
 
 
 def _require_reserve_for(request: web.Request) -> None:
-    """Problem overloaded unless the request is one of those that the reserve of connections is for."""
+    """Raise Problem overloaded unless connections in the reserve may serve the request."""
     if request.path not in ALWAYS_SERVED and not request.path.startswith(CLUSTER_PATH):
-        raise Problem("overloaded", "too many connections, in all or of your address; send again on another one")
+        raise Problem("overloaded", "too many connections, in all or of your address; send it again on another one")
 
 
 def _needs_the_log(path: str) -> bool:
@@ -160,16 +164,19 @@ def _needs_the_log(path: str) -> bool:
 
 
 def response_timeout_s(core: Core) -> float:
-    """A client has as long to take its response as to send its request."""
+    """Return the seconds in which a client must read its response; it has the same time to send its request."""
     return core.config.request_timeout_ms / 1000
 
 
 async def _deliver(core: Core, request: web.Request, response: web.Response, address: str) -> web.StreamResponse:
-    """A small response is left to the server; a large one is written here, within the budget and the time."""
+    """Return a small response for the server to write; write a large one here, within the budget and the time.
+
+    Raises Problem overloaded when the response to a read exceeds the address' share, and ConnectionError.
+    """
     body = response.body
     if not isinstance(body, bytes) or len(body) <= SMALL_RESPONSE_BYTES:
         return response
-    if request.method == "GET":  # a write is done: its outcome is told whatever the budget
+    if request.method == "GET":  # the outcome of a write is sent whatever the budget, because the write is done
         core.response_budget.require_room(address, len(body))
     response.headers[NOSNIFF] = "nosniff"
     with core.response_budget.holding(address, len(body)):
@@ -180,7 +187,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
     if isinstance(error, NotLeader):
         if core.url_of(error.leader_id) is not None:
             return _redirect(core, request, error.leader_id)
-        error = NoLeader(f"node {error.leader_id} leads, at an address that is not known here yet")
+        error = NoLeader(f"node {error.leader_id} leads, but this node does not know its address yet")
     problem = problem_of(error)
     if problem is not None and problem.code in UNKNOWN_HERE and request.method == "GET" and not core.is_leader():
         leader_id = core.raft.leader_id
@@ -193,7 +200,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
         problem = _bug(error, request)
     response = problem.response()
     if problem.code in ("request_too_large", "request_timeout") or not request.content.is_eof():
-        # What is still on its way is not a request: this connection cannot go on.
+        # The rest of the body is still on its way and is not a request: this connection cannot go on.
         response.force_close()
     if isinstance(error, web.HTTPMethodNotAllowed):
         response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
@@ -201,9 +208,9 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
 
 
 def problem_of_part(error: Exception, request: web.Request) -> Problem:
-    """The problem of one of the things that a request asks for, while the others go on."""
+    """Return the problem for one part of a request, whose other parts go on."""
     if isinstance(error, NotLeader):
-        return Problem("no_leader", "this node does not lead any more; send again, to the leader")
+        return Problem("no_leader", "this node no longer leads; send it again, to the leader")
     return problem_of(error) or _foreign_problem(error) or _bug(error, request)
 
 
@@ -213,11 +220,11 @@ def _bug(error: Exception, request: web.Request) -> Problem:
 
 
 def _foreign_problem(error: Exception) -> Problem | None:
-    """Problems of errors that know nothing of HTTP codes of ours."""
+    """Return the problem for an error of the disk or of the HTTP server; None for other errors."""
     if isinstance(error, DiskFull):
         return Problem("disk_full", f"{error}; make room on the leader's disk")
     if isinstance(error, web.HTTPMethodNotAllowed):
-        return Problem("method_not_allowed", f"this path takes {', '.join(sorted(error.allowed_methods))}")
+        return Problem("method_not_allowed", f"this path supports {', '.join(sorted(error.allowed_methods))}")
     if isinstance(error, web.HTTPNotFound):
         return Problem("not_found", "no such path; /openapi.json lists them")
     if isinstance(error, web.RequestPayloadError):

@@ -1,7 +1,7 @@
-"""The answer to a request whose body has not arrived: one that is refused, or redirected to the leader.
+"""Early answers: a request is refused, or redirected to the leader, before its body has arrived.
 
 A server that closes a connection while bytes are on their way to it resets it, and its client may never see the answer.
-So what the client goes on sending is read and dropped for LINGER_S. This is charged to the client's address
+So the rest of the body is read and dropped for up to LINGER_S. This is charged to the client's address
 (cluster/budgets/time_shares.py): eighty refused bodies of 15 MiB took 17 % of everybody's rate.
 """
 
@@ -14,13 +14,14 @@ from aiohttp import web
 from cluster.budgets.time_shares import Client
 
 LINGER_S: Final = 2.0
-"""After this long the connection is closed, whatever is on its way."""
+"""Seconds after which the connection is closed, even if bytes are still on their way."""
 READ_S_PER_BYTE: Final = 1e-9
-"""A millisecond per megabyte: over loopback the node uses 0.45 ms of processor time, and the kernel takes the rest."""
+"""Seconds charged per byte read. For a megabyte over loopback the node uses 0.45 ms of processor time, and the kernel
+the rest of the millisecond."""
 
 
 async def answer_early(request: web.Request, response: web.StreamResponse, client: Client) -> None:
-    """Send `response`, and read what is left of the body. A client that is gone is nobody's error."""
+    """Send `response`, then read and drop the rest of the body. A connection that breaks is not an error."""
     with contextlib.suppress(TimeoutError, ConnectionError, web.RequestPayloadError):
         await response.prepare(request)
         await response.write_eof()

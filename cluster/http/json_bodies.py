@@ -1,9 +1,9 @@
-"""JSON bodies: bounded before they are decoded, then decoded, then searched for fields that appear twice.
+"""JSON bodies: their size is bounded first, then they are decoded, then searched for fields that appear twice.
 
-What decoding costs is the number of strings, not of bytes, so strings are counted first, piece by piece, by searches
-that run at the speed of memory and end with the first string too many. msgspec and json both let the last of two equal
-fields win, which hides a client's mistake: whether there are any is told by comparing two numbers, and only a body in
-which they differ is parsed a second time.
+The cost of decoding is the number of strings, not of bytes. So strings are counted first, piece by piece, by searches
+that run at memory speed and end at the limit. msgspec and json both let the last of two equal fields win, which hides a
+client's mistake. Comparing two numbers tells whether a body may have equal fields, and only a body in which they differ
+is parsed a second time.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from cluster.limits import DUPLICATES_SOUGHT_BYTES_MAX, JSON_STRINGS_MAX, REQUES
 from cluster.problems import Problem
 
 COUNTED_AT_ONCE_BYTES: Final = 256 * 1024
-"""Strings are counted in pieces of this size."""
+"""Size of the pieces in which strings are counted."""
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 _name_end: Final = re.compile(rb'"[ \t\r\n]*+:')
@@ -26,7 +26,7 @@ _decode_any: Final = msgspec.json.Decoder().decode
 
 
 class MessageCounter(msgspec.Struct):
-    """An object of which nothing is looked at: decoding stops with the first one too many."""
+    """Stands for one message while messages are only counted. Decoding stops when there are too many."""
 
     seen: ClassVar[int] = 0
 
@@ -44,8 +44,8 @@ _counting_decoder: Final = msgspec.json.Decoder(_CountedRequest)
 
 
 def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct:
-    """A JSON body; Problem invalid_request when it is not exactly what the struct describes, request_too_large when
-    it has too many strings."""
+    """Decode a JSON body. Raises Problem invalid_request when the body does not match the struct or repeats a field,
+    and request_too_large when it has too many strings."""
     if strings_in(body) > JSON_STRINGS_MAX:
         detail = f"the request has more than {JSON_STRINGS_MAX} names and texts, each of which is a string of JSON"
         raise Problem("request_too_large", f"{detail}; send it in parts")
@@ -61,12 +61,13 @@ def parse_json(decoder: "msgspec.json.Decoder[_Struct]", body: bytes) -> _Struct
 def parse_json_messages(
     decoder: "msgspec.json.Decoder[_Struct]", body: bytes, counting: "msgspec.json.Decoder[Any]" = _counting_decoder
 ) -> _Struct:
-    """Like parse_json, of a request with `messages`; Problem batch_too_large before they are decoded in vain.
+    """Decode a request with `messages`. Raises Problem batch_too_large when there are too many, before they are
+    decoded, and otherwise as `parse_json` does.
 
-    msgspec looks at the length of a JSON array only after it has decoded all of it. `counting` finds a MessageCounter
-    where the request has a message.
+    msgspec checks the length of a JSON array only after it has decoded the whole array. `counting` decodes each message
+    of the request as a MessageCounter.
     """
-    if body.count(b"{") > REQUEST_MESSAGES_MAX:  # only then are so many messages possible
+    if body.count(b"{") > REQUEST_MESSAGES_MAX:  # with fewer objects there cannot be too many messages
         MessageCounter.seen = 0
         with contextlib.suppress(ValueError, RecursionError):
             counting.decode(body)
@@ -80,14 +81,14 @@ def too_many_messages() -> Problem:
 
 
 def strings_in(body: bytes) -> int:
-    """About how many strings a JSON text has: never more than there are, and never less than half of them. Stops
-    counting when they are more than JSON_STRINGS_MAX.
+    """Return the approximate number of strings in a JSON text: never more than it has, never less than half of them.
+    Counting stops beyond JSON_STRINGS_MAX.
 
-    A quote behind a backslash counts as part of a text. At the end of a string that ends with a backslash it is not,
-    and that string counts half.
+    A quote after a backslash counts as part of a text. When a string ends with an escaped backslash this is wrong, and
+    that string counts half.
     """
     if len(body) <= JSON_STRINGS_MAX:
-        return 0  # it cannot have too many
+        return 0  # so short a body cannot have too many strings
     quotes = 0
     for begin in range(0, len(body), COUNTED_AT_ONCE_BYTES):
         end = begin + COUNTED_AT_ONCE_BYTES
@@ -98,11 +99,11 @@ def strings_in(body: bytes) -> int:
 
 
 def require_no_duplicates(body: bytes) -> None:
-    """ValueError names a field that appears twice in one object of a JSON text.
+    """Raise ValueError, which names the field, when a field appears twice in one object of a JSON text.
 
-    No object has lost a field in decoding if all of them together have as many as the text has names. A colon follows
-    each name: as long as texts have none, that is the number. Else it is at most the number of quotes that a colon
-    follows, without those behind a backslash.
+    No object has lost a field in decoding if all objects together have as many fields as the text has names. A colon
+    follows each name: if no string contains a colon, the number of colons is the number of names. Otherwise the number
+    of names is at most the number of quotes followed by a colon, without quotes after a backslash.
     """
     fields = _fields_of(_decode_any(body))
     if body.count(b":") == fields:
@@ -113,7 +114,7 @@ def require_no_duplicates(body: bytes) -> None:
 
 
 def _fields_of(value: Any) -> int:
-    """Fields of all objects within a decoded value."""
+    """Return the number of fields of all objects within a decoded value."""
     count = 0
     waiting = [value]
     while waiting:

@@ -1,7 +1,7 @@
-"""Bodies of requests: read within the limit, within the time, and within what clients may hold of them in all.
+"""Reads the bodies of requests within the limits of size, time, and bytes that clients may hold in all.
 
-What has arrived is counted as it arrives, for the address that sends it, until its request is answered. Large bodies of
-one address are worked on by turns (cluster/budgets/turns.py), so that the next client does not wait behind all of them.
+The bytes of a body count for the sending address from their arrival until the request is answered. Large bodies of one
+address are handled by turns (cluster/budgets/turns.py), so that the next client does not wait behind all of them.
 """
 
 import asyncio
@@ -17,19 +17,21 @@ from cluster.limits import REQUEST_BYTES_MAX
 from cluster.problems import Problem
 
 ADMINISTRATION_BODY_BYTES_MAX: Final = 64 * 1024
-"""A larger body is none that administers a cluster."""
+"""Maximum bytes of the body of an administration request."""
 WITHOUT_TURN_BYTES_MAX: Final = 64 * 1024
-"""Up to here a body waits for nobody."""
+"""Largest body in bytes that needs no turn."""
 UNCHARGED_BYTES_MAX: Final = 256 * 1024
-"""The time until a larger body is answered is charged to its address (cluster/budgets/time_shares.py)."""
+"""Body size in bytes above which the time until the answer is charged to the address (time_shares.py)."""
 CHEAP_BYTES_MAX: Final = 16 * 1024
-"""A larger body waits until its address has come to its share of the time."""
+"""Body size in bytes above which a request waits until the time used by its address is down to its share."""
 SMALL_BODY_BYTES_MAX: Final = 4 * 1024
-"""A body up to this size is never refused for want of room."""
+"""Largest body in bytes that is never refused for lack of room."""
 
 
 class RequestHold:
-    """Bytes of one request's body that are in memory; a context manager that gives them back."""
+    """Counts the bytes of one request's body in memory. As a context manager it gives them back at the end, together
+    with the body's turn.
+    """
 
     def __init__(self, core: Core, address: str, path: str) -> None:
         self._core = core
@@ -55,7 +57,7 @@ class RequestHold:
             self._costly = None
 
     async def take_turn(self) -> None:
-        """Until it is this body's turn to be worked on, if it is large. Overloaded when that takes too long."""
+        """Wait for the turn of a large body. Raises Overloaded when the turn does not come in time."""
         if self._held_bytes > WITHOUT_TURN_BYTES_MAX and not self.administers:
             await self._core.take_turn(self._core.body_turns, self._address, self._held_bytes)
             self._turn_bytes = self._held_bytes
@@ -66,16 +68,17 @@ class RequestHold:
             await client.come_to_share()
 
     def require_room(self, size_bytes: int) -> None:
-        """Problem overloaded when the address may not hold `size_bytes` more. What is small always fits, so that
-        heartbeats and commits do not suffer from large bodies of their own address; the number of connections bounds
-        it.
+        """Raise Problem overloaded when the address may not hold `size_bytes` more.
+
+        A small body always fits, so that heartbeats and commits do not suffer from large bodies of their own address;
+        the number of connections bounds the total of small bodies.
         """
         if self._held_bytes + size_bytes <= SMALL_BODY_BYTES_MAX:
             return
         self._budget.require_room(self._address, size_bytes, administers=self.administers)
 
     def grow(self, size_bytes: int) -> None:
-        """`size_bytes` more have arrived. Problem overloaded when the address may not hold them."""
+        """Count `size_bytes` more that have arrived. Raises Problem overloaded when the address may not hold them."""
         self.require_room(size_bytes)
         self._budget.take(self._address, size_bytes)
         self._held_bytes += size_bytes
@@ -85,15 +88,16 @@ _HOLD: Final = web.RequestKey("keelmq.request_hold", RequestHold)
 
 
 def hold_of(request: web.Request, core: Core, address: str) -> RequestHold:
-    """What the request's body is counted in from now on."""
+    """Attach a hold to the request, which counts its body from now on, and return it."""
     hold = request[_HOLD] = RequestHold(core, address, request.path)
     return hold
 
 
 async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_BYTES_MAX) -> bytes:
-    """The whole body, of `bytes_max` bytes at most.
+    """Read the whole body, `bytes_max` bytes at most, and wait for its turn.
 
-    Problem request_too_large or overloaded before or while reading, request_timeout when it comes too slowly.
+    Raises Problem request_too_large or overloaded before or while reading, request_timeout when the body does not
+    arrive in time, invalid_request when it is malformed, and Overloaded when its turn does not come in time.
     """
     hold = request[_HOLD]
     limit = min(core.config.max_request_bytes, bytes_max)
@@ -103,7 +107,7 @@ async def read_body(request: web.Request, core: Core, bytes_max: int = REQUEST_B
     if announced > limit:
         raise Problem("request_too_large", f"{announced} bytes, the limit is {limit}")
     try:
-        if request.content.is_eof():  # it came with its head
+        if request.content.is_eof():  # the body came with the head
             body = await request.read()
             _require_fits(len(body), limit)
             hold.grow(len(body))

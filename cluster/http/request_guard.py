@@ -1,17 +1,17 @@
-"""Requests that a browser sends for a web page which has no business with the node.
+"""Refuses requests that a browser sends for a web page of another site.
 
-A page of any site can make its visitor's browser send requests to addresses that only the visitor reaches. Three things
-tell such requests from those of programs, and each is checked before anything of a request is looked at:
+A page of any site can make its visitor's browser send requests to addresses that only the visitor reaches. Three
+headers distinguish such requests from the requests of programs. All are checked before a handler sees the request:
 
-* `Host` names whom the page's script meant. A name that its owner points at a node's address (DNS rebinding) is none of
-  the node's names. IP literals are no names that anybody could point somewhere.
-* `Origin` and `Sec-Fetch-Site` name the page. Programs send neither; a page that the node itself served is the same
+* `Host` is the name that the page's script used. A foreign name that its owner points at a node's address (DNS
+  rebinding) is not one of the node's names. Nobody can redirect an IP literal, so IP literals are accepted.
+* `Origin` and `Sec-Fetch-Site` name the page. Programs send neither; a page that the node itself served has the same
   origin.
-* `Content-Type: application/json` or `application/msgpack` on every POST and PUT, with a body or without. A page cannot
-  send it to another origin without asking the server first (a CORS preflight), which this one never grants; likewise
-  DELETE and PUT themselves.
+* `Content-Type` must be `application/json` or `application/msgpack` on every POST and PUT, with a body or without. A
+  page cannot send these types to another origin without asking the server first (a CORS preflight), which a node never
+  grants; the same holds for the methods DELETE and PUT.
 
-Probes (/healthz, /readyz) are answered to everybody: balancers send any `Host`, and the answer says nothing.
+Probes (/healthz, /readyz) are always answered: load balancers send any `Host`, and the answer discloses nothing.
 """
 
 from ipaddress import ip_address
@@ -28,14 +28,14 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 ANY_HOST: Final = "*"
 HOSTS_REMEMBERED_MAX: Final = 1_024
 OWN_SITES: Final = frozenset({"same-origin", "none"})
-"""Sec-Fetch-Site of a page of this node, and of what the user typed."""
+"""Values of Sec-Fetch-Site for a page of this node, and for an address that the user typed."""
 MEDIA_TYPES: Final = frozenset({JSON, MSGPACK})
 METHODS_WITH_BODY: Final = frozenset({"POST", "PUT"})
 METHODS_WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
 
 
 class RequestGuard:
-    """`check` raises a Problem for a request that is not answered."""
+    """Refuses requests of foreign web pages. `check` raises a Problem for each."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -44,10 +44,10 @@ class RequestGuard:
         self._names = {"localhost", *(name.lower().rstrip(".") for name in config.allowed_hosts)}
         self._names.update((config.http_address().host.lower(), _host_of_url(config.advertised_url())))
         self._known_hosts: set[str] = set()
-        """Values of `Host` that were found to name this node, as they were sent."""
+        """Values of `Host`, as they were sent, that name this node."""
 
     def check(self, request: web.Request) -> None:
-        """Problem unknown_host, cross_origin, unsupported_media_type or invalid_request."""
+        """Raise Problem unknown_host, cross_origin, unsupported_media_type or invalid_request for a refused request."""
         headers = request.headers
         if request.path not in PROBES:
             host = headers.get("Host")
@@ -59,7 +59,7 @@ class RequestGuard:
             if headers.get("Content-Type") not in MEDIA_TYPES:
                 require_media_type(headers.get("Content-Type"), (JSON, MSGPACK))
         elif request.can_read_body and request.method in METHODS_WITHOUT_BODY:
-            raise Problem("invalid_request", f"{request.method} takes no body")
+            raise Problem("invalid_request", f"{request.method} must not have a body")
 
     def _require_own(self, host: str) -> None:
         if self._any_host or self._is_own(_without_port(host)):
@@ -79,7 +79,7 @@ class RequestGuard:
         try:
             ip_address(name)
         except ValueError:
-            # Last, because it may change: where the cluster's log has this node.
+            # Checked last, because it may change: this node's address in the log.
             return name == _host_of_url(self._core.url_of(self._core.raft.node_id) or "")
         return True
 
@@ -91,7 +91,7 @@ class RequestGuard:
 
 
 def require_media_type(given: str | None, allowed: tuple[str, ...]) -> str:
-    """The media type without its parameters; Problem unsupported_media_type when it is none of `allowed`."""
+    """Return the media type without its parameters. Raises Problem unsupported_media_type if it is not in `allowed`."""
     if given is None:
         raise Problem("unsupported_media_type", f"no Content-Type; send {' or '.join(allowed)}, also without a body")
     media = given.partition(";")[0].strip().lower()

@@ -1,8 +1,8 @@
-"""What all requests share: their base, the types of common fields, and how bodies and queries are decoded.
+"""Common parts of all requests: their base, the types of common fields, and the decoding of bodies and queries.
 
-A handler's own requests are structs beside it, decoded and validated in one step. Unknown fields, wrong types and
-numbers out of range are `invalid_request` problems that name the field. The same structs make /openapi.json, so the
-schema cannot say anything else than what is enforced.
+The requests of a handler are structs in its module, decoded and validated in one step. Unknown fields, wrong types and
+numbers out of range are `invalid_request` problems that name the field. /openapi.json is generated from the same
+structs, so the schema always matches the checks.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
 
 
 class Request(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Base of everything that clients send."""
+    """Base class of all requests."""
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -51,7 +51,7 @@ def parse_msgpack(decoder: "msgspec.msgpack.Decoder[_Struct]", body: bytes) -> _
 
 
 def parse_query(kind: type[_Struct], query: Mapping[str, str]) -> _Struct:
-    """The query of a URL; a parameter that is given twice is refused like an unknown one."""
+    """Decode the query of a URL. Raises Problem invalid_request, also for a parameter that is given twice."""
     values = dict(query)
     if len(values) != len(query):
         raise Problem("invalid_request", "a query parameter is given twice")
@@ -62,7 +62,10 @@ def parse_query(kind: type[_Struct], query: Mapping[str, str]) -> _Struct:
 
 
 def check_topic(name: str) -> str:
-    """A group's own topic is its prefix and the name of the group, which may be longer than that of a topic."""
+    """Return the topic name. Raises Problem invalid_topic when it is not valid.
+
+    A group's own topic may be longer than other topics: its name is a prefix and the name of the group.
+    """
     group = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
     length_max = TOPIC_LENGTH_MAX if group == name else GROUP_LENGTH_MAX + len(name) - len(group)
     if len(name) > length_max or not NAME_REGEX.fullmatch(name):
@@ -83,7 +86,7 @@ def check_group(name: str) -> str:
 
 
 def check_queue(text: str) -> int:
-    """The queue number of a path."""
+    """Return the queue number in a path. Raises Problem invalid_request when it is not a valid number."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(QUEUES_MAX)):
         raise Problem("invalid_request", f"queue: a number from 0 to {QUEUES_MAX - 1}, not {_shown(text)}")
     return int(text)
@@ -94,7 +97,7 @@ def _shown(name: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """A decoder's error, as a problem tells it."""
+    """Return a decoder's error as the detail of a problem."""
     if isinstance(error, RecursionError):
         return "the request is nested too deeply"
     return str(error).replace("$.", "").replace(" - at `$`", "")

@@ -1,6 +1,6 @@
-"""What all responses share: their base, the receipt, and how they are encoded.
+"""Common parts of all responses: their base, the receipt, and their encoding.
 
-A handler's own responses are structs beside it, which /openapi.json describes.
+The responses of a handler are structs in its module, which /openapi.json describes.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ from raft.proposals import Applied
 
 
 class Response(msgspec.Struct, kw_only=True, frozen=True):
-    """Base of everything that clients are answered. A field that is UNSET is left out."""
+    """Base class of all responses. A field that is UNSET is left out."""
 
 
 class Receipt(Response, kw_only=True, frozen=True):
-    """Proof of a write: `durable_on` are the nodes known to have it fsynced when the answer left."""
+    """Proof of a write. `durable_on` lists the nodes known to have fsynced the entry when the answer was sent."""
 
     term: int
     index: int
@@ -31,7 +31,7 @@ def receipt_of(applied: Applied) -> Receipt:
 
 
 class ProblemDocument(Response, kw_only=True, frozen=True):
-    """An error as application/problem+json; further members depend on `code`."""
+    """An error as application/problem+json. Further members depend on `code`."""
 
     type: str
     title: str
@@ -41,7 +41,7 @@ class ProblemDocument(Response, kw_only=True, frozen=True):
 
 
 def or_unset(value: int | None) -> int | UnsetType:
-    """None is left out of the answer."""
+    """Return UNSET for None, so that the field is left out of the answer, and any other value unchanged."""
     return UNSET if value is None else value
 
 
@@ -54,7 +54,7 @@ def msgpack_body(response: Response) -> bytes:
 
 
 def as_view(kind: type[Any], value: Any) -> Any:
-    """The response struct of a store value with the same field names."""
+    """Return the response struct of `kind` with the fields of a store value, which have the same names."""
     return msgspec.convert(value, kind, from_attributes=True)
 
 

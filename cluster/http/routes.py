@@ -1,6 +1,6 @@
-"""One route of the API: where it is, who handles it, and what the schema says about it.
+"""Routes of the API: each has a method and a path, a handler, and its description in the schema.
 
-The same table registers the handlers and makes /openapi.json, so a route cannot be missing from either.
+The same table registers the handlers and generates /openapi.json, so a route cannot be missing from either.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,10 +18,10 @@ OCTET_STREAM: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-"""The header by which a request that is sent again is known."""
+"""Header that identifies a request that is sent again."""
 
 CLUSTER_PATH: Final = "/v1/cluster"
-"""Below it a cluster is administered: nothing there needs the log, and clients who hold much do not bar it."""
+"""Prefix of all administration paths: they do not need the log, and budgets used up by clients do not block them."""
 
 WRITE_ERRORS: Final = (
     "request_timeout",
@@ -32,7 +32,7 @@ WRITE_ERRORS: Final = (
     "disk_full",
     "feature_not_enabled",
 )
-"""What every call that goes through the log can be answered with."""
+"""Codes with which every request that proposes a command may be answered."""
 
 
 class Route(NamedTuple):
@@ -41,14 +41,14 @@ class Route(NamedTuple):
     handler: Handler
     summary: str
     responses: Mapping[int, Mapping[str, type[Response] | None]]
-    """Media types and their structs by status; None is a body that has no struct, no media type is no body."""
+    """Media types and their structs by status. None stands for a body without a struct, no media type for no body."""
     query: type[Any] | None = None
     body: Mapping[str, type[Any]] = {}
     body_optional: bool = False
     errors: tuple[str, ...] = ()
-    """Codes beside those that every route can answer with (cluster/http/openapi.py)."""
+    """Codes in addition to those with which every route may answer (cluster/http/openapi.py)."""
     redirects: bool = False
-    """Whether a follower answers 307."""
+    """True when a follower answers with 307."""
     takes_idempotency_key: bool = False
 
 
