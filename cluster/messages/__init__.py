@@ -1,1 +1,1 @@
-"""Topics, and sending, pulling and finding their messages."""
+"""Handlers for topics, and for producing, pulling and finding their messages."""

@@ -1,4 +1,4 @@
-"""Messages of a queue's rows: their blocks from the log, their offsets, and how JSON shows them."""
+"""Reads the messages of a queue's rows: their blocks from the log, their offsets, and their JSON form."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,17 @@ from store.log.extents import BlockPlan
 from store.messages.topics import DLQ_PREFIX
 
 LOADED_PLACES_MAX: Final = 256
-"""Blocks that are brought into memory at a time; few or many, together they take a step's bytes."""
+"""Maximum number of blocks loaded at a time; together they take at most the bytes of one step."""
 
 Place = Row | HalfBatchView
 
 
 class BlockReader:
-    """Brings message blocks of the log into memory, and has those it has brought last.
+    """Loads message blocks of the log for one request, and owns the blocks loaded last.
 
-    For one request: `read_bytes` is what was read of the disk for it, `take_waited_s` how long it waited for that. A
-    `patient` one is not refused when many read old messages: what it reads for was done already.
+    `read_bytes` counts the bytes read from disk for the request, and `take_waited_s` returns the time waited for them.
+    A `patient` reader is not refused when many clients read old messages, because its request has changed the state
+    already.
     """
 
     def __init__(self, core: Core, *, patient: bool = False) -> None:
@@ -45,13 +46,14 @@ class BlockReader:
 
     @property
     def is_spent(self) -> bool:
-        """Whether as much was read for the request as may be."""
+        """True when the request has read the maximum number of bytes from disk."""
         return self.read_bytes >= READ_BYTES_MAX
 
     async def load(self, places: Sequence[Place], at: int = 0) -> None:
-        """Sees to it that the block of `places[at]` is in memory; of those that follow, it brings with it what one step
-        reads. Problem overloaded when the block was removed since it was looked up, or the disk is read by too many;
-        Problem message_damaged when it is not what was produced.
+        """Load the block of `places[at]` if it is not in memory, together with the following blocks that fit one step.
+
+        Raises Problem overloaded when the block was removed since it was looked up, or too many clients read from the
+        disk, and Problem message_damaged when the block does not match the producer's checksum.
         """
         if self._has(places[at]):
             return
@@ -83,13 +85,13 @@ class BlockReader:
             await self._read(plan, wanted, needed=places[at])
 
     def block(self, place: Place) -> bytes:
-        """A block in memory, as it was produced, its checksum verified."""
+        """Return a block in memory, as it was produced. Its checksum is verified."""
         if isinstance(place, Row) and place.inline is not None:
             return place.inline
         return self._blocks[place.position, place.block_offset]
 
     async def unpack(self, place: Place, pace: Pace) -> None:
-        """Unpack a block in memory piece by piece, so that `messages` has it at hand."""
+        """Unpack a block in memory piece by piece, so that `messages` returns at once."""
         if (isinstance(place, Row) and place.inline is not None) or not self.reads_anew(place):
             return
         unpacked: list[BlockMessage] = []
@@ -99,7 +101,7 @@ class BlockReader:
         self._unpacked, self._unpacked_at = unpacked, (place.position, place.block_offset)
 
     def messages(self, place: Place) -> Sequence[BlockMessage]:
-        """All messages of a block in memory; asked for one after the other, those of one block are unpacked once."""
+        """Return all messages of a block in memory. The block asked for last is not unpacked again."""
         if isinstance(place, Row) and place.inline is not None:
             return read_block(place.inline, None)
         at = (place.position, place.block_offset)
@@ -109,7 +111,7 @@ class BlockReader:
         return self._unpacked
 
     def reads_anew(self, place: Place) -> bool:
-        """Whether `messages` has to unpack a block for this."""
+        """Return whether `messages` has to unpack the block of this place."""
         return (place.position, place.block_offset) != self._unpacked_at
 
     def _has(self, place: Place) -> bool:
@@ -117,7 +119,7 @@ class BlockReader:
         return (isinstance(place, Row) and place.inline is not None) or key in self._blocks
 
     def _cached(self, place: Place) -> bytes | None:
-        """The block of a record that is in memory; None when it is not, or not what was produced."""
+        """Return the block if its record is in memory; None when it is not, or the block's checksum is wrong."""
         payload = self._reads.cached(place.position)
         if payload is None:
             return None
@@ -133,7 +135,7 @@ class BlockReader:
                     self._blocks[place.position, place.block_offset] = block
                 elif place is needed:
                     await self._reads.check(place.position)
-                    # The record is what was written, so the disk is innocent, and every replica would say the same.
+                    # The record is sound, so the disk is not to blame, and every replica has the same damaged block.
                     raise self._reads.damages.note(place.position, place.block_offset, place.batch_id)
         except LogTruncated:
             raise _removed() from None
@@ -147,17 +149,17 @@ class BlockReader:
             self._waited_s += now_s() - begun_s
 
     def take_waited_s(self) -> float:
-        """What was waited since this was asked last; for `Pace.exclude`."""
+        """Return the seconds waited for the disk since the last call, for `Pace.exclude`."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return waited_s
 
 
 def _removed() -> Problem:
-    return Problem("overloaded", "what was found is just being removed; try again")
+    return Problem("overloaded", "the messages found are just being removed; try again")
 
 
 class FoundMessage(NamedTuple):
-    """A message of a row, with the offset it is delivered at."""
+    """A message of a row, with its offset in the queue."""
 
     offset: int
     message_id: str
@@ -165,7 +167,7 @@ class FoundMessage(NamedTuple):
 
 
 def delivered(row: Row, messages: Sequence[BlockMessage]) -> Iterator[FoundMessage]:
-    """The row's messages with their offsets; the ordinals it skips take none."""
+    """Yield the row's messages with their offsets. Skipped ordinals have no offset."""
     for offset, ordinal in enumerate(row.ordinals(), row.base_offset):
         message = messages[ordinal]
         yield FoundMessage(offset, message.message_id or f"{row.batch_id}-{ordinal}", message)

@@ -1,7 +1,7 @@
-"""Message blocks: decoded once to be believed, built from JSON, taken apart for JSON consumers.
+"""Message blocks: validates blocks of clients, builds blocks from JSON messages, and decodes blocks for JSON consumers.
 
-A block is opaque to the log; what is checked here before it is proposed is never checked again. The layout is in
-docs/http-api.md. Structs decode at C speed; only messages that carry more than a body are looked at one by one.
+A block is opaque to the log; the limits checked here before it is proposed are never checked again. The layout is in
+docs/http-api.md. Structs decode at C speed; only messages that carry more than a body are checked one by one.
 """
 
 import base64
@@ -38,7 +38,7 @@ Crc32c = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
 class Delay(Request, kw_only=True, frozen=True):
-    """When messages become visible; at most one of these is given."""
+    """The time at which messages become visible. At most one of the fields is given."""
 
     delay_level: Annotated[int, Meta(ge=1, le=len(DELAY_LEVELS_S))] | None = None
     delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MAX_MS)] | None = None
@@ -67,16 +67,16 @@ class BlockBatch(Delay, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.encoding == "none") != (self.uncompressed_bytes is None):
-            raise ValueError("`uncompressed_bytes` belongs to a compressed block, and to no other")
+            raise ValueError("`uncompressed_bytes` must be given for a compressed block, and for no other")
 
     @property
     def unpacked_bytes(self) -> int:
-        """What the block takes once it is unpacked, by its own word."""
+        """Declared size of the unpacked block in bytes."""
         return len(self.block) if self.uncompressed_bytes is None else self.uncompressed_bytes
 
 
 class BlockMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One message of a block, valid by construction up to the limits that count bytes of text."""
+    """One message of a block. Decoding checks all limits except the limits on bytes of text."""
 
     body: Annotated[bytes, Meta(min_length=1, max_length=BODY_BYTES_MAX)]
     tag: Annotated[str, Meta(max_length=TAG_BYTES_MAX)] | None = None
@@ -88,7 +88,7 @@ class BlockMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, 
 
 
 class _LooseMessage(msgspec.Struct, array_like=True, gc=False):
-    """A message whose limits are not checked: to tell which one a refused block breaks."""
+    """A message decoded without limits, to find the limit that a refused block breaks."""
 
     body: bytes
     tag: msgspec.Raw = msgspec.Raw()
@@ -97,33 +97,37 @@ class _LooseMessage(msgspec.Struct, array_like=True, gc=False):
 
 
 class _StoredMessage(BlockMessage, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A message that may have been stored before the number of properties was limited."""
+    """A stored message, which may be older than the limit on the number of properties."""
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 _FIXARRAY: Final = 0x90
 _FIXMAP: Final = 0x80
-"""First bytes, without their lower half, of short msgpack arrays and maps: the lower half is the length."""
+"""First bytes of short msgpack arrays and maps, without the lower half, which is the length."""
 _ARRAYS: Final = (0xDC, 0xDD)
 _LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""By the first byte of a longer array or map."""
+"""Number of bytes in the length of a longer array or map, by its first byte."""
 _ARRAY_HEAD: Final = struct.Struct(">BI")
 PIECE_BYTES: Final = 64 * 1024
 PIECE_MESSAGES: Final = 1_000
-"""Blocks are decoded in pieces of about this size, so that others have their turn in between."""
+"""Blocks are decoded in pieces of about PIECE_BYTES or PIECE_MESSAGES, so that other requests get their turn."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[BlockMessage])
 _stored_decoder: Final = msgspec.msgpack.Decoder(list[_StoredMessage])
 _splitter: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _loose_decoder: Final = msgspec.msgpack.Decoder(list[_LooseMessage])
-# Longer than this only if a text is not plain ASCII, and then its bytes are counted.
+# Decoding limits the characters; a text that is not plain ASCII has more bytes, which are counted here.
 _TEXT_LIMITS: Final = (("tag", TAG_BYTES_MAX), ("sharding_key", SHARDING_KEY_BYTES_MAX))
 
 
 def unpacked_block(batch: BlockBatch, where: str) -> bytes:
-    """The block of a client's batch as decode_block takes it. Problem when it is not what the batch declares."""
+    """Return the unpacked block of a client's batch, as `decode_block` takes it.
+
+    Raises Problem batch_too_large when the declared size is too large, and invalid_compression when the block does not
+    unpack to the declared size.
+    """
     if batch.uncompressed_bytes is None:
         return batch.block
     if batch.uncompressed_bytes > BLOCK_BYTES_MAX:
@@ -135,12 +139,12 @@ def unpacked_block(batch: BlockBatch, where: str) -> bytes:
 
 
 def decode_block(block: bytes, where: str) -> list[BlockMessage]:
-    """The messages of a client's block, every limit checked. Problem names the message that breaks one."""
+    """Decode a client's block and check every limit. Raises Problem, which names the message that breaks a limit."""
     return list(itertools.chain.from_iterable(decode_pieces(block, where)))
 
 
 def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
-    """As decode_block, some messages at a time: whoever takes them lets the loop do everything else in between."""
+    """Decode as `decode_block` does, some messages at a time, so that the caller can let other work run in between."""
     if len(block) > BLOCK_BYTES_MAX:
         raise _too_large(len(block), where)
     if announced_messages(block) > BLOCK_MESSAGES_MAX:
@@ -161,7 +165,10 @@ def decode_pieces(block: bytes, where: str) -> Iterator[Sequence[BlockMessage]]:
 
 
 def _pieces(block: bytes, where: str = "block") -> Iterator[bytes]:
-    """The block as several of about PIECE_BYTES or PIECE_MESSAGES each, none of which is decoded."""
+    """Split the block into blocks of about PIECE_BYTES or PIECE_MESSAGES each, without decoding the messages.
+
+    Raises Problem invalid_request when it is not a msgpack array.
+    """
     if len(block) <= PIECE_BYTES and announced_messages(block) <= PIECE_MESSAGES:
         yield block
         return
@@ -185,12 +192,12 @@ def _array_of(packed: Sequence[msgspec.Raw]) -> bytes:
 
 
 def announced_messages(block: bytes) -> int:
-    """How many messages the block says it has, without decoding any; 0 when it does not begin like one."""
+    """Return the declared number of messages without decoding any; 0 when the block does not begin like a block."""
     return announced_length(block) if block and (block[0] & 0xF0 == _FIXARRAY or block[0] in _ARRAYS) else 0
 
 
 def announced_length(packed: bytes | msgspec.Raw) -> int:
-    """The length that a msgpack array or map says it has; 0 of anything else."""
+    """Return the declared length of a msgpack array or map; 0 for any other value."""
     head = bytes(memoryview(packed)[:5])
     if not head:
         return 0
@@ -200,25 +207,25 @@ def announced_length(packed: bytes | msgspec.Raw) -> int:
 
 
 def read_block(block: bytes, uncompressed_bytes: int | None = None) -> Sequence[BlockMessage]:
-    """The messages of a block that was checked before it was stored; compressed if `uncompressed_bytes` is given."""
+    """Decode a stored block, which was checked before it was stored. With `uncompressed_bytes` it is compressed."""
     return _stored_decoder.decode(block if uncompressed_bytes is None else unpack(block, uncompressed_bytes))
 
 
 def read_pieces(block: bytes, uncompressed_bytes: int | None = None) -> Iterator[Sequence[BlockMessage]]:
-    """As read_block, some messages at a time."""
+    """Decode as `read_block` does, some messages at a time."""
     return map(
         _stored_decoder.decode, _pieces(block if uncompressed_bytes is None else unpack(block, uncompressed_bytes))
     )
 
 
 def explicit_ids(messages: Sequence[BlockMessage]) -> tuple[str | None, ...] | None:
-    """Message ids by ordinal as a batch header carries them: None when every id is implicit."""
+    """Return the message ids by ordinal for a batch header; None when every id is implicit."""
     ids = [message.message_id for message in messages]
     return tuple(ids) if any(ids) else None
 
 
 def build_message(message: JsonMessage, where: str) -> BlockMessage:
-    """A block's message of a JSON one, every limit checked."""
+    """Convert a JSON message to a message of a block, and check every limit. Raises Problem when one is broken."""
     if message.encoding == "base64":
         try:
             body = base64.b64decode(message.body, validate=True)
@@ -244,7 +251,9 @@ def build_message(message: JsonMessage, where: str) -> BlockMessage:
 
 
 def encode_block(messages: Sequence[BlockMessage], where: str) -> bytes:
-    """The block of messages that were checked one by one; Problem when they are too many or too large together."""
+    """Encode messages, already checked one by one, as a block. Raises Problem batch_too_large when they are too many or
+    too large together.
+    """
     if len(messages) > BLOCK_MESSAGES_MAX:
         raise _too_many(len(messages), where)
     block = _encoder.encode(messages)
@@ -254,7 +263,7 @@ def encode_block(messages: Sequence[BlockMessage], where: str) -> bytes:
 
 
 def body_text(body: bytes) -> tuple[str, Literal["utf8", "base64"]]:
-    """The body as JSON shows it, and the encoding: utf8 when it is text."""
+    """Return the body as a JSON text, and its encoding: utf8 if the body is valid UTF-8, otherwise base64."""
     try:
         return body.decode(), "utf8"
     except UnicodeDecodeError:
@@ -274,7 +283,7 @@ def _byte_length(text: str) -> int:
 
 
 def _check_texts(message: BlockMessage, where: str) -> None:
-    """The limits that count bytes, for which msgspec only counts characters."""
+    """Check the limits in bytes, as msgspec counts only characters. Raises Problem when one is broken."""
     for name, limit in _TEXT_LIMITS:
         text = getattr(message, name)
         if text is not None and _byte_length(text) > limit:
@@ -285,14 +294,14 @@ def _check_texts(message: BlockMessage, where: str) -> None:
     size = _byte_length("".join(message.properties)) + _byte_length("".join(message.properties.values()))
     if len(message.properties) > PROPERTIES_MAX:
         count = len(message.properties)
-        raise Problem("too_many_properties", f"{where}.properties: {count} of them, the limit is {PROPERTIES_MAX}")
+        raise Problem("too_many_properties", f"{where}.properties: {count} properties, the limit is {PROPERTIES_MAX}")
     if size > PROPERTIES_BYTES_MAX:
         raise Problem("too_many_properties", f"{where}.properties: {size} bytes, the limit is {PROPERTIES_BYTES_MAX}")
 
 
 def _why_refused(piece: bytes, where: str, first: int, error: Exception) -> Problem:
-    """Which documented limit a refused block breaks; invalid_request when it is not a block at all. `first` is the
-    ordinal of the piece's first message."""
+    """Return the problem that names the documented limit which a refused block breaks; invalid_request when it is not
+    a block. `first` is the ordinal of the piece's first message."""
     try:
         messages = _loose_decoder.decode(piece)
     except (ValueError, RecursionError):
@@ -305,6 +314,6 @@ def _why_refused(piece: bytes, where: str, first: int, error: Exception) -> Prob
             return Problem("message_too_large", f"{where}[{ordinal}]: {size} bytes, the limit is {BODY_BYTES_MAX}")
         count = announced_length(message.properties)
         if count > PROPERTIES_MAX:
-            detail = f"{where}[{ordinal}].properties: {count} of them, the limit is {PROPERTIES_MAX}"
+            detail = f"{where}[{ordinal}].properties: {count} properties, the limit is {PROPERTIES_MAX}"
             return Problem("too_many_properties", detail)
     return Problem("invalid_request", f"{where}: {error}" + (f" (counted from message {first} on)" if first else ""))

@@ -1,7 +1,7 @@
-"""Compressed blocks: unpacked to exactly what was declared, or refused before the memory for it is taken.
+"""Compressed blocks: unpacked to exactly the declared size, or refused before memory is allocated.
 
-A block may travel and be stored as one zstd frame. The frame has to say its content's size (zstd does when it
-compresses a whole buffer), so what unpacking will take is known, and bounded, before any of it is done.
+A block may be sent and stored as one zstd frame. The frame must declare its content size (as zstd does when it
+compresses a whole buffer), so the memory for unpacking is known and bounded in advance.
 """
 
 from typing import Final
@@ -14,9 +14,9 @@ _unpacker: Final = zstandard.ZstdDecompressor(max_window_size=BLOCK_BYTES_MAX)
 
 
 def unpack(frame: bytes, uncompressed_bytes: int) -> bytes:
-    """The content of `frame`. ValueError unless it is one zstd frame of exactly `uncompressed_bytes`, and nothing else.
+    """Return the content of `frame`. Raises ValueError unless it is exactly one zstd frame of `uncompressed_bytes`.
 
-    Never takes memory for more than `uncompressed_bytes`, which the caller has bounded by BLOCK_BYTES_MAX.
+    Never allocates more than `uncompressed_bytes`, which the caller has bounded by BLOCK_BYTES_MAX.
     """
     try:
         parameters = zstandard.get_frame_parameters(frame)
@@ -25,6 +25,6 @@ def unpack(frame: bytes, uncompressed_bytes: int) -> bytes:
         content = _unpacker.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"not one whole zstd frame: {error}") from None
-    if len(content) != uncompressed_bytes:  # a skippable frame says a size, and has no content
+    if len(content) != uncompressed_bytes:  # a skippable frame declares a size, but has no content
         raise ValueError(f"the zstd frame holds {len(content)} bytes, not {uncompressed_bytes}")
     return content

@@ -1,4 +1,4 @@
-"""How JSON shows the rows of the half topic and of the topic of discarded halves: with RocketMQ's properties."""
+"""Adds RocketMQ's properties to the JSON form of messages in the half topic and the topic of discarded halves."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,7 +13,7 @@ AddedProperties = Callable[[Row], Mapping[str, str]]
 
 
 def added_properties(state: StateMachine, topic: str) -> AddedProperties | None:
-    """What is added to the properties of a row's messages; None for topics whose messages are shown as they are."""
+    """Return a function that yields the properties to add for a row; None for topics without added properties."""
     if topic not in HALF_TOPICS:
         return None
 
@@ -22,7 +22,7 @@ def added_properties(state: StateMachine, topic: str) -> AddedProperties | None:
         place = (row.position, row.block_offset)
         batches = transaction.batches if transaction is not None else ()
         batch = next((each for each in batches if (each.position, each.block_offset) == place), None)
-        if transaction is None or batch is None:  # forgotten, while its row waits for its turn to go
+        if transaction is None or batch is None:  # already removed, while its row is not removed yet
             return {"TRAN_MSG": "true"}
         return {
             "REAL_TOPIC": batch.topic,

@@ -1,4 +1,4 @@
-"""Finding messages and telling what happened to them: by id, by key, by time, and the trace of one."""
+"""Finds messages by id, by key or by time, and shows the trace of a message."""
 
 import contextlib
 import re
@@ -60,7 +60,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,5})-([0-9]{1,18})")
 
 
 class MessageApi:
-    """GET /v1/messages/{message_id} and its trace, GET /v1/topics/{topic}/messages"""
+    """Handles GET /v1/messages/{message_id} and its trace, and GET /v1/topics/{topic}/messages."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -71,7 +71,7 @@ class MessageApi:
                 "GET",
                 "/v1/topics/{topic}/messages",
                 self.list_some,
-                "Messages with a key, or stored in a span of time, over all queues and in time order",
+                "List messages with a key, or stored in a span of time, over all queues and in time order",
                 {200: json_of(MessageListView)},
                 query=MessagesQuery,
                 errors=("invalid_topic", "topic_not_found", "overloaded"),
@@ -80,7 +80,7 @@ class MessageApi:
                 "GET",
                 "/v1/messages/{message_id}",
                 self.show,
-                "The messages with this id, visible or not",
+                "Show the messages with this id, visible or not",
                 {200: json_of(FoundMessagesView)},
                 query=MessageIdQuery,
                 errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
@@ -89,7 +89,7 @@ class MessageApi:
                 "GET",
                 "/v1/messages/{message_id}/trace",
                 self.trace,
-                "What happened to the messages with this id, in order",
+                "List the events of the messages with this id, in order",
                 {200: json_of(TracesView)},
                 query=MessageIdQuery,
                 errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
@@ -141,7 +141,7 @@ class MessageApi:
         return json_response(TracesView(message_id=request.match_info["message_id"], traces=traces))
 
     async def _find(self, request: web.Request) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
-        """At most MESSAGES_OF_ID_MAX."""
+        """Yield the messages with the id in the path, at most MESSAGES_OF_ID_MAX of them."""
         message_id = request.match_info["message_id"]
         if not MESSAGE_ID_REGEX.fullmatch(message_id):
             raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
@@ -159,7 +159,7 @@ class MessageApi:
 
     async def _trace(self, place: MessagePlace) -> TraceView:
         events = self._core.state.message_trace(place)
-        views = [self._event_view(event) for event in events]  # now: their entries may be removed while this waits
+        views = [self._event_view(event) for event in events]  # before any wait, as the entries may be removed then
         if place.block is not None and events and events[0].event in ("produced", "scheduled"):
             client_id = await self._sender(place.block.position, place.batch_id)
             if client_id is not None:
@@ -174,7 +174,7 @@ class MessageApi:
         )
 
     async def _sender(self, position: int, batch_id: str) -> str | None:
-        """Who sent a batch, by the log record that holds it; None if it did not say."""
+        """Return the client id in the log record of a batch; None if the producer gave none or the record is gone."""
         try:
             payload = await self._core.reads.payload(position)
         except LogTruncated:  # removed just now
@@ -226,7 +226,7 @@ def _found_view(message_id: str, place: MessagePlace, message: BlockMessage) -> 
 
 def _not_found(request: web.Request) -> Problem:
     message_id = request.match_info["message_id"]
-    detail = f"no message has the id {message_id}, or none any more: it is forgotten with the message's retention"
+    detail = f"no message has the id {message_id}; an id is removed when the message's retention is over"
     return Problem("message_not_found", detail, {"message_id": message_id})
 
 

@@ -1,7 +1,7 @@
-"""Finding messages: by id in one topic or in all, and by key or time in one topic.
+"""Finds messages: by id in one topic or in all, and by key or time in one topic.
 
-The index says where a message may be; the block says whether it is. Whoever searches looks at one message after the
-other and lets the loop do everything else that waits in between.
+The index names the places where a message may be, and the block there confirms it. A search looks at one message after
+the other and lets other work on the event loop run in between.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from store.messages.message_index import KeyedMessage
 from store.state.message_search import MessagePlace
 
 ID_PLACES_MAX: Final = 64
-"""Places of one id in a topic that are looked at."""
+"""Maximum number of places of one id in a topic that are looked at."""
 KEYED_PER_READ: Final = 256
 
 
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
 
 class MessageFinder:
-    """For one request."""
+    """Searches messages for one request."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -45,13 +45,13 @@ class MessageFinder:
 
     @property
     def is_spent(self) -> bool:
-        """Whether as much was read, or unpacked, for the request as may be."""
+        """True when the request has read, or unpacked, the maximum number of bytes."""
         return self._scanned_bytes > SCAN_BYTES_MAX or self._reader.is_spent
 
     async def by_id(
         self, topic: str | None, message_id: str
     ) -> AsyncGenerator[tuple[MessagePlace, BlockMessage | None]]:
-        """All messages with this id; one of which nothing is left but its trace comes without the message."""
+        """Yield the place of each message with this id, with the message; None when only its trace is left."""
         state = self._core.state
         for name in [each.topic for each in state.topics()] if topic is None else [topic]:
             if topic is None and state.topic(name) is None:  # deleted since
@@ -67,7 +67,7 @@ class MessageFinder:
             await self._rest()
 
     async def by_key(self, topic: str, key: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
-        """The messages with this key from `begin` on, in time order."""
+        """Yield the messages with this key from `begin` on, in time order."""
         state = self._core.state
         while keyed := state.keyed_messages(topic, key, begin=begin, end_ms=end_ms, limit=KEYED_PER_READ):
             for _, queue, offset in keyed:
@@ -80,7 +80,7 @@ class MessageFinder:
             begin = _behind(keyed[-1])
 
     async def by_time(self, topic: str, begin: KeyedMessage, end_ms: int) -> AsyncGenerator[Stored]:
-        """The messages of all queues from `begin` on, in time order."""
+        """Yield the messages of all queues from `begin` on, in time order."""
         state = self._core.state
         waiting: list[tuple[int, int, int]] = []
         for queue_range in state.queue_ranges(topic):

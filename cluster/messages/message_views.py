@@ -1,4 +1,4 @@
-"""What is answered about messages that were looked up, and about what happened to them."""
+"""Responses that show messages and their traces."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from store.state.message_search import MessageState, TraceEventName
 
 
 class OriginView(Response, kw_only=True, frozen=True):
-    """Where a message that was given back was first."""
+    """The original place of a message that was given back."""
 
     topic: str
     queue: int
@@ -18,7 +18,7 @@ class OriginView(Response, kw_only=True, frozen=True):
 
 
 class AttemptView(Response, kw_only=True, frozen=True):
-    """One time that a message was given back."""
+    """One occasion on which a message was given back."""
 
     attempt: int
     at_ms: int
@@ -28,8 +28,8 @@ class AttemptView(Response, kw_only=True, frozen=True):
 
 
 class MessageView(Response, kw_only=True, frozen=True):
-    """A message as JSON shows it. `offset` is absent while its transaction is undecided, `transaction_id` without one;
-    `attempt` and `origin` are there when a group gave it back, `history` when it is a dead letter."""
+    """A message in JSON. `offset` is absent while its transaction is undecided, `transaction_id` when it has no
+    transaction. `attempt` and `origin` are present when a group gave the message back, `history` for a dead letter."""
 
     message_id: str
     topic: str
@@ -56,14 +56,15 @@ def origin_view(redelivery: Redelivery | None) -> OriginView | UnsetType:
 
 
 class MessageListView(Response, kw_only=True, frozen=True):
-    """`next` continues the listing; None when it is complete."""
+    """A page of messages. `next` is the cursor of the next page; null when the list is complete."""
 
     messages: list[MessageView]
     next: str | None
 
 
 class FoundMessageView(MessageView, kw_only=True, frozen=True):
-    """A message that was looked up by its id. Unless it is visible, `stored_at_ms` is when it was accepted."""
+    """A message that was looked up by its id. For a message that is not visible, `stored_at_ms` is the time at which it
+    was accepted."""
 
     state: MessageState
     batch_id: str
@@ -76,7 +77,7 @@ class FoundMessagesView(Response, kw_only=True, frozen=True):
 
 
 class TraceEventView(Response, kw_only=True, frozen=True):
-    """One thing that happened to a message, and the log entry (`term`, `raft_index`) that did it."""
+    """One event of a message, and the log entry (`term`, `raft_index`) that caused it."""
 
     at_ms: int
     event: TraceEventName

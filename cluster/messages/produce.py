@@ -1,4 +1,4 @@
-"""Produce: messages become blocks, blocks become one command, the command's outcome becomes the answer."""
+"""Handles produce requests: messages become blocks, blocks one command, and the command's outcome the answer."""
 
 import itertools
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class BlockProduce(Request, kw_only=True, frozen=True):
 
 
 class ProducedMessage(Response, kw_only=True, frozen=True):
-    """A message that waits for its time has `deliver_at_ms` instead of an offset."""
+    """Outcome for one message. A delayed message has `deliver_at_ms` instead of an offset."""
 
     message_id: str
     queue: int
@@ -61,7 +61,7 @@ class ProduceView(Response, kw_only=True, frozen=True):
 
 
 class BatchView(Response, kw_only=True, frozen=True):
-    """A batch that waits for its time has `deliver_at_ms` instead of an offset."""
+    """Outcome for one batch. A delayed batch has `deliver_at_ms` instead of an offset."""
 
     batch_id: str
     queue: int
@@ -82,14 +82,14 @@ _msgpack_decoder: Final = msgspec.msgpack.Decoder(BlockProduce)
 
 
 class Batch(NamedTuple):
-    """A checked block, as it is stored, and the header that goes with it into the command."""
+    """A checked block, as it is stored, and its header in the command."""
 
     header: BatchHeader
     block: bytes
 
 
 class JsonBatch(NamedTuple):
-    """A batch made of JSON messages; `ordinals` are their places in the request."""
+    """A batch built from JSON messages. `ordinals` are their places in the request."""
 
     batch: Batch
     messages: list[BlockMessage]
@@ -97,7 +97,7 @@ class JsonBatch(NamedTuple):
 
 
 class Visible(NamedTuple):
-    """When messages become visible: at a time, so long after they are accepted, or at once."""
+    """The time at which messages become visible: a given time, a delay after they are accepted, or at once."""
 
     deliver_at_ms: int | None = None
     delay_ms: int | None = None
@@ -107,13 +107,13 @@ AT_ONCE: Final = Visible()
 
 
 class QueueChooser:
-    """Chooses queues for messages that name none: by sharding key, else round robin by request."""
+    """Chooses queues for messages without one: by sharding key if they have it, otherwise round robin by request."""
 
     def __init__(self) -> None:
         self._requests = itertools.count()
 
     def next_request(self, key: str | None) -> int:
-        """A number for one request; a repeated request with the same key gets the same one."""
+        """Return a number for one request. A repeated request with the same key gets the same number."""
         return next(self._requests) if key is None else crc32c(key.encode())
 
     @staticmethod
@@ -122,7 +122,9 @@ class QueueChooser:
 
 
 def writable_topic(core: Core, name: str) -> TopicInfo:
-    """The topic as this leader has applied it; Refused when it is unknown or nobody may write to it."""
+    """Return the topic as this leader has applied it. Raises Refused when it does not exist or is a system topic, and
+    Problem invalid_topic.
+    """
     topic = core.state.topic(check_topic(name))
     if topic is None:
         raise Refused(TOPIC_NOT_FOUND, f"topic {name} does not exist: create it first", {"topic": name})
@@ -139,16 +141,16 @@ def require_queue(topic: TopicInfo, queue: int) -> int:
 
 
 def unpacked_blocks(core: Core, batches: Sequence[BlockBatch]) -> list[bytes]:
-    """The blocks, unpacked where they are compressed: Problem before any message is decoded.
+    """Return the blocks, unpacked if they are compressed. Raises Problem before any message is decoded.
 
-    What they say to unpack to in all, their checksums (of what was sent), then how many messages they hold in all.
+    Checks, in this order: total uncompressed size, each CRC32C (of the bytes as sent), total message count.
     """
     limit = core.config.max_request_bytes
     if sum(batch.unpacked_bytes for batch in batches) > limit:
         raise Problem("request_too_large", f"the blocks unpack to more than {limit} bytes; send them in parts")
     for ordinal, batch in enumerate(batches):
         if crc32c(batch.block) != batch.crc32c:
-            detail = f"batches[{ordinal}]: crc32c of the block is not {batch.crc32c}: damaged on the way; send again"
+            detail = f"batches[{ordinal}]: crc32c of the block is not {batch.crc32c}: damaged on the way; send it again"
             raise Problem("checksum_mismatch", detail)
     blocks = [unpacked_block(batch, f"batches[{ordinal}].block") for ordinal, batch in enumerate(batches)]
     if sum(map(announced_messages, blocks)) > REQUEST_MESSAGES_MAX:
@@ -157,7 +159,7 @@ def unpacked_blocks(core: Core, batches: Sequence[BlockBatch]) -> list[bytes]:
 
 
 def visible(delay: Delay, where: str) -> Visible:
-    """When it is to become visible; Problem when the client says it twice."""
+    """Return the time at which messages become visible. Raises Problem when the client gives more than one time."""
     level, delay_ms, deliver_at_ms = delay.delay_level, delay.delay_ms, delay.deliver_at_ms
     given = (level is not None) + (delay_ms is not None) + (deliver_at_ms is not None)
     if not given:
@@ -170,9 +172,9 @@ def visible(delay: Delay, where: str) -> Visible:
 async def checked_batch(
     topic: TopicInfo, batch: BlockBatch, block: bytes, request_number: int, attributes: RequestAttributes, where: str
 ) -> Batch:
-    """A client's batch, believed only after its checksum (see unpacked_blocks) and its layout were checked.
+    """Return a client's batch after checking its layout and limits; `unpacked_blocks` has checked its checksum.
 
-    `block` is what unpacked_blocks made of it; what is stored is what came.
+    `block` is the unpacked block; the batch is stored as it was sent. Raises Problem and Refused.
     """
     messages: list[BlockMessage] = []
     for piece in decode_pieces(block, f"{where}.block"):
@@ -204,9 +206,9 @@ async def json_batches(
     request_number: int,
     attributes: RequestAttributes,
 ) -> list[JsonBatch]:
-    """One batch per queue and time of the given (place in the request, message) pairs, which belong to one topic.
+    """Build one batch per queue and time from pairs of (place in the request, message), all of one topic.
 
-    Batch `first` has the given id, further ones a suffix that no client's id can have.
+    Batches are numbered from `first` on. Batch 0 has the given id, further ones a suffix that no client's id can have.
     """
     together: dict[tuple[int, Visible], tuple[list[BlockMessage], list[int]]] = {}
     for ordinal, message in messages:
@@ -243,7 +245,7 @@ async def json_batches(
 
 
 class ProduceApi:
-    """POST /v1/topics/{topic}/messages"""
+    """Handles POST /v1/topics/{topic}/messages."""
 
     def __init__(self, core: Core, chooser: QueueChooser) -> None:
         self._core = core
@@ -255,7 +257,7 @@ class ProduceApi:
                 "POST",
                 "/v1/topics/{topic}/messages",
                 self.produce,
-                "Append messages; answered when they are fsynced on a majority",
+                "Append messages; the answer is sent when they are fsynced on a majority",
                 {200: {JSON: ProduceView, MSGPACK: BlockProduceView}},
                 body={JSON: JsonProduce, MSGPACK: BlockProduce},
                 errors=(

@@ -1,6 +1,6 @@
-"""Pull: rows of a queue, their blocks from the log, and a long poll that waits for more.
+"""Handles pull requests: reads rows of a queue and their blocks from the log, and waits for more in a long poll.
 
-Whole batches go to the SDK as they were stored (msgpack), JSON consumers get messages; both with tags or a filter.
+The SDK gets whole batches as they were stored (msgpack), JSON consumers get messages; both may use tags or a filter.
 """
 
 import asyncio
@@ -58,26 +58,29 @@ class OffsetView(Response, kw_only=True, frozen=True):
 
 ROWS_PER_READ: Final = 256
 DISK_BYTES_HEADER: Final = "KeelMQ-Disk-Bytes"
-"""What was read of the disk for a pull; an answer that came from memory alone does not have it."""
+"""Header with the bytes read from disk for a pull; absent in an answer that came from memory alone."""
 MOVED_WAIT_S: Final = 1.0
-"""A pull that has moved on past messages without finding one waits no longer than this: its client has to know of it
-to commit it, and one answer per second is no burden."""
+"""Maximum seconds that a pull waits after it has passed messages of which none was selected: its client has to learn
+the new offset to commit it, and one answer per second is no burden."""
 
 QUEUE_ERRORS: Final = ("invalid_topic", "topic_not_found", "queue_not_found")
 
 
 def selection_of(query: PullQuery) -> Selects | None:
-    """Which messages the query asks for; None when it is all of them."""
+    """Return the filter of the query; None when it selects all messages.
+
+    Raises Problem invalid_request, and InvalidFilter.
+    """
     if query.filter is not None:
         if query.tags is not None:
-            raise Problem("invalid_request", "tags or filter, not both; a filter may ask for TAGS IN ('A', 'B')")
+            raise Problem("invalid_request", "give tags or filter, not both; a filter may test TAGS IN ('A', 'B')")
         return by_expression(query.filter)
     tags = None if query.tags is None else parse_tags(query.tags)
     return None if tags is None else by_tags(tags)
 
 
 def parse_tags(text: str) -> frozenset[str] | None:
-    """`A || B` as a set; None stands for every message."""
+    """Parse `A || B` into a set of tags; None stands for every message. Raises Problem invalid_request."""
     try:
         return tag_set(text)
     except ValueError as error:
@@ -85,7 +88,7 @@ def parse_tags(text: str) -> frozenset[str] | None:
 
 
 class PullApi:
-    """GET .../queues/{queue}/messages and .../offsets"""
+    """Handles GET .../queues/{queue}/messages and .../offsets."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -96,7 +99,7 @@ class PullApi:
                 "GET",
                 "/v1/topics/{topic}/queues/{queue}/messages",
                 self.pull,
-                "Read messages from an offset on; waits up to wait_ms for the first",
+                "Read messages from an offset on; wait up to wait_ms for the first",
                 {200: {JSON: PullView, MSGPACK: BlockPullView}},
                 query=PullQuery,
                 errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
@@ -106,7 +109,7 @@ class PullApi:
                 "GET",
                 "/v1/topics/{topic}/queues/{queue}/offsets",
                 self.offset,
-                "The offset of a point in time: earliest, latest, or the first message stored at or after a time",
+                "Find the offset at a point in time: earliest, latest, or the first message stored at or after a time",
                 {200: json_of(OffsetView)},
                 query=OffsetQuery,
                 errors=QUEUE_ERRORS,
@@ -168,13 +171,13 @@ class PullApi:
         return _with_disk_bytes(msgpack_response(pulled), page)
 
     def _from_start(self, topic: str, queue: int, query: PullQuery) -> PullQuery:
-        """What was before the start of the queue is gone: who asks for it goes on at the start, and is told at once
-        where that is (`min_offset`)."""
+        """Return the query, moved to the start of the queue if its offset is before the start, where messages are
+        removed. A moved pull does not wait, so that the client learns the start (`min_offset`) at once."""
         start = self._core.state.min_offset(topic, queue)
         return msgspec.structs.replace(query, offset=start, wait_ms=0) if query.offset < start else query
 
     async def _fill(self, request: web.Request, page: Page, topic: str, queue: int, query: PullQuery) -> int:
-        """Look for what the page wants, and wait for more while there is nothing; the end of the queue then."""
+        """Fill the page with selected messages, and wait for more while it is empty. Return the end of the queue."""
         deadline_s = asyncio.get_running_loop().time() + query.wait_ms / 1000
         scanned_bytes, moved = 0, False
         while True:
@@ -192,12 +195,12 @@ class PullApi:
         return self._core.state.max_offset(topic, queue)
 
     def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
-        """While a page is put together: it takes memory before it counts as unread."""
+        """Return the turn to hold while a page is built: the page takes memory before it counts as unread."""
         core = self._core
         return core.turn(core.queue_page_turns, core.connections.address_of(request), query.max_bytes)
 
     async def _scan(self, page: Page, topic: str, queue: int, query: PullQuery, scanned_bytes: int) -> tuple[int, bool]:
-        """How much was read until now, and whether the queue was read to its end."""
+        """Fill the page. Return the total of scanned bytes, and whether the queue was read to its end."""
         reader = BlockReader(self._core)
         try:
             return await self._scan_rows(page, topic, queue, query, scanned_bytes, reader)
@@ -218,7 +221,7 @@ class PullApi:
                 except Problem:
                     if page.next_offset == query.offset:
                         raise
-                    return scanned_bytes, False  # what was found is answered; the next request hears of it
+                    return scanned_bytes, False  # answer with the messages found; the next request gets the error
                 pace.exclude(reader.take_waited_s())
                 scanned_bytes += row.unpacked_bytes
                 is_taken = await page.take(row, reader, pace)
@@ -231,7 +234,9 @@ class PullApi:
         return scanned_bytes, True
 
     async def _wait_beyond(self, topic: str, queue: int, offset: int, timeout_s: float) -> None:
-        """Until the queue has a message at `offset`, or the time is over."""
+        """Wait until the queue has a message at `offset`, or the time is over. Raises Problem offset_out_of_range when
+        the offset is beyond the end of the queue.
+        """
         end = self._core.state.max_offset(topic, queue)
         if offset > end:
             detail = f"queue {queue} of {topic} ends at {end}, offset {offset} is beyond it"

@@ -1,7 +1,7 @@
-"""What one pull answers, filled row by row: messages for JSON, whole batches for the SDK.
+"""Pages that answer one pull, filled row by row: with messages for JSON, with whole batches for the SDK.
 
-What is not selected is left out: messages for JSON; for msgpack batches without any message that is, and of the other
-batches it is said which messages to skip.
+JSON pages contain only the selected messages. msgpack pages contain every batch with a selected message; `filtered`
+lists the ordinals to skip.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,8 @@ class PullQuery(Request, kw_only=True, frozen=True):
 
 
 class PulledBatch(Response, kw_only=True, frozen=True):
-    """With `only`, `block` is cut: it holds that message of the batch alone, and `crc32c` is that of what is sent."""
+    """A batch as the SDK gets it. With `only`, `block` holds just that message of the batch, and `crc32c` is computed
+    over the block as sent."""
 
     base_offset: int
     count: int
@@ -52,18 +53,20 @@ class PulledBatch(Response, kw_only=True, frozen=True):
 
 
 SCAN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A pull that looks into blocks answers after reading this much, selected or not."""
+"""Bytes of blocks after which a pull that looks into them answers, whether or not it has found messages."""
 
 
 async def selected(selects: Selects, message: BlockMessage, pace: Pace) -> bool:
-    """Whether the message is; step by step where that takes long."""
+    """Return whether the message is selected. A costly expression is evaluated in steps."""
     if isinstance(selects, Expression) and selects.is_costly(message):
         return await pace.through(selects.steps(message)) is True
     return selects(message)
 
 
 class Page(Protocol):
-    """What one answer will hold. `next_offset` is where to go on, whatever was found; `disk_bytes` were read for it."""
+    """The content of one answer. The next pull continues at `next_offset`, whatever was found. `disk_bytes` counts the
+    bytes read from disk for the page.
+    """
 
     next_offset: int
     found: int
@@ -71,16 +74,18 @@ class Page(Protocol):
     disk_bytes: int
 
     def wants(self, row: Row, reader: BlockReader) -> bool:
-        """Whether there is room for the row; its block is not in memory yet."""
+        """Return whether the page has room for the row, whose block is not in memory yet."""
         ...
 
     async def take(self, row: Row, reader: BlockReader, pace: Pace) -> bool:
-        """Look through a row, whose block `reader` has in memory; False when the page was full before its end."""
+        """Take the selected messages of a row, whose block `reader` has in memory. Return False when the page was full
+        before the end of the row.
+        """
         ...
 
 
 class MessagePage:
-    """Messages for JSON: those that are wanted, one by one."""
+    """A page of selected messages for JSON."""
 
     def __init__(
         self,
@@ -143,7 +148,7 @@ class MessagePage:
 
 
 class BlockPage:
-    """Batches for the SDK: those with a message that is wanted, and which of their messages are not."""
+    """A page of batches for the SDK: each has a selected message, and lists the messages that are not selected."""
 
     def __init__(self, query: PullQuery, selects: Selects) -> None:
         self.next_offset = query.offset
@@ -179,7 +184,7 @@ class BlockPage:
 
 
 class WholeBlockPage:
-    """Batches for the SDK, all of them."""
+    """A page of batches for the SDK without a filter."""
 
     def __init__(self, query: PullQuery) -> None:
         self.next_offset = query.offset
@@ -188,13 +193,13 @@ class WholeBlockPage:
         self.disk_bytes = 0
         self.batches: list[PulledBatch] = []
         self._query = query
-        self._row_bytes = 0  # what the rows take in the memory of whoever reads them
-        self._unpacked_bytes = 0  # of blocks of which single messages are cut out
+        self._row_bytes = 0  # memory that the rows take at the client, unpacked
+        self._unpacked_bytes = 0  # size of the blocks out of which single messages are cut
 
     def wants(self, row: Row, reader: BlockReader) -> bool:
         if not self.batches:
             return True
-        # The block of a single message is unpacked for it, and how long that is nobody knows before.
+        # A single message is cut out of its unpacked block, and its size is not known before.
         unpacked_bytes = row.block_bytes if row.redelivery is not None and reader.reads_anew(row) else 0
         if self._unpacked_bytes + unpacked_bytes > SCAN_BYTES_MAX:
             return False
@@ -214,8 +219,8 @@ class WholeBlockPage:
 
 
 def pulled_batch(row: Row, reader: BlockReader, filtered: tuple[int, ...] = ()) -> PulledBatch:
-    """A row, whose block is in memory, as the SDK takes it; one of a single message goes out alone, however large the
-    batch was that it came in. The checksum of the whole block was verified before the message is cut out of it.
+    """Return a row, whose block is in memory, as a batch for the SDK. A row of a single message is sent as a block of
+    this message alone, however large its original batch was; the checksum of the original block was verified before.
     """
     if row.redelivery is not None:
         block = encode_block([reader.messages(row)[row.redelivery.only]], row.batch_id)

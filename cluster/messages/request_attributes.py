@@ -1,6 +1,6 @@
-"""Keys and properties of a request's messages: bounded over all of them, since each costs something by itself.
+"""Bounds the keys and properties of all messages in a request, since each of them has its own cost.
 
-Keys are carried by batch headers as hashes, by which the index finds the messages.
+Batch headers carry the keys as hashes, by which the index finds the messages.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from store.messages.message_index import key_hash
 
 
 class RequestAttributes:
-    """Counts over all batches of one request, which is looked at with one `pace`."""
+    """Counts keys and properties over all batches of one request, which are checked at one `pace`."""
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -25,8 +25,10 @@ class RequestAttributes:
         return self.keys > REQUEST_KEYS_MAX or self.properties > REQUEST_PROPERTIES_MAX
 
     def count(self, messages: Sequence[BlockMessage]) -> None:
-        """Problem `batch_too_large` or `too_many_properties` with the first messages that are beyond the limits of a
-        request: each key is a write of its own on every replica, and whoever reads the messages pays for each property.
+        """Count the keys and properties of these messages.
+
+        Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key is a
+        separate write on every replica, and each property costs time whenever the messages are read.
         """
         self.keys += sum([len(message.keys) for message in messages if message.keys])
         self.properties += sum([len(message.properties) for message in messages if message.properties])
@@ -38,7 +40,7 @@ class RequestAttributes:
 
     @staticmethod
     def hashes_of(messages: Sequence[BlockMessage]) -> tuple[bytes, ...] | None:
-        """The keys of messages that were counted, by ordinal; None when no message has a key."""
+        """Return the hashed keys of the messages by ordinal; None when no message has a key."""
         if not any(message.keys for message in messages):
             return None
         return tuple(b"".join(map(key_hash, dict.fromkeys(message.keys))) for message in messages)

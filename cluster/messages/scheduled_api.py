@@ -1,4 +1,4 @@
-"""Messages that wait for their time: list them, take one back."""
+"""Lists and cancels scheduled messages, which are not due yet."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ class ScheduledQuery(Request, kw_only=True, frozen=True):
 
 
 class ScheduledMessageView(Response, kw_only=True, frozen=True):
-    """A message that waits for its time."""
+    """A scheduled message, which is not due yet."""
 
     message_id: str
     queue: int
@@ -37,7 +37,7 @@ class ScheduledView(Response, kw_only=True, frozen=True):
 
 
 class ScheduledApi:
-    """/v1/topics/{topic}/scheduled"""
+    """Handles /v1/topics/{topic}/scheduled."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -49,7 +49,7 @@ class ScheduledApi:
                 "GET",
                 scheduled,
                 self.list_all,
-                "Messages that wait for their time, the next one first",
+                "List scheduled messages, the next one first",
                 {200: json_of(ScheduledView)},
                 query=ScheduledQuery,
                 errors=("invalid_topic", "topic_not_found"),
@@ -58,7 +58,7 @@ class ScheduledApi:
                 "DELETE",
                 f"{scheduled}/{{message_id}}",
                 self.cancel,
-                "Take a message back that waits for its time",
+                "Cancel a scheduled message",
                 {204: {}},
                 errors=("invalid_topic", "topic_not_found", "not_scheduled", *WRITE_ERRORS),
                 redirects=True,

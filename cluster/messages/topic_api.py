@@ -1,4 +1,4 @@
-"""Topics: create, change, describe, delete."""
+"""Creates, changes, describes and deletes topics."""
 
 from typing import Annotated, Final
 
@@ -55,7 +55,7 @@ _decoder: Final = msgspec.json.Decoder(TopicSettings)
 
 
 class TopicApi:
-    """/v1/topics"""
+    """Handles /v1/topics."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -84,7 +84,7 @@ class TopicApi:
                 "GET",
                 "/v1/topics",
                 self.list_all,
-                "The topics by name, page by page",
+                "List the topics by name, page by page",
                 {200: json_of(TopicsView)},
                 query=TopicsQuery,
             ),
@@ -92,7 +92,7 @@ class TopicApi:
                 "GET",
                 topic,
                 self.show,
-                "One topic with the offsets of its queues",
+                "Show one topic with the offsets of its queues",
                 {200: json_of(TopicView)},
                 errors=("invalid_topic", "topic_not_found"),
             ),
@@ -148,7 +148,7 @@ class TopicApi:
             raise Refused(SYSTEM_TOPIC, f"{name} is a system topic: it cannot be changed", {"topic": name})
 
     def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
-        """The times cost a look at the first and the last row of each queue that has messages."""
+        """Return the response for a topic. `with_times` costs a look at the first and last row of each queue."""
         ranges = self._core.state.queue_ranges(topic.topic)
         return TopicView(
             topic=topic.topic,
