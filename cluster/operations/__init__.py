@@ -1,1 +1,1 @@
-"""Administration: nodes, replicas, settings, feature level, the log of the cluster."""
+"""Handlers for administration: nodes, replicas, settings, feature level, the log of the cluster."""

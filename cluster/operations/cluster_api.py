@@ -1,4 +1,4 @@
-"""The node itself: state of the cluster, probes and metrics."""
+"""Shows the state of the cluster as this node sees it, and answers probes and scrapes of metrics."""
 
 from collections.abc import Iterator
 from typing import Literal, cast
@@ -40,8 +40,8 @@ class HealthView(Response, kw_only=True, frozen=True):
 
 
 class NodeView(Response, kw_only=True, frozen=True):
-    """A node of the cluster; a `learner` is replicated to and does not vote. `connected`: it has said something within
-    two election timeouts. The fields of its disk are by its own word, and null while that is not known.
+    """A node of the cluster. A `learner` receives the log and does not vote. `connected` means that this node has heard
+    it within two election timeouts. The fields about its disk are reported by the node itself; null while unknown.
     """
 
     node_id: int
@@ -55,17 +55,18 @@ class NodeView(Response, kw_only=True, frozen=True):
     disk_is_low: bool | None
     sync_ms: int | None
     version: str | None
-    """What runs there; null while it is not connected, as are the feature levels that it knows."""
+    """KeelMQ version of the node; null while it is not connected, as are the feature levels that it knows."""
     feature_level_min: int | None
     feature_level_max: int | None
 
 
 class ClusterView(Response, kw_only=True, frozen=True):
-    """`state_hash` is that of all entries up to `hash_index`: equal on every node that has applied as far.
-    `known_committed_index`: the last entry that a leader called committed, also where this node does not have it yet.
-    `removed`: others say that this node is not in the cluster any more. `log_holders` are what this node's log is kept
-    for, the one that holds most first. `waits_for`: whom an election needs and has not heard, and by which rule, while
-    that is so. `index_rebuild` is there while the index is being made from the log.
+    """The cluster as this node sees it. `state_hash` covers all entries up to `hash_index`, and is equal on every node
+    that has applied the same entries. `known_committed_index` is the last entry that a leader called committed, even if
+    this node does not have it yet. `removed` is true when other nodes report that this node is no longer in the
+    cluster. `log_holders` lists the objects for which this node's log is kept, the largest holder first. `waits_for`
+    names the nodes that an election needs and has not heard, and the rule; null otherwise. `index_rebuild` is the
+    progress while the index is rebuilt from the log; null otherwise.
     """
 
     cluster_id: str
@@ -90,11 +91,11 @@ class ClusterView(Response, kw_only=True, frozen=True):
     alarms: list[AlarmView]
     version: str
     feature_level: int
-    """In force."""
+    """Feature level in force."""
 
 
 class ClusterApi:
-    """/v1/cluster, /healthz, /readyz, /metrics"""
+    """Handles /v1/cluster, /healthz, /readyz and /metrics."""
 
     def __init__(
         self, core: Core, alarms: Alarms, log_front: LogFront, readiness: Readiness, index_rebuild: IndexRebuild
@@ -109,18 +110,18 @@ class ClusterApi:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/cluster", self.cluster, "The cluster as this node sees it", {200: json_of(ClusterView)}),
-            Route("GET", "/healthz", self.healthz, "Whether the process serves", {200: json_of(HealthView)}),
+            Route("GET", "/v1/cluster", self.cluster, "Show the state of the cluster", {200: json_of(ClusterView)}),
+            Route("GET", "/healthz", self.healthz, "Tell that the process serves", {200: json_of(HealthView)}),
             Route(
                 "GET",
                 "/readyz",
                 self.readyz,
-                "Whether this node should be sent requests; with `for=writes`, whether it would take a write now",
+                "Tell whether this node should get requests; with `for=writes`, whether it would accept a write now",
                 {200: json_of(HealthView)},
                 query=ReadyQuery,
                 errors=("not_ready",),
             ),
-            Route("GET", "/metrics", self.metrics, "Metrics for Prometheus", {200: {TEXT: None}}),
+            Route("GET", "/metrics", self.metrics, "Show metrics for Prometheus", {200: {TEXT: None}}),
         ]
 
     async def cluster(self, request: web.Request) -> web.Response:
@@ -189,14 +190,14 @@ class ClusterApi:
         return json_response(HealthView(status="ok"))
 
     def _conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for a new disk, and for a committed entry that no answering node has."""
         raft = self._core.raft
         if raft.lacks_vote and not raft.replicas.differs:
             yield Condition(
                 "disk_is_new",
                 "critical",
-                "this node's disk is new to the cluster, or was put back to an earlier state: it neither votes nor "
-                "counts until a leader has filled it. If no leader is known, start the other nodes",
+                "this node's disk is new to the cluster, or was put back to an earlier state: the node neither votes "
+                "nor counts until a leader has filled the disk. If no leader is known, start the other nodes",
             )
         if raft.waits_for is not None:
             term, index = raft.waits_for
@@ -204,8 +205,8 @@ class ClusterApi:
                 "committed_entry_missing",
                 "critical",
                 f"entry {index} of term {term} is committed, and no node that answers has it: there is no leader until "
-                "one returns that does. Start the nodes that are down, with their own disks. If those are lost for "
-                "good, docs/reliability.md says how to go on without the entries",
+                "a node with the entry returns. Start the nodes that are down, with their own disks. If the disks are "
+                "lost for good, docs/reliability.md says how to go on without the entries",
             )
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What clients hold of a node's connections and memory, in Prometheus' form, read at every scrape."""
+"""Metrics of the connections and the memory that clients hold, read at every scrape."""
 
 from collections.abc import Iterator
 

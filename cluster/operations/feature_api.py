@@ -1,4 +1,4 @@
-"""The feature level of the cluster: who knows which, and raising it (docs/upgrading.md)."""
+"""Shows the feature levels that each node knows, and raises the level of the cluster (docs/upgrading.md)."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -22,13 +22,13 @@ from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX
 
 
 class FeatureLevelRequest(Request, kw_only=True, frozen=True):
-    """Without a level: the highest that every node knows."""
+    """Raises the feature level to `level`; without it, to the highest level that every node knows."""
 
     level: Annotated[int, Meta(ge=FIRST_LEVEL, le=LEVEL_MAX)] | None = None
 
 
 class BuildView(Response, kw_only=True, frozen=True):
-    """What runs on a node, and which feature levels it knows; nulls while this node is not connected to it."""
+    """The version of a node and the feature levels that it knows; null while it is not connected."""
 
     node_id: int
     version: str | None
@@ -37,7 +37,7 @@ class BuildView(Response, kw_only=True, frozen=True):
 
 
 class FeatureLevelView(Response, kw_only=True, frozen=True):
-    """`feature_level` is the one in force; `raised` says whether this call did it."""
+    """The feature level in force. `raised` is true when this request has raised it."""
 
     feature_level: int
     raised: bool
@@ -48,7 +48,7 @@ _decoder: Final = msgspec.json.Decoder(FeatureLevelRequest)
 
 
 class FeatureApi:
-    """/v1/cluster/feature-level"""
+    """Handles /v1/cluster/feature-level."""
 
     def __init__(self, core: Core, alarms: Alarms) -> None:
         self._core = core
@@ -101,7 +101,9 @@ class FeatureApi:
         return json_response(FeatureLevelView(feature_level=raft.feature_levels.in_force, raised=raised, nodes=nodes))
 
     def _conditions(self) -> Iterator[Condition]:
-        """For the alarms of the leader: nobody else would remind those who upgraded."""
+        """Yield, on the leader, an alarm when every node knows a higher level than the one in force, as a reminder to
+        finish an upgrade.
+        """
         raft = self._core.raft
         if not raft.is_leader:
             return
@@ -110,9 +112,9 @@ class FeatureApi:
             yield Condition(
                 "feature_level_behind",
                 "warning",
-                f"every node knows feature level {known}, {in_force} is in force: what came with KeelMQ "
-                f"{FEATURES.version_of(known)} is off. Once the version shall stay, 'keelmq cluster upgrade' raises "
-                "the level; there is no way back to the version before from then on",
+                f"every node knows feature level {known}, {in_force} is in force: the new features of KeelMQ "
+                f"{FEATURES.version_of(known)} are off. Once the version shall stay, 'keelmq cluster upgrade' raises "
+                "the level; from then on there is no way back to the version before",
             )
 
     def _gauges(self) -> Iterator[Metric]:
@@ -127,7 +129,7 @@ class FeatureApi:
 
 
 def build_view(core: Core, node_id: int) -> BuildView:
-    """What runs on a node, as far as this one knows."""
+    """Return the version and feature levels of a node, as far as this node knows them."""
     build = core.raft.feature_levels.build_of(node_id)
     return BuildView(
         node_id=node_id,

@@ -1,4 +1,4 @@
-"""The committed log for readers such as Spark: its records as they are on disk, and what they did to messages."""
+"""Serves the committed log to readers such as Spark: its records as they are on disk, and the events they caused."""
 
 from typing import Annotated, Final
 
@@ -21,7 +21,8 @@ class LogQuery(Request, kw_only=True, frozen=True):
 
 
 class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
-    """Entries `from_index` <= index < `to_index`, of the first one the events from `from_event` on."""
+    """Selects entries with `from_index` <= index < `to_index`. Of the first entry, events are sent from `from_event`
+    on."""
 
     from_event: Natural = 0
     to_index: Natural | None = None
@@ -35,7 +36,7 @@ COMMIT_INDEX_HEADER: Final = "KeelMQ-Commit-Index"
 
 
 class LogApi:
-    """/v1/log, /v1/log/events: of any node, as far as it has applied the log."""
+    """Handles /v1/log and /v1/log/events. Any node answers, with the entries that it has applied."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -46,7 +47,7 @@ class LogApi:
                 "GET",
                 "/v1/log",
                 self.log,
-                "Committed log records as they are on disk; waits up to wait_ms for the first",
+                "Read committed log records as they are on disk; wait up to wait_ms for the first",
                 {200: {OCTET_STREAM: None}},
                 query=LogQuery,
                 errors=("log_range_removed", "overloaded"),
@@ -55,8 +56,8 @@ class LogApi:
                 "GET",
                 "/v1/log/events",
                 self.events,
-                "What committed entries did, in frames, with message blocks as they are stored if wanted; waits up to "
-                "wait_ms for the first entry",
+                "Read the events of committed entries in frames, if wanted with message blocks as they are stored; "
+                "wait up to wait_ms for the first entry",
                 {200: {OCTET_STREAM: None}},
                 query=LogEventsQuery,
                 errors=("log_range_removed", "overloaded"),
@@ -76,7 +77,7 @@ class LogApi:
             try:
                 async with core.turn(core.log_page_turns, core.connections.address_of(request), query.max_bytes):
                     records, next_index = await core.reads.records(query.from_index, committed, query.max_bytes)
-            except LogTruncated:  # while it was read
+            except LogTruncated:  # the records were removed while they were read
                 raise self._removed(query.from_index) from None
         headers = {
             "Content-Type": OCTET_STREAM,
@@ -114,12 +115,12 @@ class LogApi:
     def _why_removed(self, from_index: int) -> str:
         core = self._core
         if from_index < core.log.first_index:
-            return f"this node's log begins at index {core.log.first_index}: what was before is removed"
+            return f"this node's log begins at index {core.log.first_index}: earlier entries are removed"
         first_outcome = core.state.first_outcome
-        return f"what entries did is kept from index {first_outcome} on: what is before, nothing points at any more"
+        return f"events are kept from index {first_outcome} on: nothing points at the events of earlier entries"
 
     async def _wait(self, from_index: int, wait_ms: int) -> None:
-        """Until the entry is applied, or the time is over."""
+        """Wait until the entry is applied, or the time is over."""
         core = self._core
         if from_index > core.raft.applied_index and wait_ms:
             await core.waiters.entries.wait(from_index, wait_ms / 1000)

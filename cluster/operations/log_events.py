@@ -1,8 +1,8 @@
-"""What committed entries did, as `GET /v1/log/events` shows it: events, with message blocks as they are stored.
+"""Events of committed entries for `GET /v1/log/events`, with message blocks as they are stored.
 
-The state machine keeps what was decided (store/messages/outcomes.py); ids, producers and blocks are in the records of
-the log that brought them, which may be older than the entry that is read: a commit makes messages visible that were
-prepared before. The frames are described in docs/http-api.md.
+The state machine keeps the outcome of each entry (store/messages/outcomes.py). Ids, producers and blocks are in the log
+records of the original batches, which may be older than the entry: a commit makes messages visible that were prepared
+before. docs/http-api.md describes the frames.
 """
 
 import struct
@@ -24,15 +24,16 @@ from store.messages.outcomes import Event, EventType, MessagesOf, Outcome
 
 OUTCOMES_PER_READ: Final = 64
 ORIGINS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Payloads of records with message blocks that one request keeps at a time; the last one it needs always."""
+"""Maximum bytes of record payloads that one request keeps at a time. The payload read last is always kept."""
 
-_BLOCK_REMOVED: Final = "the messages that this entry is about came in an older one, which is removed"
+_BLOCK_REMOVED: Final = "the messages of this entry are in an older entry, which is removed"
 _FRAME: Final = struct.Struct("<II")
 
 
 class EventMessages(msgspec.Struct, array_like=True, frozen=True):
-    """The messages of an event: those of a batch without `skip`, or the one with the ordinal `only`, whose block holds
-    it alone then. Ids are given where they are explicit; `block_bytes` is the length of the batch's stored block."""
+    """The messages of an event: all messages of a batch except the ordinals in `skip`, or only the message with the
+    ordinal `only`, which `block` holds alone then. `message_ids` has explicit ids only. `block_bytes` is the length of
+    the batch's stored block."""
 
     batch_id: str
     count: int
@@ -62,7 +63,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Origin(NamedTuple):
-    """Where a message block came in: its batch, and the command and the payload that have it."""
+    """The origin of a message block: its batch header, its command, and the record payload that holds the block."""
 
     command: Produce | Prepare
     header: BatchHeader
@@ -75,7 +76,8 @@ class _Origin(NamedTuple):
 
 
 class _Origins:
-    """Finds message blocks by their place; records are read and decoded once as long as they are near each other."""
+    """Finds message blocks by their place. Owns the records read last, up to ORIGINS_BYTES_MAX, so that blocks near
+    each other are read and decoded once."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -91,7 +93,7 @@ class _Origins:
         return blocks[messages.block_offset]
 
     def alone(self, messages: MessagesOf, origin: _Origin, only: int) -> bytes:
-        """A block of one message, cut out of the origin's."""
+        """Return a block with the message of ordinal `only` alone, cut out of the origin's block."""
         at = (messages.position, messages.block_offset)
         if at != self._unpacked_at:
             self._unpacked = read_block(origin.block, origin.header.uncompressed_bytes)
@@ -115,7 +117,7 @@ class _Origins:
 
 
 class EventsPage:
-    """Fills one response, frame by frame. `next_index` and `next_event` are where to go on, whatever was found."""
+    """Fills one response, frame by frame. The next request continues at `next_index` and `next_event`."""
 
     def __init__(self, core: Core, first_index: int, first_event: int, max_bytes: int, *, blocks: bool) -> None:
         self.next_index = first_index
@@ -128,11 +130,14 @@ class EventsPage:
         self._size_bytes = 0
 
     async def fill(self, last_index: int) -> None:
-        """Take what the entries up to `last_index` did, until the response is full or was worked on for long."""
+        """Add the events of the entries up to `last_index`, until the response is full or the time limit is reached.
+
+        Raises Problem log_range_removed when the messages of the first event are removed from the log.
+        """
         pace = Pace()
         while self.next_index <= last_index:
             if self.frames and self.next_index < self._core.state.first_outcome:
-                return  # removed while this waited; whoever goes on there is told so
+                return  # the outcomes were removed while this waited; the next request gets the error
             found = self._core.state.outcomes(self.next_index, last_index, OUTCOMES_PER_READ)
             for raft_index, outcome in found:
                 if raft_index != self.next_index:
@@ -144,7 +149,10 @@ class EventsPage:
                 self.next_index, self.next_event = max(self.next_index, last_index + 1), 0
 
     async def _take(self, outcome: Outcome, pace: Pace) -> bool:
-        """One entry's events from `next_event` on; False when the response ends within or before it."""
+        """Add one entry's events from `next_event` on. Return False when the response ends within or before the entry.
+
+        Raises as `fill` does.
+        """
         taken: list[msgspec.Raw] = []
         first_row = sum(event.rows for event in outcome.events[: self.next_event])
         complete = True

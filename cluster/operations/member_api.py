@@ -1,4 +1,4 @@
-"""Adding, moving and removing nodes while the cluster runs; what may be done when is in docs/membership.md."""
+"""Adds, moves and removes nodes while the cluster runs. docs/membership.md says when which change is possible."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from raft.membership import ADDRESS_LENGTH_MAX, NODE_ID_MAX, URL_LENGTH_MAX, Con
 
 
 class MemberRequest(Request, kw_only=True, frozen=True):
-    """A node to add; its addresses are those by which the others and clients reach it."""
+    """A node to add. Other nodes reach it at `peer_address`, clients at `http_address`."""
 
     node_id: Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]
     peer_address: Annotated[str, Meta(min_length=3, max_length=ADDRESS_LENGTH_MAX)]
@@ -30,20 +30,20 @@ class MemberRequest(Request, kw_only=True, frozen=True):
 
 
 class AddressRequest(Request, kw_only=True, frozen=True):
-    """Where a node is now; what is left out stays as it is."""
+    """The new addresses of a node. An address that is left out does not change."""
 
     peer_address: Annotated[str, Meta(min_length=3, max_length=ADDRESS_LENGTH_MAX)] | None = None
     http_address: Annotated[str, Meta(min_length=8, max_length=URL_LENGTH_MAX)] | None = None
 
 
 class AddressQuery(Request, kw_only=True, frozen=True):
-    """`force`: also when the node does not answer there yet."""
+    """With `force` the address changes even if the node does not answer there yet."""
 
     force: bool = False
 
 
 class RemoveQuery(Request, kw_only=True, frozen=True):
-    """`force`: also when the voters that answer are no majority of those that would remain."""
+    """With `force` the node is removed even if the voters that answer are no majority of the remaining voters."""
 
     force: bool = False
 
@@ -63,7 +63,7 @@ class MemberView(Response, kw_only=True, frozen=True):
 
 
 class MembersView(Response, kw_only=True, frozen=True):
-    """The nodes after a change; `configuration_index` is that of the log record that brought it."""
+    """The nodes after a change. `configuration_index` is the index of the log record with the change."""
 
     configuration_index: int
     members: list[MemberView]
@@ -71,7 +71,7 @@ class MembersView(Response, kw_only=True, frozen=True):
 
 
 class MemberApi:
-    """/v1/cluster/members"""
+    """Handles /v1/cluster/members."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -84,7 +84,7 @@ class MemberApi:
                 "POST",
                 path,
                 self.add,
-                "Add a node as a learner: it gets the log, and neither votes nor counts",
+                "Add a node as a learner, which gets the log, and neither votes nor counts",
                 view,
                 body={JSON: MemberRequest},
                 errors=("node_exists", "too_many_nodes", "no_peer_address", *CHANGE_ERRORS),
@@ -113,7 +113,7 @@ class MemberApi:
                 "PUT",
                 path + "/{node_id}/address",
                 self.set_address,
-                "Say where a node is now; it answers there already, unless forced",
+                "Change the addresses of a node, which must answer there already, unless forced",
                 view,
                 body={JSON: AddressRequest},
                 query=AddressQuery,
@@ -192,7 +192,7 @@ class MemberApi:
 
         if change(core.raft.configuration) == core.raft.configuration:
             self._require_committed()
-            return self._answer()  # nothing is left to be done, or the request has come twice
+            return self._answer()  # the addresses are the same, or the request has come twice
         if address is not None and not force:
             await self._require_answer(node_id, address)
         await core.change_members(change)
@@ -205,8 +205,8 @@ class MemberApi:
             raise Problem(
                 "address_unreachable",
                 f"node {node_id} does not answer at {Address(address.host, address.port)}: "
-                f"{str(error) or type(error).__name__}. Start it there first, or use --force if it is going to be "
-                "there",
+                f"{str(error) or type(error).__name__}. Start it there first, or use --force if it will be started "
+                "there later",
             ) from None
 
     def _what_is_missing(self, node_id: int) -> str:
@@ -224,7 +224,9 @@ class MemberApi:
         )
 
     def _require_reachable(self) -> None:
-        """The others and clients are told of this node what it was started with."""
+        """Raise Problem no_peer_address unless this node was started with addresses at which other nodes and clients
+        can reach it, because they are told these addresses.
+        """
         raft = self._core.raft
         own = raft.configuration.find(raft.node_id)
         if not raft.config.serves_peers:
@@ -232,26 +234,30 @@ class MemberApi:
         elif own is not None and is_unspecified(own.host):
             reason = (
                 f"no other node could reach this one at {Address(own.host, own.port)}; start it with --peer-listen at "
-                "an address that they can reach, or with a --peer that says how they reach it"
+                "an address that they can reach, or with a --peer that names such an address"
             )
         elif own is not None and _has_unspecified_host(own.url):
-            reason = f"no client could be sent to this node at {own.url}; start it with --http-url that says where"
+            reason = f"no client could be sent to this node at {own.url}; start it with --http-url and its address"
         else:
             return
         raise Problem("no_peer_address", reason)
 
     def _require_quorum(self, following: Configuration) -> None:
-        """A change is in force at once, and without a majority that answers it could never be undone."""
+        """Raise MembershipRefused unless a majority of the following voters answers: a change is in force at once, and
+        without a majority it could never be undone.
+        """
         answering = self._core.raft.answering_voters() & following.voters
         if not following.has_majority(answering):
             raise MembershipRefused(
                 "quorum_at_risk",
-                f"of the voters that there would be, {sorted(following.voters)}, only {sorted(answering)} answer: the "
+                f"of the voters after the change, {sorted(following.voters)}, only {sorted(answering)} answer: the "
                 "cluster would stop",
             )
 
     def _require_committed(self) -> None:
-        """Before anything is said to be done already."""
+        """Raise MembershipRefused while the last change is not committed. Call it before a change is reported as done
+        already.
+        """
         raft = self._core.raft
         if raft.configuration_index > raft.commit_index:
             raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
@@ -262,7 +268,7 @@ class MemberApi:
         warnings = []
         if len(configuration.voters) % 2 == 0:
             voters = len(configuration.voters)
-            warnings.append(f"{voters} voters bear the loss of no more nodes than {voters - 1}")
+            warnings.append(f"{voters} voters tolerate the loss of no more nodes than {voters - 1} voters do")
         return json_response(
             MembersView(
                 configuration_index=raft.configuration_index,

@@ -1,4 +1,4 @@
-"""Replicas that differ, as operators see them: alarms, what `/v1/cluster` says of the comparison, and the rebuild."""
+"""Replicas that differ: raises alarms, shows the comparison in `/v1/cluster`, and rebuilds this node on request."""
 
 import asyncio
 import logging
@@ -22,8 +22,8 @@ from raft.replicas import FRESH_INTERVALS
 
 
 class RebuildQuery(Request, kw_only=True, frozen=True):
-    """`node_id`: the node that is meant, refused by another one. `force`: also when the others that hold what is
-    committed are no majority.
+    """Rebuilds the node. `node_id` is the expected node; another node refuses the request. With `force` the node is
+    rebuilt even if the other nodes with all committed entries are no majority.
     """
 
     node_id: Annotated[int, Meta(ge=1, le=NODE_ID_MAX)] | None = None
@@ -33,13 +33,14 @@ class RebuildQuery(Request, kw_only=True, frozen=True):
 logger = logging.getLogger(__name__)
 
 SETTLING_INTERVALS: Final = 1.5
-"""Between two vital signs: when this number has passed, the others have heard that a node gives its copy up."""
+"""Number of intervals between two vital signs after which the others have heard that a node gives its copy up."""
 
 NEXT_STEP: Final = "keelmq cluster rebuild {node}"
 
 
 class ComparedView(Response, kw_only=True, frozen=True):
-    """Another node: the last entry at which it was compared with this one, and whether it was equal there."""
+    """The comparison with another node at the entry `raft_index`, the last one compared. `agrees` is true when both
+    states were equal there."""
 
     node_id: int
     raft_index: int
@@ -47,8 +48,8 @@ class ComparedView(Response, kw_only=True, frozen=True):
 
 
 class ReplicaView(Response, kw_only=True, frozen=True):
-    """How this node compares with the others. `differs`: it is the one that differs, from entry `first_index` on; that
-    is the first one if `exact`, else there may be earlier ones.
+    """The comparison of this node with the others. `differs` is true when this node differs from a majority, from the
+    entry `first_index` on. If `exact` is false, earlier entries may differ as well.
     """
 
     differs: bool
@@ -58,7 +59,7 @@ class ReplicaView(Response, kw_only=True, frozen=True):
 
 
 class RebuildView(Response, kw_only=True, frozen=True):
-    """The decision is durable: the node starts again with an empty disk, and the leader fills it."""
+    """The durable decision to rebuild: the node starts again with an empty disk, and the leader fills it."""
 
     node_id: int
     filled_by: list[int]
@@ -92,8 +93,8 @@ def replica_view(core: Core) -> ReplicaView:
 
 
 class ReplicaApi:
-    """/v1/cluster/rebuild, and the alarms about replicas. `rebuild(joins)` makes the decision, and the node start
-    again.
+    """Handles /v1/cluster/rebuild, and raises the alarms about replicas. `rebuild(joins)` makes the decision durable
+    and starts the node again.
     """
 
     def __init__(self, core: Core, rebuild: Callable[[bool], None]) -> None:
@@ -106,7 +107,7 @@ class ReplicaApi:
                 "POST",
                 "/v1/cluster/rebuild",
                 self.rebuild,
-                "Throw this node's copy of the data away, durably, and have the others fill it anew",
+                "Discard this node's copy of the data durably, and let the others fill the node anew",
                 {200: json_of(RebuildView)},
                 query=RebuildQuery,
                 errors=("quorum_at_risk", "change_in_progress", "no_leader"),
@@ -134,8 +135,10 @@ class ReplicaApi:
         return json_response(RebuildView(node_id=raft.node_id, filled_by=sorted(holders)))
 
     async def _hear_the_others(self) -> float:
-        """Two nodes must not count on each other's copy while both give theirs up. Returns the time from which on what
-        another node says of itself can be trusted: it was told, and had time to tell, who else gives a copy up.
+        """Wait until a majority of holders is heard after they could learn of this rebuild.
+
+        Two nodes must not count on each other's copy while both give theirs up. Returns the time from which on the
+        vital signs of another node can be trusted: it was told of this rebuild, and had time to report its own.
         """
         raft = self._core.raft
         interval_s = raft.replicas.interval_s
@@ -147,7 +150,9 @@ class ReplicaApi:
         return since_s
 
     def _require_holders(self, since_s: float = float("-inf"), *, force: bool) -> set[int]:
-        """The others must be able to go on, with all that is committed, as if this disk were lost."""
+        """Return the other voters that hold all committed entries. Raises MembershipRefused unless they could go on,
+        with all committed entries, as if this disk were lost.
+        """
         raft = self._core.raft
         if raft.configuration_index > raft.commit_index:
             raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
@@ -159,13 +164,13 @@ class ReplicaApi:
             raise MembershipRefused(
                 "quorum_at_risk",
                 f"of the voters {sorted(voters)} only {sorted(holders)} are others that are heard, vote and do not "
-                "differ, which is no majority: what is committed might be on this node alone. Start the others first, "
-                "or force it",
+                "differ, which is no majority: committed entries might be on this node alone. Start the others first, "
+                "or force the rebuild",
             )
         return holders
 
     def conditions(self) -> Iterator[Condition]:
-        """For the alarms of the node."""
+        """Yield alarms for this replica, and for other nodes that differ from it."""
         replicas, node_id = self._core.raft.replicas, self._core.raft.node_id
         if replicas.difference is not None:
             against = ", ".join(map(str, replicas.against)) or "the others"
@@ -173,7 +178,7 @@ class ReplicaApi:
                 "replica_differs",
                 "critical",
                 f"this replica differs from a majority (nodes {against}): {replicas.difference}. It neither votes, "
-                "leads, counts nor serves. Keep a copy of its directory if the cause is to be found, then: "
+                "leads, counts nor serves. Keep a copy of its directory if the cause is to be found, then run: "
                 + NEXT_STEP.format(node=node_id),
                 str(node_id),
             )
@@ -182,7 +187,7 @@ class ReplicaApi:
                 yield Condition(
                     "replica_differs",
                     "critical",
-                    f"node {doubt.node_id} differs from this one and those that agree with it, at entry "
+                    f"node {doubt.node_id} differs from this one and the nodes that agree with this one, at entry "
                     f"{doubt.difference.index} or before: {NEXT_STEP.format(node=doubt.node_id)}",
                     str(doubt.node_id),
                 )
@@ -191,8 +196,8 @@ class ReplicaApi:
                     "replica_differs",
                     "critical",
                     f"this node and node {doubt.node_id} differ at entry {doubt.difference.index} or before, and no "
-                    "majority says which of them is right. The leader goes on, the other one serves no reads. Start "
-                    "the nodes that are down; if there are none, find out which one is right, and rebuild the other: "
+                    "majority says which of them is right. The leader goes on, the other node serves no reads. Start "
+                    "the nodes that are down; if there are none, find out which node is right, and rebuild the other: "
                     + NEXT_STEP.format(node="NODE")
                     + " --force",
                     str(doubt.node_id),

@@ -1,4 +1,4 @@
-"""Settings of the whole cluster: replicated, changed while it runs."""
+"""Shows and changes the settings of the whole cluster, which are replicated and may change while it runs."""
 
 from typing import Final
 
@@ -21,13 +21,13 @@ _decoder: Final = msgspec.json.Decoder(SettingsRequest)
 
 
 class SettingsView(Response, kw_only=True, frozen=True):
-    """What operators can switch for the whole cluster."""
+    """The settings of the whole cluster."""
 
     reject_transactions: bool
 
 
 class SettingsApi:
-    """/v1/cluster/settings"""
+    """Handles /v1/cluster/settings."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -39,7 +39,7 @@ class SettingsApi:
                 "GET",
                 path,
                 self.show,
-                "The settings of the cluster",
+                "Show the settings of the cluster",
                 {200: json_of(SettingsView)},
                 errors=("no_leader",),
                 redirects=True,
@@ -57,7 +57,7 @@ class SettingsApi:
         ]
 
     async def show(self, request: web.Request) -> web.Response:
-        self._core.require_leader()  # a replica that lags would show what was switched back
+        self._core.require_leader()  # a replica that lags would show former settings
         return json_response(as_view(SettingsView, self._core.state.settings))
 
     async def put(self, request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Snapshots in Prometheus' form, read at every scrape; those that a node was sent count in cluster/metrics.py."""
+"""Metrics of sent snapshots, read at every scrape. cluster/metrics.py counts the received ones."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from raft.node import RaftNode
 
 
 def snapshot_metrics(raft: RaftNode) -> Iterator[Metric]:
-    """What this process has sent, and what is under way."""
+    """Yield the metrics of snapshots that this process has sent, and of snapshots under way."""
     counts = raft.snapshot_counts
     sending = sum(peer.snapshot_percent is not None for peer in raft.peers.values())
     receiving = raft.receiving_percent is not None

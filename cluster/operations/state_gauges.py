@@ -1,7 +1,7 @@
 """Gauges of the replicated state, read at every scrape: undecided transactions, consumer lag, dead letters.
 
-Every node shows its own copy, so a scrape of a follower that is behind shows what was true there. What a scrape costs
-does not grow with the cluster's use: each kind has at most SERIES_MAX series.
+Every node shows its own copy of the state, so a scrape of a follower that is behind shows an earlier state. The cost of
+a scrape does not grow with the cluster's use: each kind has at most SERIES_MAX series.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from store.messages.topics import DLQ_PREFIX
 
 SERIES_MAX: Final = 1_000
 SERIES_PER_STEP: Final = 100
-"""After so many the loop goes on: each may be an index seek."""
+"""Number of series after which the event loop runs other work: each series may cost an index seek."""
 
 
 def state_gauges(core: Core) -> Iterator[GaugeMetricFamily | None]:
@@ -61,7 +61,7 @@ def _lag(core: Core) -> Iterator[GaugeMetricFamily | None]:
 
 
 def _offsets(core: Core) -> Iterator[tuple[str, GroupOffset] | None]:
-    """Of all groups, SERIES_MAX at most, and None after each step."""
+    """Yield the offsets of all groups with the group's name, SERIES_MAX at most, and None after each step."""
     left, in_step, name = SERIES_MAX, 0, None
     while names := core.state.group_names(name, SERIES_PER_STEP):
         for name in names:
