@@ -1,1 +1,1 @@
-"""The process around the node: options, data directory, exit codes, logs, how it joins a cluster."""
+"""The process around the node: options, data directory, exit codes, logs, joining a cluster."""

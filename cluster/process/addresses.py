@@ -1,4 +1,4 @@
-"""Addresses and URLs as operators write them: in the configuration of a node, and when nodes are added or moved."""
+"""Parses addresses and URLs as operators write them, in a node's configuration and when nodes are added or moved."""
 
 import re
 from ipaddress import IPv6Address, ip_address
@@ -11,7 +11,7 @@ DIGITS_MAX: Final = 10
 HOST_LENGTH_MAX: Final = 253
 
 _NOT_IN_URL: Final = re.compile(r"[^!-~]|[?#@\\]")
-"""Also what urlsplit takes out in silence: white space and control characters."""
+"""Characters refused in URLs, among them white space and control characters, which urlsplit removes silently."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
@@ -29,7 +29,7 @@ class Address(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """One node of the cluster: where it speaks Raft and where clients reach its HTTP API."""
+    """One node of the cluster, with its Raft address and the URL at which clients reach its HTTP API."""
 
     node_id: int
     address: Address
@@ -46,12 +46,14 @@ def parse_address(text: str, option: str) -> Address:
 
 
 def _number(text: str) -> int | None:
-    """Of plain digits; int() would take signs and other alphabets too, and raise for thousands of digits."""
+    """Parse plain digits; None for other texts. int() would also accept signs and other alphabets, and raise for
+    thousands of digits.
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
 def parse_url(text: str, option: str) -> str:
-    """The URL without a trailing slash; it must be http(s)://host[:port]."""
+    """Return the URL without a trailing slash. Raises ConfigError unless it is http(s)://host[:port]."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in ("http", "https") and _is_host(parts.hostname or "") and parts.port != 0
@@ -65,7 +67,9 @@ def parse_url(text: str, option: str) -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether it stands for all addresses of whoever uses it: one can listen there, and not be reached."""
+    """Return whether the host is the unspecified address, such as 0.0.0.0: a node can listen there, but nobody can
+    reach it there.
+    """
     try:
         address = ip_address(host)
     except ValueError:
@@ -75,7 +79,9 @@ def is_unspecified(host: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """An IP address, or a name that a resolver takes; what ends in a number it may take for an address."""
+    """Return whether the text is an IP address, or a name for a resolver. A name must not end in a number, because a
+    resolver may take it for an address.
+    """
     if _NOT_IN_URL.search(text):
         return False
     try:
@@ -88,7 +94,7 @@ def _is_host(text: str) -> bool:
 
 
 def parse_peer(text: str) -> Peer:
-    """`ID=HOST:PORT=URL`; ConfigError says what is wrong with it."""
+    """Parse `ID=HOST:PORT=URL`. Raises ConfigError, which names the error."""
     parts = text.split("=", 2)
     node_id = _number(parts[0])
     if len(parts) != 3 or not node_id or node_id > NODE_ID_MAX:

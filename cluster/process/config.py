@@ -1,9 +1,9 @@
-"""The configuration of one node: a frozen struct, three sources, one place that validates.
+"""The configuration of one node: a frozen struct that is filled from three sources and validated in one place.
 
     TOML file  <  environment (KEELMQ_<OPTION>)  <  command line (--option)
 
-Every option is a field of `NodeConfig`; its description is what `keelmqd --help` and docs/configuration.md print. Units
-are the last word of a name: `*_ms`, `*_bytes`.
+Every option is a field of `NodeConfig`. `keelmqd --help` and docs/configuration.md show its description. The last word
+of a name is its unit: `*_ms`, `*_bytes`.
 """
 
 import tomllib
@@ -30,12 +30,12 @@ from store.log.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
 CLIENT_VARIABLES: Final = frozenset({"KEELMQ_SERVERS"})
-"""Read by the SDK and the `keelmq` command, so not a misspelt option of this node."""
+"""Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
 HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
-"""It takes more than that many; PySyncObj asserts the same."""
+"""Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
 Positive = Annotated[int, Meta(ge=1)]
@@ -43,7 +43,7 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a node is told at its start. Build it with `load`, which validates."""
+    """All options of a node. Build it with `load`, which validates."""
 
     cluster_id: Annotated[
         Identifier, Meta(description="Name of the cluster; nodes of another cluster are refused.")
@@ -63,14 +63,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         tuple[str, ...],
         Meta(
             description="All nodes of the cluster, this one included, each as ID=HOST:PORT=URL (Raft address, then the "
-            "URL clients use). Without peers the node is a cluster of one, for development."
+            "URL for clients). Without peers the node is a cluster of one, for development."
         ),
     ] = ()
     join: Annotated[
         str | None,
         Meta(
-            description="URL of any node of a running cluster that this node, which is new, shall become part of; "
-            "instead of peers. It waits until `keelmq cluster add-node` adds it."
+            description="URL of any node of a running cluster which this new node shall join; given instead of peers. "
+            "The node waits until `keelmq cluster add-node` adds it."
         ),
     ] = None
     override_addresses: Annotated[
@@ -79,48 +79,49 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             ge=0,
             le=OVERRIDE_NUMBER_MAX,
             description="0, or for a cluster that was moved while it was stopped, a number larger than the last "
-            "one: the addresses and URLs of peers count instead of those in the log, until they are written there. "
-            "Who is in the cluster stays as it is, and a node with an empty directory founds none.",
+            "one: the addresses and URLs in peers replace the ones in the log, until they are written there. The "
+            "members of the cluster do not change, and a node with an empty directory founds no cluster.",
         ),
     ] = 0
     http_listen: Annotated[
         str | None,
         Meta(
-            description="HOST:PORT the HTTP API listens on. Default: host and port of this node's URL in peers, "
+            description="HOST:PORT on which the HTTP API listens. Default: host and port of this node's URL in peers, "
             f"or 127.0.0.1:{DEFAULT_HTTP_PORT}."
         ),
     ] = None
     http_url: Annotated[
         str | None,
         Meta(
-            description="URL clients reach this node at, used in redirects. Default: the one in peers, "
+            description="URL at which clients reach this node, used in redirects. Default: the URL in peers, "
             "or http:// and http_listen."
         ),
     ] = None
     peer_listen: Annotated[
         str | None,
         Meta(
-            description="HOST:PORT the Raft transport listens on. Default: this node's address in peers, "
+            description="HOST:PORT on which the Raft transport listens. Default: this node's address in peers, "
             f"or 127.0.0.1:{DEFAULT_PEER_PORT}."
         ),
     ] = None
     peer_secret_file: Annotated[
         str | None,
         Meta(
-            description="File with the secret that all nodes of the cluster share, for its owner only; one per line: "
-            "the first is proven and any accepted. Required unless peer_listen is loopback or there is tls_cert."
+            description="File with the secrets that all nodes of the cluster share, readable by its owner only, one "
+            "per line: the node sends proof of the first and accepts any. Required unless peer_listen is a loopback "
+            "address or tls_cert is given."
         ),
     ] = None
     tls_cert: Annotated[str | None, Meta(description="PEM certificate of this node for peer connections.")] = None
     tls_key: Annotated[str | None, Meta(description="PEM key of tls_cert.")] = None
     tls_ca: Annotated[
         str | None,
-        Meta(description="PEM authority that peers' certificates must be signed by; with it peers use mutual TLS."),
+        Meta(description="PEM authority that must have signed the peers' certificates; enables mutual TLS."),
     ] = None
     election_timeout_ms: Annotated[
         Positive,
         Meta(
-            description="A follower that hears no leader for this long (up to twice, at random) stands; "
+            description="Time without a leader (up to twice, at random) after which a follower stands for election; "
             f"more than {HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats."
         ),
     ] = 1000
@@ -130,8 +131,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=100,
             le=3_600_000,
-            description="A wall clock that is further than this from the time a majority of the nodes agrees on is "
-            "wrong: that node says so and lets others lead; 100 ms to an hour, the same on all nodes.",
+            description="Maximum difference of a wall clock from the time on which a majority of the nodes agrees; a "
+            "node beyond it raises an alarm and lets others lead. 100 ms to an hour, the same on all nodes.",
         ),
     ] = 10_000
     segment_bytes: Annotated[
@@ -143,34 +144,33 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = 128 << 20
     retention_check_ms: Annotated[
-        Positive, Meta(description="How often messages whose retention is over, and log segments, are looked for.")
+        Positive, Meta(description="Time between two searches for expired messages and for log segments to remove.")
     ] = 10_000
     retain_behind_bytes: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="Log that the leader keeps for a node that lags; 64 KiB at least. A node that lags further is "
-            "sent the state instead, as a snapshot.",
+            description="Log that the leader keeps for a node that lags; 64 KiB at least. A node that lags further "
+            "gets the state as a snapshot instead.",
         ),
     ] = 1 << 30
     log_held_alarm_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="An alarm is raised when anything but messages within their retention holds more of the log "
-            "than this, alone.",
+            description="Bytes of the log from which on an alarm is raised when anything but messages within their "
+            "retention alone holds them.",
         ),
     ] = 1 << 30
     scrub_bytes_per_s: Annotated[
         int,
         Meta(
             ge=0,
-            description="How fast old segments are read in the background to see whether they are still sound; 0: "
-            "they are not.",
+            description="Rate at which old segments are read in the background to find damage; 0: they are not read.",
         ),
     ] = 4 << 20
     scrub_interval_ms: Annotated[
-        Positive, Meta(description="Time between the end of one such pass over all old segments and the next one.")
+        Positive, Meta(description="Time between the end of one such pass over all old segments and the next pass.")
     ] = 3_600_000
     cache_bytes: Annotated[
         int, Meta(ge=1 << 16, description="Memory for the newest log entries, from which peers and consumers are fed.")
@@ -179,111 +179,111 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int,
         Meta(
             ge=0,
-            description="What all readers of entries that are no longer in memory get together while producers are at "
-            "work; twice what these write if that is more. 0: as much as the disk gives.",
+            description="Total rate for all readers of entries that are no longer in memory while producers are at "
+            "work, at least twice the rate of the producers. 0: no limit.",
         ),
     ] = 32 << 20
     min_free_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="With less free disk space than this another node leads, and writes are refused while no "
-            "majority has more; reads go on. Leave room for a segment and 32 MiB, which a node keeps for itself.",
+            description="Free disk space below which another node leads. Writes are refused while no majority has "
+            "more; reads go on. Leave room for a segment and 32 MiB, which a node keeps for itself.",
         ),
     ] = 256 << 20
     max_request_bytes: Annotated[
         int, Meta(ge=1024, le=REQUEST_BYTES_MAX, description="Largest HTTP request body; larger ones get 413.")
     ] = 16 << 20
     max_in_flight_bytes: Annotated[
-        int, Meta(ge=1 << 16, description="Bytes of writes waiting for their commit; beyond it writes get 429.")
+        int, Meta(ge=1 << 16, description="Maximum bytes of writes that wait for their commit; further writes get 429.")
     ] = 64 << 20
     max_topics: Annotated[
-        Positive, Meta(description="Topics that clients may create in all; a further one gets 409.")
+        Positive, Meta(description="Maximum number of topics of clients; creating a further one gets 409.")
     ] = 20_000
-    max_groups: Annotated[Positive, Meta(description="Consumer groups that there may be; a further one gets 409.")] = (
+    max_groups: Annotated[Positive, Meta(description="Maximum number of consumer groups; a further one gets 409.")] = (
         20_000
     )
     max_group_members: Annotated[
-        Positive, Meta(description="Members that one group may have; who joins beyond gets 409.")
+        Positive, Meta(description="Maximum number of members of one group; a further join gets 409.")
     ] = 2_000
     max_undecided_transactions: Annotated[
         Positive,
-        Meta(description="Transactions that may be undecided at a time; beyond it a half transaction gets 429."),
+        Meta(description="Maximum number of undecided transactions; a further half transaction gets 429."),
     ] = 1_000_000
     max_timers: Annotated[
-        Positive, Meta(description="Batches that may wait for their time at a time; beyond it a delayed one gets 429.")
+        Positive, Meta(description="Maximum number of delayed batches that are pending; a further one gets 429.")
     ] = 10_000_000
     max_connections: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000_000,
-            description="HTTP connections at a time, fewer if the limit of open files is lower. When they run out, "
-            "idle ones are closed for new ones.",
+            description="Maximum number of HTTP connections, fewer if the limit of open files is lower. At the limit "
+            "idle connections are closed for new ones.",
         ),
     ] = HTTP_CONNECTIONS_MAX
     address_share_percent: Annotated[
         Percent,
         Meta(
-            description="One client address may hold this share of what other addresses leave of connections, of bytes "
-            "of requests and of unread responses. 100 where all clients come through one proxy."
+            description="Share that one client address may hold of the connections, bytes of requests and bytes of "
+            "unread responses which other addresses leave free. Use 100 when all clients come through one proxy."
         ),
     ] = ADDRESS_SHARE_PERCENT
     address_time_percent: Annotated[
-        Percent, Meta(description="Share of time of an address's costly requests while others ask; 100: all.")
+        Percent, Meta(description="Share of time for costly requests of one address while others wait; 100: no limit.")
     ] = 6
     allowed_hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Further names under which clients reach this node: a Host header that is neither one of them, "
-            "nor an IP address, a loopback name, or the host of http_listen or the node's URL, is refused (421). * "
-            "allows all, also to web pages whose name is pointed at this node."
+            description="Further names under which clients reach this node. A Host header is refused (421) unless it "
+            "is one of them, an IP address, a loopback name, or the host of http_listen or the node's URL. * allows "
+            "every name, also those of web pages that someone points at this node."
         ),
     ] = ()
     request_timeout_ms: Annotated[
         Positive,
         Meta(
-            description="A client must send its request within this time (408) and take its response, and a write must "
-            "be committed within it (503 unknown_outcome)."
+            description="Time in which a client must send its request (408) and read its response, and in which a "
+            "write must be committed (503 unknown_outcome)."
         ),
     ] = 10_000
     check_immunity_ms: Annotated[
-        int, Meta(ge=0, description="A half transaction is not checked before this age; a transaction may override it.")
+        int, Meta(ge=0, description="Age before which a half transaction gets no check; a transaction may override it.")
     ] = 6_000
     check_interval_ms: Annotated[
         Positive, Meta(description="Time between two checks of one transaction, and for a check's answer.")
     ] = 30_000
     check_max: Annotated[
-        int, Meta(ge=1, le=1000, description="A transaction is discarded after this many delivered checks.")
+        int, Meta(ge=1, le=1000, description="Number of delivered checks after which a transaction is discarded.")
     ] = 15
     checks_per_second: Annotated[
         int,
         Meta(
             ge=1,
             le=100_000,
-            description="So many checks are handed out at most; many undecided transactions would slow producers else.",
+            description="Maximum checks per second; without a limit, many undecided transactions would slow producers.",
         ),
     ] = 100
     check_webhook_timeout_ms: Annotated[
-        Positive, Meta(description="A check's webhook must answer within this; else it is asked again, uncounted.")
+        Positive, Meta(description="Time in which a webhook must answer a check; a late check is repeated, uncounted.")
     ] = 5_000
     loop_step_ms_max: Annotated[
         int,
         Meta(
             ge=0,
             le=10_000,
-            description="For tests: the event loop measures its steps, is several times slower for it, and logs each "
-            "that takes more processor time than this. 0: it does not.",
+            description="For tests: the event loop measures its steps, which makes it several times slower, and logs "
+            "each step with more processor time than this. 0: it does not.",
         ),
     ] = 0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Least severity that is logged: debug, info, warning or error."),
+        Meta(description="Lowest severity that is logged: debug, info, warning or error."),
     ] = "info"
     log_format: Annotated[Literal["plain", "json"], Meta(description="Form of the log lines: plain or json.")] = "plain"
 
     def nodes(self) -> dict[int, Peer]:
-        """Every node of the cluster by id, this one included."""
+        """Return every node of the cluster by id, this one included."""
         found = {peer.node_id: peer for peer in map(parse_peer, self.peers)}
         if not found:
             listen = parse_address(self.http_listen or f"127.0.0.1:{DEFAULT_HTTP_PORT}", "http_listen")
@@ -303,7 +303,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.nodes()[self.node_id].address
 
     def serves_peers(self) -> bool:
-        """False on a node that can never be more than a cluster of one."""
+        """Return False for a node that can only ever be a cluster of one, otherwise True."""
         return bool(self.peers or self.peer_listen or self.join)
 
     def advertised_url(self) -> str:
@@ -311,7 +311,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Option(NamedTuple):
-    """One field of NodeConfig, as help and documentation show it."""
+    """One option, which is a field of NodeConfig, as help and documentation show it."""
 
     name: str
     type: Any
@@ -330,12 +330,12 @@ class Option(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Given once for each item on the command line, with commas in the environment."""
+        """True when the option is repeated for each item on the command line, and separated by commas in a variable."""
         return isinstance(self.default, tuple)
 
 
 def options() -> list[Option]:
-    """Every option, in the order of the struct."""
+    """Return every option in the order of the struct."""
     hints = get_type_hints(NodeConfig, include_extras=True)
     found = []
     for field in msgspec.structs.fields(NodeConfig):
@@ -346,7 +346,7 @@ def options() -> list[Option]:
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:
-    """The configuration of the three sources, validated. ConfigError names the option and where it came from."""
+    """Read the three sources and return the validated configuration. Raises ConfigError with option and source."""
     values: dict[str, Any] = {}
     known = {option.name: option for option in options()}
     if file is not None:
@@ -368,7 +368,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
 
 
 def validate(config: NodeConfig) -> NodeConfig:
-    """Check what no single option can tell; returns the same configuration or raises ConfigError."""
+    """Check the rules between several options. Returns the same configuration, or raises ConfigError."""
     peers = [parse_peer(text) for text in config.peers]
     for what, seen in (
         ("node id", [str(peer.node_id) for peer in peers]),
@@ -397,7 +397,7 @@ def validate(config: NodeConfig) -> NodeConfig:
 
 
 def _validate_trust(config: NodeConfig) -> None:
-    """What makes a peer believe another one."""
+    """Check the options by which peers authenticate each other. Raises ConfigError."""
     tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
     missing = [name for name, path in tls.items() if path is None]
     if missing and len(missing) < len(tls):
@@ -412,7 +412,7 @@ def _validate_trust(config: NodeConfig) -> None:
 
 
 def _serves_others(config: NodeConfig) -> bool:
-    """Whether the Raft transport listens beyond this machine."""
+    """Return whether other machines can reach the Raft transport."""
     host = config.peer_address().host
     try:
         is_local = ip_address(host).is_loopback
@@ -422,9 +422,9 @@ def _serves_others(config: NodeConfig) -> bool:
 
 
 def _check_origin(config: NodeConfig) -> None:
-    """Of the addresses: a node begins a new cluster, joins one that runs, or is of one that was moved."""
+    """Check that the node begins a new cluster, joins a running one, or is in a moved one. Raises ConfigError."""
     if config.override_addresses and not config.peers:
-        raise ConfigError("override_addresses: needs peers, which say where the nodes are now")
+        raise ConfigError("override_addresses: needs peers with the present addresses of the nodes")
     if config.join is None:
         return
     parse_url(config.join, "join")

@@ -1,14 +1,14 @@
-"""The data directory: one process at a time, one node of one cluster for ever.
+"""The data directory: it is used by one process at a time, and belongs to one node of one cluster for ever.
 
     lock           flock()ed while a process uses the directory
     identity       {"cluster_id", "node_id", "incarnation", "cluster_uid"}: compared at every start
     feature_level  {"level", "version"}: of the newest configuration in the log, written before that; absent at level 1
     log/ hard_state index/ watermarks    see docs/log-format.md
 
-The incarnation tells the others that this is another disk than the one they knew: it changes when the directory turns
-out to hold less than the node acknowledged.
+The incarnation tells the other nodes whether this is still the disk that they knew: it changes when the directory holds
+less than the node acknowledged.
 
-A directory that is given to another node would make it forget its votes and its log, so that is refused.
+A directory of another node is refused: with it a node would lack its own votes and its own log.
 """
 
 import fcntl
@@ -30,23 +30,24 @@ LOCK_FILE: Final = "lock"
 IDENTITY_FILE: Final = "identity"
 REBUILD_FILE: Final = "rebuild"
 REBUILT_FILE: Final = "rebuilt"
-"""With either of them (cluster/process/rebuild.py) log and hard state may be gone by decision."""
+"""Name of the file after a rebuild. With it, or REBUILD_FILE, log and hard state may be missing by decision
+(cluster/process/rebuild.py)."""
 
 DIRECTORY_MODE: Final = 0o700
 OTHERS_MODE: Final = 0o077
-"""Nobody but the node's user reads everybody's messages."""
+"""Permission bits that the directory must not have: only the node's user may read the messages of all clients."""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose data a directory holds."""
+    """The cluster and the node whose data a directory holds."""
 
     cluster_id: str
     node_id: int
 
 
 class StoredIdentity(Identity, frozen=True, forbid_unknown_fields=True):
-    """With what tells this directory from an earlier or later one of the same node, and its cluster from another one
-    of the same name; that is not known before the first leader has named it.
+    """The identity in the file. `incarnation` distinguishes this directory from others of the same node, `cluster_uid`
+    its cluster from others of the same name; it is empty until the first leader has named the cluster.
     """
 
     incarnation: str
@@ -54,14 +55,14 @@ class StoredIdentity(Identity, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredFeatureLevel(msgspec.Struct, frozen=True):
-    """Never given another form: every build has to be able to read it."""
+    """The feature level in the file. The format never changes, because every build must be able to read it."""
 
     level: int
     version: str
 
 
 class DataDirectory:
-    """A locked data directory whose identity was checked. Close it last, when all of its files are closed."""
+    """A locked data directory with a checked identity. Owns the lock. Close it last, after all files in it."""
 
     def __init__(self, path: Path, lock: IO[bytes], stored: StoredIdentity, feature_level: int) -> None:
         self.path = path
@@ -74,8 +75,8 @@ class DataDirectory:
         return self._stored.incarnation
 
     def note_feature_level(self, found: LevelOf) -> None:
-        """The level at which the log is from now on, durable on return: a build that does not know it opens nothing.
-        StartupError when it cannot be written.
+        """Note the feature level of the log from now on, durable on return: a build that does not know the level
+        refuses to open the directory. Raises StartupError when the level cannot be written.
         """
         if found.level != self._feature_level:
             noted = StoredFeatureLevel(found.level, found.version)
@@ -87,12 +88,12 @@ class DataDirectory:
         return self._stored.cluster_uid
 
     def renew(self) -> None:
-        """Take another incarnation, durable on return. StartupError when it cannot be written."""
+        """Take a new incarnation, durable on return. Raises StartupError when it cannot be written."""
         self._stored = _write_identity(self.path, self._stored, self.cluster_uid)
 
     def belong_to(self, cluster_uid: str) -> None:
-        """Note the cluster that the log in this directory is of, durably. StartupError when it is noted as another
-        one's, or cannot be written.
+        """Note the cluster of the log in this directory, durable on return. Raises StartupError when another cluster is
+        noted already, or the uid cannot be written.
         """
         if not cluster_uid or cluster_uid == self.cluster_uid:
             return
@@ -100,7 +101,7 @@ class DataDirectory:
             raise StartupError(
                 ExitCode.DATA_DIR_UNUSABLE,
                 f"data_dir {self.path}: its log is of cluster {cluster_uid}, and the directory of {self.cluster_uid}, "
-                f"both named {self._stored.cluster_id!r}: files of two clusters were mixed; restore all of them from "
+                f"both named {self._stored.cluster_id!r}: files of two clusters were mixed; restore all files from "
                 "one backup, or give an empty directory and let the cluster fill it",
             )
         named = msgspec.structs.replace(self._stored, cluster_uid=cluster_uid)
@@ -109,13 +110,14 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path, identity: Identity) -> Self:
-        """Create the directory if it is missing, lock it, and claim or check its identity, durably.
+        """Create the directory if it is missing, lock it, and claim or check its identity; durable on return.
 
-        StartupError when another process uses it, when it belongs to another node, or when it cannot be used.
+        Raises StartupError when another process uses the directory, when it belongs to another node or a newer version,
+        or when it cannot be used.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if path.stat().st_mode & OTHERS_MODE:  # of an earlier version
+            if path.stat().st_mode & OTHERS_MODE:  # an earlier version made it
                 path.chmod(DIRECTORY_MODE)
             lock = open(path / LOCK_FILE, "wb")  # noqa: SIM115 - held as long as the process lives
         except OSError as error:
@@ -174,7 +176,7 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
 
 
 def _require_known_level(path: Path) -> int:
-    """The level that is noted; StartupError when this build does not work at it."""
+    """Return the noted feature level. Raises StartupError when this build does not know it or it cannot be read."""
     file = path / FEATURE_LEVEL_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=StoredFeatureLevel)
@@ -191,14 +193,14 @@ def _require_known_level(path: Path) -> int:
 
 
 def _write_identity(path: Path, identity: Identity, cluster_uid: str = "") -> StoredIdentity:
-    """With a new incarnation."""
+    """Write the identity with a new incarnation and return it; durable on return. Raises StartupError."""
     new = StoredIdentity(identity.cluster_id, identity.node_id, uuid.uuid4().hex, cluster_uid)
     write_durably(path / IDENTITY_FILE, msgspec.json.encode(new))
     return new
 
 
 def write_durably(file: Path, data: bytes) -> None:
-    """The whole file or what was there before; durable on return. StartupError."""
+    """Replace the file with `data` atomically; durable on return. Raises StartupError when it cannot be written."""
     temporary = file.with_suffix(".new")
     try:
         with open(temporary, "wb") as stream:

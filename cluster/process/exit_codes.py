@@ -1,22 +1,22 @@
-"""How `keelmqd` ends. docs/configuration.md lists the codes for operators and their service managers."""
+"""Exit codes of `keelmqd`. docs/configuration.md lists them for operators and their service managers."""
 
 import enum
 
 
 class ExitCode(enum.IntEnum):
-    """One code per kind of action an operator must take."""
+    """The exit codes: one for each kind of action that an operator must take."""
 
     STOPPED = 0
     BUG = 1
-    """Something unforeseen at the start; the trace is in the log."""
+    """An unexpected error happened at the start; its trace is in the log."""
     BAD_CONFIG = 2
     ADDRESS_UNAVAILABLE = 3
     DATA_DIR_UNUSABLE = 4
     LOG_CORRUPT = 5
     FATAL = 6
-    """While running: going on could have lost data. Starting again is safe; read the reason first."""
+    """The running node stopped because going on could have lost data. Starting again is safe; read the reason first."""
     WRONG_VERSION = 7
-    """At the start or while running: the cluster is at a feature level that this build does not know. Nothing was
+    """The cluster is at a feature level that this build does not know, at the start or while running. Nothing was
     changed; the message names the version to start."""
 
 

@@ -1,4 +1,4 @@
-"""`keelmqd log dump|verify`: the commit log of a stopped node, for an operator's eyes."""
+"""The commands `keelmqd log dump` and `keelmqd log verify`, which print and verify the log of a stopped node."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,10 @@ LOG_ACTIONS: Final = ("dump", "verify")
 
 
 def log_command(action: str, data_dir: str, from_index: int) -> int:
-    """Print records, or what is wrong with them. LOG_CORRUPT when something is; StartupError when it cannot be read."""
+    """Print the records, or the findings of a verification, and return the exit code: LOG_CORRUPT for a damaged log.
+
+    Raises StartupError when the log cannot be read.
+    """
     directory = Path(data_dir) / "log"
     if not directory.is_dir():
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{directory}: not there; --data-dir is a node's data directory")
@@ -45,7 +48,7 @@ def _verify(directory: str) -> int:
         weight = "harmless" if finding.harmless else "DAMAGE"
         print(f"{weight}: {finding.segment}, position {finding.position}{index}: {finding.detail}")
     if report.base.index:
-        print(f"the log begins behind index {report.base.index} of term {report.base.term}: the rest was removed")
+        print(f"the log begins after index {report.base.index} of term {report.base.term}: earlier records are removed")
     print(
         f"{report.records} records in {report.segments} segments, index {report.first_index} to {report.last_index}, "
         f"end at position {report.end_position}, synced to {report.synced_position}: "

@@ -1,4 +1,4 @@
-"""Log lines on standard error: plain for people, JSON for collectors."""
+"""Writes log lines to standard error, plain for people or as JSON for collectors."""
 
 import logging
 import sys
@@ -9,13 +9,13 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
-"""How control characters are logged: what clients send must not move the cursor of whoever reads the log."""
+"""Replacements of control characters in log lines: texts of clients must not move the cursor of a reader's terminal."""
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-"""Those that JSON does not escape by itself."""
+"""Replacements of the control characters that JSON encoding does not escape."""
 
 
 class PlainFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO  raft.node: became leader of term 5`"""
+    """Formats plain lines such as `2026-01-31T12:00:00.123Z INFO  raft.node: became leader of term 5`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -23,12 +23,12 @@ class PlainFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Lines that continue a message are indented: none of them reads as a line of its own."""
+        """Format the record. Further lines of a message are indented, so that none looks like a separate log line."""
         return super().format(record).translate(_CONTROLS).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Formats one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -43,7 +43,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def without_trace_of_strangers(record: logging.LogRecord) -> bool:
-    """Whoever does not speak HTTP is told so by the server; here it is a line, not an error with a trace."""
+    """Turn errors of clients that do not speak HTTP into a warning without a trace; the server has answered them.
+    Returns True, so that every record is logged.
+    """
     error = record.exc_info[1] if record.exc_info else None
     if record.name == "aiohttp.server" and isinstance(error, HttpProcessingError) and error.code < 500:
         record.msg, record.args = "%s: %s", (record.getMessage(), error.message.partition("\n")[0].rstrip(":"))
@@ -52,7 +54,7 @@ def without_trace_of_strangers(record: logging.LogRecord) -> bool:
 
 
 def set_up_logging(level: str, form: Literal["plain", "json"]) -> None:
-    """Send every logger's lines to standard error in the given form."""
+    """Send the lines of every logger to standard error in the given form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter() if form == "plain" else JsonFormatter())
     handler.addFilter(without_trace_of_strangers)

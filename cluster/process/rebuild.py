@@ -1,10 +1,11 @@
-"""Rebuilding a replica: the node gives its copy up and is filled by the others, as one with a new disk is.
+"""Rebuilds a replica: the node gives up its copy of the data, and the others fill it like a node with a new disk.
 
-    rebuild    the decision: once it is durable, nothing of the copy is used again
-    rebuilt    what it is renamed to when all of the copy is gone
+    rebuild    file with the decision: once it is durable, no part of the copy is used again
+    rebuilt    new name of the file when the whole copy is removed
 
-Every start carries a decision out before it opens anything: a new incarnation first, so that the others take this for
-another disk, then the parts of the copy go. Killed at any moment, the next start goes on.
+Every start carries out a decision before it opens anything: it takes a new incarnation first, so that the other nodes
+treat this as another disk, and then removes the parts of the copy. If it is killed at any moment, the next start goes
+on.
 """
 
 import logging
@@ -25,31 +26,33 @@ from store.snapshots.install import DECISION_FILE
 logger = logging.getLogger(__name__)
 
 PARTS: Final = ("log", "index", "index.incoming", DECISION_FILE, "hard_state", WATERMARKS_FILE, DIFFERS_FILE)
-"""Of the data directory: everything that speaks of what this node had. A differing replica is known as such to the
-last, so that a node that is killed meanwhile never votes."""
+"""Parts of the data directory that tell of the node's former copy. The mark of a differing replica is removed last, so
+that a node that is killed meanwhile never votes."""
 
 
 class Rebuild(msgspec.Struct, frozen=True):
-    """`joins`: the nodes of the cluster are in its log. From then on this node is told of them, and never goes by those
-    that it is started with: alone with those it might begin a cluster of its own.
+    """The decision to rebuild. `joins` says that the log names the nodes of the cluster: after the rebuild this node
+    learns them from the leader and ignores its options, with which it might begin a cluster of its own.
     """
 
     joins: bool
 
 
 def decide(path: Path, *, joins: bool) -> None:
-    """Durable on return: what runs on the copy must fall silent, and the node start again. StartupError when it cannot
-    be written.
+    """Write the decision to rebuild; durable on return. The caller must make the Raft node fall silent and start the
+    node again. Raises StartupError when the decision cannot be written.
     """
     write_durably(path / REBUILD_FILE, msgspec.json.encode(Rebuild(joins)))
 
 
 def finish_rebuild(directory: DataDirectory, remove: Callable[[Path], None] | None = None) -> bool:
-    """Carry out a decision, if there is one; whether there was. StartupError: the next start goes on."""
+    """Carry out a decision if there is one, and return whether there was. Raises StartupError when a part cannot be
+    removed; the next start goes on then.
+    """
     path = directory.path
     if not (path / REBUILD_FILE).exists():
         return False
-    logger.warning("rebuilding this replica: its log and index go, and the others fill it anew")
+    logger.warning("rebuilding this replica: its log and index are removed, and the others fill it anew")
     directory.renew()
     try:
         for part in PARTS:
@@ -66,7 +69,9 @@ def finish_rebuild(directory: DataDirectory, remove: Callable[[Path], None] | No
 
 
 def joins_since_rebuild(path: Path) -> bool:
-    """Whether this node goes by the log alone, since it was rebuilt. A file that cannot be read says so as well."""
+    """Return whether this node was rebuilt and learns the cluster's nodes from the log alone. An unreadable file counts
+    as True.
+    """
     try:
         return msgspec.json.decode((path / REBUILT_FILE).read_bytes(), type=Rebuild).joins
     except FileNotFoundError:
