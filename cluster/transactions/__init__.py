@@ -1,1 +1,1 @@
-"""Transactions: prepare, decide, check back."""
+"""Handlers for transactions: prepare, decide, and check back with producers."""

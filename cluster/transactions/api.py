@@ -1,4 +1,4 @@
-"""Half transactions: prepare, decide, look up. Asking producers about undecided ones is the check service's."""
+"""Prepares, decides and shows single transactions. The check service asks producers about undecided ones."""
 
 from typing import Annotated, Final
 
@@ -72,7 +72,7 @@ _resume_decoder: Final = msgspec.json.Decoder(ResumeRequest)
 
 
 class TransactionApi:
-    """/v1/transactions"""
+    """Handles /v1/transactions."""
 
     def __init__(self, core: Core, chooser: QueueChooser) -> None:
         self._core = core
@@ -113,7 +113,7 @@ class TransactionApi:
                 "POST",
                 f"{one}/resume",
                 self.resume,
-                "Have producers asked about a discarded transaction again",
+                "Resume the checks of a discarded transaction",
                 {200: json_of(ResumedView)},
                 body={JSON: ResumeRequest},
                 errors=("transaction_not_found", "transaction_conflict", *WRITE_ERRORS),
@@ -123,7 +123,7 @@ class TransactionApi:
                 "GET",
                 one,
                 self.show,
-                "State and full timeline of a transaction",
+                "Show the state and the full timeline of a transaction",
                 {200: json_of(TransactionDetail)},
                 errors=("transaction_not_found",),
             ),
@@ -131,7 +131,7 @@ class TransactionApi:
                 "GET",
                 "/v1/transactions",
                 self.list_all,
-                "Transactions from the oldest on, without their timelines",
+                "List transactions from the oldest on, without their timelines",
                 {200: json_of(TransactionsView)},
                 query=TransactionsQuery,
             ),

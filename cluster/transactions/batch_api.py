@@ -1,7 +1,7 @@
-"""Many transactions in one request: each is prepared or decided by itself, and answered by itself.
+"""Prepares or decides many transactions in one request, each with its own outcome.
 
-What one request brings becomes the commands of one log entry where they fit, so that the HTTP request, like the sync,
-is paid for once. Nothing makes them one: any of them may be refused, or be lost, without the others.
+The transactions of one request become commands of one log entry if they fit, so that they share the cost of the HTTP
+request and of the sync. They are not atomic: any of them may be refused, or be lost, without the others.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class DecisionsRequest(Request, kw_only=True, frozen=True):
 
 
 class PreparedOne(Response, kw_only=True, frozen=True):
-    """Either what POST /v1/transactions answers, or the `problem` that it would be answered with."""
+    """Outcome for one transaction: either the answer of POST /v1/transactions, or the `problem` in its place."""
 
     transaction_id: str
     state: TransactionState | UnsetType = UNSET
@@ -56,13 +56,13 @@ class PreparedOne(Response, kw_only=True, frozen=True):
 
 
 class PreparedAllView(Response, kw_only=True, frozen=True):
-    """In the order of the request."""
+    """The outcomes, in the order of the request."""
 
     results: list[PreparedOne]
 
 
 class DecidedOne(Response, kw_only=True, frozen=True):
-    """Either what a decision is answered, or the `problem` that it would be answered with."""
+    """Outcome for one transaction: either the answer to a single decision, or the `problem` in its place."""
 
     transaction_id: str
     state: TransactionState | UnsetType = UNSET
@@ -71,7 +71,7 @@ class DecidedOne(Response, kw_only=True, frozen=True):
 
 
 class DecidedAllView(Response, kw_only=True, frozen=True):
-    """In the order of the request."""
+    """The outcomes, in the order of the request."""
 
     results: list[DecidedOne]
 
@@ -92,7 +92,7 @@ _counting: Final = msgspec.json.Decoder(_CountedHalves)
 
 
 class TransactionBatchApi:
-    """/v1/transactions/batch and /v1/transactions/decisions"""
+    """Handles /v1/transactions/batch and /v1/transactions/decisions."""
 
     def __init__(self, core: Core, chooser: QueueChooser) -> None:
         self._core = core
@@ -104,7 +104,7 @@ class TransactionBatchApi:
                 "POST",
                 "/v1/transactions/batch",
                 self.prepare_all,
-                "Store half transactions, each by itself",
+                "Store half transactions, each with its own outcome",
                 {200: {JSON: PreparedAllView, MSGPACK: PreparedAllView}},
                 body={JSON: JsonHalves, MSGPACK: BlockHalves},
                 errors=("too_many_properties", "batch_too_large", *WRITE_ERRORS),
@@ -114,7 +114,7 @@ class TransactionBatchApi:
                 "POST",
                 "/v1/transactions/decisions",
                 self.decide_all,
-                "Decide transactions, each by itself",
+                "Decide transactions, each with its own outcome",
                 {200: {JSON: DecidedAllView, MSGPACK: DecidedAllView}},
                 body={JSON: DecisionsRequest, MSGPACK: DecisionsRequest},
                 errors=WRITE_ERRORS,
@@ -173,14 +173,14 @@ class TransactionBatchApi:
         return _answer(request, DecidedAllView(results=results))
 
     async def _read_halves(self, request: web.Request) -> Sequence[BlockHalf | JsonHalf]:
-        """Problem for all of them when the request as a whole is not what it must be."""
+        """Read the half transactions of a request. Raises Problem when the request as a whole is not valid."""
         kind = media_type(request, (JSON, MSGPACK))
         body = await read_body(request, self._core)
         if kind == JSON:
             return parse_json_messages(_json_halves, body, _counting).transactions
         halves = parse_msgpack(_msgpack_halves, body).transactions
         if sum(len(half.batches) for half in halves) > BATCHES_MAX:
-            raise Problem("invalid_request", f"transactions: they have at most {BATCHES_MAX} batches in all")
+            raise Problem("invalid_request", f"transactions: a request has at most {BATCHES_MAX} batches in all")
         limit = self._core.config.max_request_bytes
         if sum(batch.unpacked_bytes for half in halves for batch in half.batches) > limit:
             raise Problem("request_too_large", f"the blocks unpack to more than {limit} bytes; send them in parts")
@@ -189,13 +189,15 @@ class TransactionBatchApi:
     async def _proposals(
         self, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]
     ) -> list[Proposal | Exception]:
-        """What each becomes, or why it cannot be; Problem for all of them when they hold too much together."""
+        """Return, in order, the proposal or the error of each transaction. Raises Problem when the request as a whole
+        has too many messages, keys or properties.
+        """
         proposals: list[Proposal | Exception] = []
         attributes, messages = RequestAttributes(), 0
         for half, transaction_id in zip(halves, ids, strict=True):
             try:
                 proposal = await self._halves.proposal(half, transaction_id, attributes)
-            except Exception as error:  # whose fault it is, problem_of_part knows
+            except Exception as error:  # problem_of_part translates it, and logs a bug
                 if attributes.too_many:
                     raise
                 proposals.append(error)
@@ -208,7 +210,7 @@ class TransactionBatchApi:
         return proposals
 
     async def _carry_out(self, proposals: Sequence[Proposal | Exception]) -> list[Applied | Exception]:
-        """The outcome of each, in order; what was refused here is its own."""
+        """Propose all proposals and return the outcomes in order. An error in `proposals` is its own outcome."""
         outcomes = iter(await self._core.propose_all([each for each in proposals if isinstance(each, Proposal)]))
         return [next(outcomes) if isinstance(each, Proposal) else each for each in proposals]
 

@@ -1,4 +1,4 @@
-"""How producers are asked: the long poll for checks, and the webhook of a producer group."""
+"""Delivers checks to producers, by a long poll or by the webhook of a producer group."""
 
 import logging
 from typing import Annotated, Final
@@ -35,7 +35,7 @@ class ChecksQuery(Request, kw_only=True, frozen=True):
 
 
 class WebhookAnswer(msgspec.Struct, frozen=True):
-    """What a producer's webhook answers. Further members are left alone: the answer is foreign code's."""
+    """The answer of a producer's webhook. Further members are ignored, because foreign code writes the answer."""
 
     decision: Decision
 
@@ -52,19 +52,19 @@ class ProducerGroupView(Response, kw_only=True, frozen=True):
 logger = logging.getLogger(__name__)
 
 CHECK_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Message bodies of the checks in one answer, as characters; the first check is always whole."""
+"""Maximum total size of message bodies in one answer, in characters; the first check is always complete."""
 
 WEBHOOKS_AT_ONCE_MAX: Final = 256
-"""Checks that are on their way to webhooks; for one producer group see cluster/transactions/webhook_slots.py."""
+"""Maximum number of checks on their way to webhooks. For one group see cluster/transactions/webhook_slots.py."""
 WEBHOOK_RETRY_MS: Final = 5_000
-"""A check that could not be delivered to its URL is tried again after this; it does not count."""
+"""Milliseconds after which an undelivered check is sent to its URL again; the failed try does not count."""
 
 _decoder: Final = msgspec.json.Decoder(CheckUrl)
 _answer_decoder: Final = msgspec.json.Decoder(WebhookAnswer)
 
 
 class CheckApi:
-    """/v1/producer-groups"""
+    """Handles /v1/producer-groups, and delivers checks to webhooks."""
 
     def __init__(self, core: Core, webhooks: Webhooks) -> None:
         self._core = core
@@ -79,7 +79,7 @@ class CheckApi:
                 "GET",
                 f"{group}/checks",
                 self.poll,
-                "Wait for half transactions of the group that somebody must decide",
+                "Wait for half transactions of the group that a producer must decide",
                 {200: json_of(ChecksView)},
                 query=ChecksQuery,
                 errors=("invalid_group", "no_leader"),
@@ -89,7 +89,7 @@ class CheckApi:
                 "PUT",
                 group,
                 self.put,
-                "Have checks POSTed to a URL instead; null goes back to polling",
+                "Set the URL to which checks are POSTed; null goes back to polling",
                 {200: json_of(ProducerGroupView)},
                 body={JSON: CheckUrl},
                 errors=("invalid_group", *WRITE_ERRORS),
@@ -114,13 +114,13 @@ class CheckApi:
         try:
             views = await self._views(checks)
             response = json_response(ChecksView(checks=views))
-            # Written here, not by the server after this returns: only then is a check known to be delivered.
+            # Written here, not by the server after the return: only so is a check known to be delivered.
             await response.prepare(request)
             await response.write_eof()
         except BaseException:
             self.service.release(leased)
             raise
-        handed_over = dict.fromkeys(view.transaction_id for view in views)  # in order: they go into the log
+        handed_over = dict.fromkeys(view.transaction_id for view in views)  # ordered, because they go into the log
         self.service.release(transaction_id for transaction_id in leased if transaction_id not in handed_over)
         if handed_over:
             self.service.spawn(self.service.delivered(tuple(handed_over), query.client_id, "poll"))
@@ -143,7 +143,7 @@ class CheckApi:
         for check in checks:
             try:
                 view = await self.service.view(check, reader)
-            except Problem as problem:  # of this one; the others are asked all the same
+            except Problem as problem:  # it concerns this check; the others are delivered all the same
                 logger.warning("the check of %s cannot be handed out: %s", check.transaction_id, problem)
                 continue
             if view is None:
@@ -159,9 +159,9 @@ class CheckApi:
         return len(self._slots)
 
     def _send_webhook(self, check: DueCheck, url: str) -> bool:
-        """Begin to POST the check; False when it is out already, or as many others are as may be.
+        """Begin to POST the check. Return False when it is under way already, or too many others are.
 
-        Then nothing of it is kept: it stays due, and the scan that follows the next answer comes back to it.
+        After False nothing is kept: the check stays due, and the scan after the next answer comes back to it.
         """
         now_ms = self._core.now_ms()
         if not self._slots.take(check.transaction_id, check.producer_group, now_ms, WEBHOOKS_AT_ONCE_MAX):
@@ -184,10 +184,12 @@ class CheckApi:
             self.service.nudge()
 
     async def _deliver(self, check: DueCheck, url: str) -> bool:
-        """POST one check and carry out the answer. Not counted unless the webhook answered with a 2xx: False."""
+        """POST one check and carry out the answer. Return False when the webhook did not answer with a 2xx; the check
+        is not counted then.
+        """
         try:
             view = await self.service.view(check, BlockReader(self._core, patient=True))
-        except Problem as problem:  # nothing is wrong with the webhook
+        except Problem as problem:  # the webhook is not to blame, so this is no failure of it
             logger.warning("the check of %s cannot be POSTed: %s", check.transaction_id, problem)
             self.service.postpone(check.transaction_id, WEBHOOK_RETRY_MS)
             return True

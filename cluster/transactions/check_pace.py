@@ -1,16 +1,16 @@
-"""How fast checks are handed out: producers go first, also when very many transactions are undecided."""
+"""Limits the rate of checks, so that producers go first even when very many transactions are undecided."""
 
 from collections.abc import Callable
 from typing import Final
 
 SCAN_SHARE: Final = 20
-"""A scan that took some time is followed by a pause of so many times as long."""
+"""Ratio of the pause after a scan to the time that the scan took."""
 
 
 class CheckPace:
-    """At most `per_second` checks on average, and a second's worth of them at once. `steady_ms` is a monotonic clock.
+    """Allows `per_second` checks on average, and at most one second's worth at once. `steady_ms` is a monotonic clock.
 
-    A check costs the leader two requests and two entries, so this bounds what a storm of them takes from producers.
+    A check costs the leader two requests and two entries: the pace bounds how much a storm of checks slows producers.
     """
 
     def __init__(self, per_second: int, steady_ms: Callable[[], int]) -> None:
@@ -20,7 +20,7 @@ class CheckPace:
         self._counted_at_ms: int | None = None
 
     def refill(self) -> None:
-        """Account for the time that has passed."""
+        """Allow further checks for the time that has passed since the last call."""
         now_ms = self._steady_ms()
         if self._counted_at_ms is not None:
             passed_ms = max(now_ms - self._counted_at_ms, 0)
@@ -29,7 +29,7 @@ class CheckPace:
 
     @property
     def left(self) -> int:
-        """So many may be handed out now."""
+        """Number of checks that may be handed out now."""
         return max(int(self._left), 0)
 
     @property
@@ -37,5 +37,5 @@ class CheckPace:
         return self._left < 1
 
     def take(self) -> None:
-        """One check was handed out."""
+        """Count one check that was handed out."""
         self._left -= 1

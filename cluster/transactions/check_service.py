@@ -1,9 +1,9 @@
-"""Asks producers about half transactions that nobody decided. Only the leader asks.
+"""Asks producers about undecided half transactions. Only the leader asks.
 
-A due check goes to a waiting long poll of the producer group, the one of the client that prepared the transaction if it
-polls, or to the group's webhook. It counts only after it was delivered: then RecordChecks sets the next one through the
-log, so count, timeline and due times survive a failover. What is kept here, who polls and which checks are out, may be
-lost: at worst a check is asked once more without being counted twice.
+A due check goes to the group's webhook or to a waiting long poll of the producer group, preferably a poll of the client
+that prepared the transaction. A check counts only after its delivery: then RecordChecks sets the next one through the
+log, so count, timeline and due times survive a failover. The service keeps only the waiting polls and the leases of
+checks. They may be lost: at worst a check is asked once more without being counted twice.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from store.commands.views import DueCheck
 
 
 class CheckView(Response, kw_only=True, frozen=True):
-    """A question to a producer: is this transaction to be committed?"""
+    """A check-back, which asks a producer whether to commit or to roll back a transaction."""
 
     transaction_id: str
     producer_group: str
@@ -39,31 +39,31 @@ logger = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S: Final = 0.5
 SCAN_PAUSE_S: Final = 0.02
-"""Least time between two scans, however many polls arrive."""
+"""Minimum seconds between two scans, however many polls arrive."""
 
 PACED_PAUSE_S: Final = 0.1
-"""The same while as many checks were handed out as may be: then some come together."""
+"""Minimum seconds between two scans while the rate of checks is used up, so that some checks come together."""
 
 DUE_PER_PAGE: Final = 100
 PAGES_PER_SCAN: Final = 5
-"""Due checks one scan looks at, page by page as long as a poll has room for more, or all pages when there is none; the
-next scan goes on behind them, so a group that nobody polls for hides no other. A page is no longer than may be handed
-out: reading is what looking at a check costs."""
+"""Maximum number of pages of due checks in one scan. It ends early when there are polls and all of them are full. The
+next scan goes on after the last page, so that a group without polls hides no other. A page has at most one check more
+than may be handed out, because reading a check is the cost of a scan."""
 
 ORIGIN_SEEN_MS: Final = 5_000
-"""A client that polled within this time is waited for ..."""
+"""A check waits for a poll of the client that prepared the transaction if the client polled within this time ..."""
 
 ORIGIN_GRACE_MS: Final = 2_000
-"""... for this long after its check became due; then any of its group is asked."""
+"""... until this time after the check became due; then any client of the group may get the check."""
 
 LEASE_MS: Final = 10_000
-"""A check that was handed out is not handed out again for this long, unless its delivery is known to have failed."""
+"""Milliseconds for which a check is not handed out again, unless its delivery is known to have failed."""
 
 DISCARDS_MAX: Final = 256
 
 
 class Poller:
-    """A long poll that waits for checks of a producer group."""
+    """A long poll that waits for checks of a producer group. Owns the checks handed to it."""
 
     def __init__(self, client_id: str, limit: int) -> None:
         self.client_id = client_id
@@ -82,9 +82,10 @@ class _Seen(NamedTuple):
 
 
 class CheckService:
-    """Loop-only. `send_webhook` starts delivering a check to a URL, or says that it does not now: False.
+    """Hands out due checks to polls and webhooks. Use on the event loop only.
 
-    It keeps account of the checks that are out to webhooks, calls `delivered` or `postpone`, and `nudge` at the end.
+    `send_webhook` starts delivering a check to a URL, or returns False when it cannot do so now. It keeps account of
+    the checks under way to webhooks, calls `delivered` or `postpone` for each, and `nudge` at the end.
     """
 
     def __init__(self, core: Core, send_webhook: Callable[[DueCheck, str], bool]) -> None:
@@ -92,9 +93,9 @@ class CheckService:
         self._send_webhook = send_webhook
         self._pollers: dict[str, list[Poller]] = {}
         self._served: dict[Poller, None] = {}
-        """Those that have got checks in this scan."""
+        """Polls that have got checks in this scan."""
         self._polled_at_ms: dict[_Seen, int] = {}
-        """The one that polled longest ago first."""
+        """Time of each client's last poll; the client that polled longest ago comes first."""
         self._leased_until_ms: dict[str, int] = {}
         self._nudge = asyncio.Event()
         self._task = core.background.task("checks", "ask about undecided transactions", self._round)
@@ -111,20 +112,20 @@ class CheckService:
         self._task.start()
 
     async def stop(self) -> None:
-        """Ends the scans and answers every waiting poll."""
+        """End the scans and answer every waiting poll."""
         await self._task.stop()
         for pollers in self._pollers.values():
             for poller in pollers:
                 _wake(poller)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` beside the scans; it ends with them."""
+        """Run `work` beside the scans; `stop` cancels it."""
         self._task.spawn(work)
 
     async def poll(self, group: str, client_id: str, limit: int, timeout_s: float) -> list[DueCheck]:
-        """Checks of the group, leased to the caller; empty when the time is over first.
+        """Wait for checks of the group and lease them to the caller; the result is empty after `timeout_s`.
 
-        The caller says `delivered` for those it has handed over, and `release` for the others.
+        The caller has to call `delivered` for the checks that it has handed over, and `release` for the others.
         """
         poller = Poller(client_id, limit)
         waiting = self._pollers.setdefault(group, [])
@@ -155,7 +156,10 @@ class CheckService:
         self._polled_at_ms[seen] = self._core.steady_ms()
 
     async def view(self, check: DueCheck, reader: BlockReader) -> CheckView | None:
-        """The check with its messages, or None when the transaction was decided meanwhile."""
+        """Return the check with its messages, or None when the transaction was decided meanwhile.
+
+        Raises Problem overloaded or message_damaged, as `BlockReader.load` does.
+        """
         transaction = self._core.state.transaction(check.transaction_id)
         if transaction is None or transaction.state != "prepared":
             return None
@@ -180,7 +184,9 @@ class CheckService:
         )
 
     async def delivered(self, transaction_ids: tuple[str, ...], client_id: str, via: CheckVia) -> None:
-        """Count the checks. If that fails nothing is lost: they are asked again, by this leader or the next one."""
+        """Count the checks through the log and release them. A failure loses nothing: this leader or the next one asks
+        again.
+        """
         try:
             await self._core.propose(RecordChecks(transaction_ids, client_id, via, self._core.config.check_interval_ms))
             self._core.metrics.checks["delivered"].inc(len(transaction_ids))
@@ -190,17 +196,17 @@ class CheckService:
             self.release(transaction_ids)
 
     def release(self, transaction_ids: Iterable[str]) -> None:
-        """The checks are no longer out; those still due are handed out again."""
+        """End the leases of the checks. Checks that are still due are handed out again."""
         for transaction_id in transaction_ids:
             self._leased_until_ms.pop(transaction_id, None)
         self.nudge()
 
     def nudge(self) -> None:
-        """Something changed: look for due checks soon."""
+        """Look for due checks soon, because something has changed."""
         self._nudge.set()
 
     def postpone(self, transaction_id: str, delay_ms: int) -> None:
-        """The check could not be delivered: not counted, and not tried again before `delay_ms` have passed."""
+        """Postpone a check that could not be delivered: it is not counted, and not tried again for `delay_ms`."""
         self._core.metrics.checks["failed"].inc()
         self._leased_until_ms[transaction_id] = self._core.now_ms() + delay_ms
 
@@ -214,7 +220,7 @@ class CheckService:
         pause_s = PACED_PAUSE_S if self._pace.used_up else SCAN_PAUSE_S
         await asyncio.sleep(max(pause_s, (self._core.steady_ms() - begun_ms) * SCAN_SHARE / 1000))
         if passed_by and self._scanned_to is not None:
-            return 0.0  # behind what waits for a webhook may be checks of those who do not
+            return 0.0  # after checks that wait for a webhook there may be checks that do not
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SCAN_INTERVAL_S):
                 await self._nudge.wait()
@@ -222,14 +228,14 @@ class CheckService:
         return 0.0
 
     def _forget(self) -> None:
-        """Not the leader: its waiting polls are answered, so that the clients find the new one."""
+        """Forget the leases of a former leader, and answer its waiting polls, so that clients find the new leader."""
         self._leased_until_ms.clear()
         for pollers in self._pollers.values():
             for poller in pollers:
                 _wake(poller)
 
     def _scan(self) -> None:
-        """Hand out what is due, and discard what was asked often enough."""
+        """Hand out due checks, and discard transactions whose checks have reached check_max."""
         now_ms = self._core.now_ms()
         self._expire(now_ms)
         self._pace.refill()
@@ -248,7 +254,7 @@ class CheckService:
             self._task.spawn(self._discard(first))
 
     def _scan_page(self, now_ms: int, given_up: dict[str, int]) -> bool:
-        """Go on where the last page ended; False when this scan is to end here."""
+        """Scan one page, from the end of the last page on. Return False when the scan must end here."""
         rows = min(DUE_PER_PAGE, self._pace.left + 1)
         due = self._core.state.due_checks(now_ms, rows, self._scanned_to)
         for check in due:
@@ -283,7 +289,9 @@ class CheckService:
             self._served[poller] = None
 
     def _choose(self, check: DueCheck, now_ms: int) -> Poller | None:
-        """The originating client's poll; else any of the group, once the origin had its time to come back."""
+        """Return a poll of the client that prepared the transaction; otherwise any poll of the group, once the client
+        had its time to come back. None when the check has to wait.
+        """
         free = [poller for poller in self._pollers.get(check.producer_group, ()) if poller.has_room]
         if not free:
             return None
@@ -301,7 +309,9 @@ class CheckService:
         return free[0]
 
     async def _discard(self, given_up: Mapping[str, int]) -> None:
-        """Those that were asked about so often; what was resumed before this is carried out stays."""
+        """Propose to discard transactions with these numbers of checks. A transaction that is resumed before the
+        command is applied stays.
+        """
         try:
             applied = await self._core.propose(Discard(tuple(given_up), tuple(given_up.values())))
             self._core.metrics.decided["discarded"].inc(len(applied.result.transaction_ids))

@@ -1,4 +1,4 @@
-"""What a client sends about transactions becomes commands: half messages are checked, decisions are named."""
+"""Turns requests about transactions into commands: checks half messages, and builds decisions."""
 
 from typing import Annotated
 
@@ -51,7 +51,7 @@ class DecisionRequest(Request, kw_only=True, frozen=True):
 
 
 class Halves:
-    """Half transactions as they are proposed."""
+    """Builds the proposals of half transactions."""
 
     def __init__(self, core: Core, chooser: QueueChooser) -> None:
         self._core = core
@@ -60,7 +60,9 @@ class Halves:
     async def proposal(
         self, half: BlockHalf | JsonHalf, transaction_id: str, attributes: RequestAttributes
     ) -> Proposal:
-        """Its blocks and their headers; Problem or Refused when a message or a topic is not as it must be."""
+        """Return the proposal of a half transaction with its blocks. Raises Problem or Refused when the group, a topic
+        or a message is not valid.
+        """
         check_group(half.producer_group)
         if isinstance(half, BlockHalf):
             batches = await self._block_batches(half, attributes)
@@ -82,7 +84,7 @@ class Halves:
         ]
 
     async def _json_batches(self, half: JsonHalf, transaction_id: str, attributes: RequestAttributes) -> list[Batch]:
-        """One batch per topic and queue; a repeated call with the same id makes the same batches."""
+        """Build one batch per topic, queue and delivery time. A repeated call with the same id builds equal batches."""
         by_topic: dict[str, list[tuple[int, JsonHalfMessage]]] = {}
         for ordinal, message in enumerate(half.messages):
             by_topic.setdefault(message.topic, []).append((ordinal, message))
@@ -96,7 +98,7 @@ class Halves:
 
 
 def decide_command(transaction_id: str, decision: Decision, body: DecisionRequest) -> Decide:
-    """Problem when the producer group cannot be one."""
+    """Build the command for a decision. Raises Problem when the name of the producer group is not valid."""
     if body.producer_group is not None:
         check_group(body.producer_group)
     return Decide(

@@ -1,4 +1,4 @@
-"""Transactions as they are shown."""
+"""Responses that show transactions."""
 
 from msgspec import UNSET, UnsetType
 
@@ -9,7 +9,7 @@ from store.commands.views import TimelineEvent, TimelineEventName, TransactionVi
 
 
 class PositionView(Response, kw_only=True, frozen=True):
-    """`deliver_at_ms` is given when the commit did not make the batch visible at once; without an `offset` it waits."""
+    """Place of a committed batch. A delayed batch has `deliver_at_ms`, and no `offset` until it is visible."""
 
     topic: str
     queue: int
@@ -19,7 +19,7 @@ class PositionView(Response, kw_only=True, frozen=True):
 
 
 class HalfMessagesView(Response, kw_only=True, frozen=True):
-    """One batch of a half transaction; `position` is that of its commit log record."""
+    """One batch of a half transaction. `position` is the position of its record in the commit log."""
 
     topic: str
     queue: int

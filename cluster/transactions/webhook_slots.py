@@ -1,19 +1,19 @@
-"""Who may have checks on their way to a webhook: a bounded number of each producer group, and of all together.
+"""Slots for checks under way to webhooks: a bounded number for each producer group, and for all groups together.
 
-A webhook that hangs holds what it was given until its time is over. So a group has few slots of many, and as long as
-its last check failed it has one, to find out whether it answers again, whenever that check is tried again.
+A webhook that hangs keeps its checks until their timeout. So a group has only a few of the slots. While its last check
+has failed, it has one slot, to find out whether it answers again when the check is tried again.
 """
 
 from typing import Final
 
 GROUP_SLOTS: Final = 8
-"""Checks of one producer group that are out at a time; one while the last one that ended has failed."""
+"""Maximum number of checks of one producer group under way; only one while the check that ended last has failed."""
 FAILURES_KEPT_MS: Final = 60_000
-"""It is forgotten that a group's webhook failed when nothing was to be asked for this long."""
+"""Milliseconds without a check after which the failure of a group's webhook is forgotten."""
 
 
 class _Group:
-    """A group with a check out, or whose last one failed."""
+    """A group with a check under way, or whose last check failed."""
 
     def __init__(self) -> None:
         self.out = 0
@@ -22,7 +22,7 @@ class _Group:
 
 
 class WebhookSlots:
-    """Loop-only. Transactions are in it while their check is out."""
+    """Owns the slots and the ids of transactions whose check is under way. Use on the event loop only."""
 
     def __init__(self) -> None:
         self._out: set[str] = set()
@@ -32,7 +32,9 @@ class WebhookSlots:
         return len(self._out)
 
     def take(self, transaction_id: str, group: str, now_ms: int, slots: int) -> bool:
-        """Whether the check may go out now, while `slots` of all groups may be out; `free` follows."""
+        """Take a slot for a check, of `slots` for all groups. Return False when there is none; otherwise `free` has to
+        follow.
+        """
         if transaction_id in self._out or len(self._out) >= slots:
             return False
         of_group = self._groups.get(group)
@@ -46,7 +48,9 @@ class WebhookSlots:
         return True
 
     def free(self, transaction_id: str, group: str, again_at_ms: int | None) -> None:
-        """The check is not out any more. Unless `again_at_ms` is None it failed, and the group is asked again then."""
+        """Free the slot of a check. Unless `again_at_ms` is None, the check failed and the group gets no check before
+        that time.
+        """
         self._out.discard(transaction_id)
         of_group = self._groups[group]
         of_group.out -= 1
@@ -56,7 +60,7 @@ class WebhookSlots:
             del self._groups[group]
 
     def _forget_failures(self, now_ms: int) -> None:
-        """Of groups that could have been asked again long ago: there is nothing to ask them."""
+        """Forget the failures of groups that could have got a check long ago: they have none."""
         before_ms = now_ms - FAILURES_KEPT_MS
         for name in [name for name, each in self._groups.items() if not each.out and each.again_at_ms < before_ms]:
             del self._groups[name]

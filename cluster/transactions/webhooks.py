@@ -1,4 +1,4 @@
-"""The way to a producer group's webhook: one POST, and what came back."""
+"""Sends a check to a producer group's webhook with one POST, and returns the answer."""
 
 from typing import Final, NamedTuple, Protocol
 
@@ -7,11 +7,11 @@ import aiohttp
 from cluster.http.routes import JSON
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
-"""What is read of an answer."""
+"""Maximum bytes read of an answer."""
 
 
 class WebhookFailed(Exception):
-    """No answer came; whether the webhook was asked is unknown."""
+    """The webhook did not answer. It may have received the check all the same."""
 
 
 class WebhookReply(NamedTuple):
@@ -20,23 +20,23 @@ class WebhookReply(NamedTuple):
 
 
 class Webhooks(Protocol):
-    """Carries checks to URLs."""
+    """Sends checks to URLs."""
 
     def start(self) -> None:
-        """Called on the loop, before anything else."""
+        """Start. Call it on the event loop before `post`."""
         ...
 
     async def stop(self) -> None:
-        """Nothing is posted any more."""
+        """Stop: nothing is posted any more."""
         ...
 
     async def post(self, url: str, body: bytes) -> WebhookReply:
-        """POST a JSON body. WebhookFailed when there is no answer in time."""
+        """POST a JSON body and return the answer. Raises WebhookFailed when there is no answer in time."""
         ...
 
 
 class HttpWebhooks:
-    """The real way: redirects are not followed, cookies not kept."""
+    """Sends checks over HTTP. Owns the client session. Redirects are not followed, and cookies not kept."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
@@ -44,7 +44,7 @@ class HttpWebhooks:
 
     def start(self) -> None:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-        # The caller bounds how many are under way; a limit here would let those that hang keep others waiting.
+        # The caller bounds the requests under way; with a limit here, hanging ones would keep others waiting.
         connector = aiohttp.TCPConnector(limit=0)
         self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector)
 
