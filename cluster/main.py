@@ -136,7 +136,7 @@ def end_outdated(reason: str) -> NoReturn:
 
 
 def run_parser() -> argparse.ArgumentParser:
-    """Return a parser with a flag for every configuration option. Its result has only the given ones."""
+    """Return a parser with a flag for every configuration option. Its result has only the options that were given."""
     codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parser = argparse.ArgumentParser(
         prog="keelmqd",

@@ -102,7 +102,7 @@ class Connections:
             self._main.is_idle(connection)
 
     def is_crowded(self, address: str) -> bool:
-        """Count a new connection of the address, and return whether it must be closed at once."""
+        """Return whether to close a new connection of the address at once. Counts it if the address has no room."""
         if self._main.budget.has_room(address, 1):
             return False
         now_s = self._steady_s()

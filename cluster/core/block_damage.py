@@ -1,6 +1,6 @@
 """Damaged message blocks in sound log records: a reader found a block that does not match the producer's checksum.
 
-Such a block was damaged in the memory of the leader before the log computed the record's checksum, so all replicas hold
+The block was damaged in the memory of the leader before the log computed the record's checksum, so all replicas hold
 the same damaged block: no replica can repair it, and none is to be distrusted for it.
 """
 

@@ -96,7 +96,7 @@ class PoppedMessageView(MessageView, kw_only=True, frozen=True):
 
 
 class PopView(Response, kw_only=True, frozen=True):
-    """The popped messages. Those not acknowledged by `invisible_until_ms` come again; absent without messages."""
+    """The popped messages. Messages not acknowledged by `invisible_until_ms` come again; absent without messages."""
 
     messages: list[PoppedMessageView]
     invisible_until_ms: int | UnsetType = UNSET
