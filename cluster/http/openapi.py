@@ -1,4 +1,4 @@
-"""/openapi.json, made of the route table and of the structs that validate requests and build responses."""
+"""Generates /openapi.json from the route table and from the structs that validate requests and build responses."""
 
 import functools
 import re
@@ -26,12 +26,12 @@ Json = dict[str, Any]
 
 
 class OpenApi:
-    """The schema of the routes it is given, its own included."""
+    """Serves the OpenAPI document of the given routes, and of its own route."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = [
             *routes,
-            Route("GET", PATH, self.show, "This description", {200: {JSON: None}}),
+            Route("GET", PATH, self.show, "Return this OpenAPI document", {200: {JSON: None}}),
         ]
 
     def routes(self) -> list[Route]:
@@ -39,7 +39,7 @@ class OpenApi:
 
     @functools.cached_property
     def _body(self) -> bytes:
-        """Made when somebody asks: it takes longer than all else a node makes at its start."""
+        """The encoded document, generated at the first request: generating it takes longer than the rest of a start."""
         return msgspec.json.encode(describe(self._routes))
 
     async def show(self, request: web.Request) -> web.Response:
@@ -47,7 +47,7 @@ class OpenApi:
 
 
 def describe(routes: Sequence[Route]) -> Json:
-    """The OpenAPI 3.1 document of the routes."""
+    """Return the OpenAPI 3.1 document of the routes."""
     schemas = _Schemas(routes)
     paths: dict[str, Json] = {}
     for route in routes:
@@ -65,7 +65,7 @@ def describe(routes: Sequence[Route]) -> Json:
 
 
 class _Schemas:
-    """The JSON schemas of all structs that the routes use."""
+    """Holds the JSON schemas of all structs that the routes use."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         bodies: dict[type[Any], None] = {ProblemDocument: None}

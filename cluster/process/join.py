@@ -1,4 +1,4 @@
-"""`--join`: what a new node asks of the cluster that it shall become part of before it opens its data directory."""
+"""Implements `--join`: a new node asks a running cluster for its id before it opens its data directory."""
 
 import http.client
 import logging
@@ -16,7 +16,7 @@ from cluster.process.exit_codes import ExitCode, StartupError
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S: Final = 60
-"""How long a node looks for the cluster it shall join."""
+"""Seconds for which a node tries to reach the cluster that it shall join."""
 ASK_TIMEOUT_S: Final = 5
 ASK_AGAIN_S: Final = 1
 ANSWER_BYTES_MAX: Final = 1024 * 1024
@@ -34,15 +34,15 @@ class _Cluster(msgspec.Struct):
 
 
 class _Unsettled(Exception):
-    """The node that was asked cannot say yet who is in the cluster."""
+    """The node that was asked does not know yet whether the cluster's nodes are settled."""
 
 
 def joined(config: NodeConfig) -> NodeConfig:
-    """The configuration with the id of the cluster that it joins, which the data directory knows once it was started
-    before; as it is without `join`.
+    """Return the configuration with the id of the cluster to join; without `join`, return it unchanged. If the node was
+    started before, the id is read from the data directory.
 
-    StartupError when no node of the cluster answers, when it has another id than the one that was given, or when its
-    log cannot tell this node who is in it.
+    Raises StartupError when no node of the cluster answers, when the cluster has another id than the given one, or when
+    its log cannot tell this node the members of the cluster.
     """
     if config.join is None:
         return config
@@ -59,11 +59,11 @@ def _stored(config: NodeConfig) -> str | None:
         identity = (Path(config.data_dir) / IDENTITY_FILE).read_bytes()
         return msgspec.json.decode(identity, type=_Cluster).cluster_id
     except (OSError, ValueError):
-        return None  # new, or for the data directory to complain about
+        return None  # a new directory, or a damaged one, which DataDirectory refuses later
 
 
 def _ask(config: NodeConfig, url: str) -> str:
-    """The id of the cluster that the node at `url` belongs to."""
+    """Return the id of the cluster of the node at `url`. Raises StartupError after JOIN_TIMEOUT_S without an answer."""
     deadline_s = time.monotonic() + JOIN_TIMEOUT_S
     while True:
         try:
@@ -83,15 +83,17 @@ def _get(url: str) -> _Cluster:
 
 
 def _id_of(cluster: _Cluster, node_id: int) -> str:
-    """As long as the nodes that a cluster began with have never changed, its log says nothing of them. A first change
-    that is not committed may still be cut off, and the log would say nothing again: _Unsettled.
+    """Return the id of the cluster if its log can tell the node the members.
+
+    The log does not name the nodes that a cluster began with until they change for the first time: raises StartupError
+    before. Raises _Unsettled while a change is not committed, because it may still be cut off.
     """
     if node_id in [node.node_id for node in cluster.nodes]:
         if cluster.configuration_index == 0:
             raise StartupError(
                 ExitCode.BAD_CONFIG,
-                f"join: node {node_id} is one of those that cluster {cluster.cluster_id!r} began with, and they are "
-                "the same since: start it with the same --peer options as the others",
+                f"join: node {node_id} is one of the nodes with which cluster {cluster.cluster_id!r} began, and they "
+                "have not changed since: start it with the same --peer options as the others",
             )
         if cluster.configuration_index > cluster.commit_index:
             raise _Unsettled("the last change of its nodes is not known to be committed there")

@@ -1,8 +1,8 @@
-"""For tests: an event loop that knows how much processor time each of its steps takes, and says which one took long.
+"""An event loop for tests that measures the processor time of each of its steps, and logs the long ones.
 
-Nobody else is served while a step runs, so none may take long. Processor time of the loop's thread is measured, not
-time on the wall: a machine with other work to do makes no step longer. It is asyncio's own loop in Python, several
-times slower than the one that nodes use otherwise.
+No other request is served while a step runs, so no step may take long. The loop measures the processor time of its
+thread, not wall time, so that other work on the machine makes no step longer. It is asyncio's own loop in Python,
+several times slower than the loop that nodes use otherwise.
 """
 
 import asyncio
@@ -18,21 +18,22 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 FRAMES_MAX: Final = 25
-"""The innermost of the stack that is logged."""
+"""Number of innermost stack frames that are logged."""
 NAME_LENGTH_MAX: Final = 300
 
 
 class StepMeter:
-    """Measures the steps of one loop, in its thread; a thread of its own looks what long ones are doing.
+    """Measures the steps of one loop in the loop's thread. Owns a second thread, which records the stack of long steps.
 
-    A garbage collection is not counted: it comes to whoever makes the last of 50,000 objects, most of them others'.
+    The time of a garbage collection is not counted: it hits the step that makes the last of 50,000 objects, most of
+    which other steps have made.
     """
 
     def __init__(self, bound_ms: int) -> None:
         self.bound_ms = bound_ms
         self.longest_ms = 0.0
         self.long_steps = 0
-        """Those that took longer than `bound_ms`."""
+        """Number of steps that took longer than `bound_ms`."""
         self._step = 0
         self._is_running = False
         self._loop_thread = threading.get_ident()
@@ -43,7 +44,7 @@ class StepMeter:
         threading.Thread(target=self._look, name="loop-steps", daemon=True).start()
 
     def run(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """One step of the loop."""
+        """Run one step of the loop and measure it."""
         self._loop_thread = threading.get_ident()
         self._step += 1
         self._is_running = True
@@ -85,7 +86,7 @@ class StepMeter:
 
 
 class MeasuredEventLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop; everything it calls is a step of `meter`."""
+    """asyncio's event loop, which runs every callback as a step of `meter`. Owns the meter."""
 
     def __init__(self, bound_ms: int) -> None:
         self.meter = StepMeter(bound_ms)
@@ -100,7 +101,7 @@ class MeasuredEventLoop(asyncio.SelectorEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         return super().call_at(when, self.meter.run, callback, *args, context=context)
 
-    # Transports of this loop use these two, and nothing public, to hear of their sockets.
+    # Transports of this loop register their sockets by these two private methods only.
 
     def _add_reader(self, fd: Any, callback: Any, *args: Any) -> Any:
         return super()._add_reader(fd, self.meter.run, callback, *args)  # type: ignore[misc]
@@ -110,6 +111,6 @@ class MeasuredEventLoop(asyncio.SelectorEventLoop):
 
 
 def running_meter() -> StepMeter | None:
-    """That of the running loop, if it measures its steps."""
+    """Return the meter of the running loop; None if the loop does not measure its steps."""
     loop = asyncio.get_running_loop()
     return loop.meter if isinstance(loop, MeasuredEventLoop) else None
