@@ -43,8 +43,11 @@ table = Table(
 
 
 def create_tables(engine: Engine | Connection) -> None:
-    """Create the table if it is missing. With an AsyncConnection: `await connection.run_sync(create_tables)`."""
-    table.create(engine, checkfirst=True)
+    """Create the table if it is missing; several instances of a service may do so at once.
+
+    With an AsyncConnection: `await connection.run_sync(create_tables)`.
+    """
+    sql.create_table(engine, table)
 
 
 def first_time(executor: Executor, group: str, message: ReceivedMessage) -> bool:

@@ -59,8 +59,11 @@ class AlreadyCommitted(Exception):
 
 
 def create_tables(engine: Engine | Connection) -> None:
-    """Create the table if it is missing. With an AsyncConnection: `await connection.run_sync(create_tables)`."""
-    table.create(engine, checkfirst=True)
+    """Create the table if it is missing; several instances of a service may do so at once.
+
+    With an AsyncConnection: `await connection.run_sync(create_tables)`.
+    """
+    sql.create_table(engine, table)
 
 
 def record(executor: Executor, transaction_id: str) -> None:

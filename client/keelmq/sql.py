@@ -7,12 +7,13 @@ them through `run_sync`, as in `await session.run_sync(outbox.record, transactio
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Column, Connection, Engine, MetaData, Table, select
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from keelmq.errors import InvalidRequest
 
@@ -23,6 +24,25 @@ Executor = Connection | Session
 
 metadata = MetaData()
 """Metadata with the tables of outbox and inbox, for applications that create them with their own migrations."""
+
+CREATION_LOCK: Final = int.from_bytes(b"keelmq")
+"""PostgreSQL's advisory lock under which tables are created."""
+
+
+def create_table(bind: Engine | Connection, table: Table) -> None:
+    """Create the table and its indexes if they are missing, in the caller's database transaction if there is one.
+
+    Instances of a service that start at the same moment may all call this; each of them finds the table afterwards.
+    """
+    if isinstance(bind, Engine):
+        with bind.begin() as connection:
+            create_table(connection, table)
+        return
+    if bind.dialect.name == "postgresql":  # IF NOT EXISTS alone: two that look at the same time both create it
+        bind.execute(select(func.pg_advisory_xact_lock(CREATION_LOCK)))
+    bind.execute(CreateTable(table, if_not_exists=True))
+    for index in sorted(table.indexes, key=lambda each: str(each.name)):
+        bind.execute(CreateIndex(index, if_not_exists=True))
 
 
 def now_ms() -> int:

@@ -57,6 +57,8 @@ def _hunt_all(console: Console, names: Sequence[str], options: argparse.Namespac
         run = partial(_hunt_named, options.first_seed, options.seeds)
         for found in pool.imap_unordered(run, slowest_first):
             progress.advance(task)
+            if found.caught_by is not None and not console.is_terminal:  # nobody sees the bar
+                print(f"{found.mutant}: {found.caught_by} after {found.seeds} seeds", flush=True)
             if found.caught_by is None:
                 console.print(f"{found.mutant} is not caught within {found.seeds} seeds", markup=False)
             elif found.slip:
