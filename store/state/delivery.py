@@ -12,33 +12,22 @@ from collections.abc import Sequence
 from store.commands.messages import Cancelled, CancelScheduled, Fired, FireTimers, Position
 from store.errors import NOT_SCHEDULED, Refused
 from store.limits import FIRED_IDS_MAX
-from store.messages.dedupe import DedupeWindow
-from store.messages.message_index import MessageIndex, TakenBack
-from store.messages.outcomes import Outcomes, message_events, messages_of
-from store.messages.placement import At, Placement
-from store.messages.timers import Timer, TimerKey, Timers, left_out
-from store.messages.topics import Topics
-from store.transactions.table import TransactionTable
+from store.messages.message_index import TakenBack
+from store.messages.outcomes import message_events, messages_of
+from store.messages.placement import At
+from store.messages.timers import Timer, TimerKey, left_out
+from store.state.tables import Tables
 
 
 class Delivery:
-    def __init__(
-        self,
-        topics: Topics,
-        timers: Timers,
-        dedupe: DedupeWindow,
-        placement: Placement,
-        transactions: TransactionTable,
-        messages: MessageIndex,
-        outcomes: Outcomes,
-    ) -> None:
-        self._topics = topics
-        self._timers = timers
-        self._dedupe = dedupe
-        self._placement = placement
-        self._transactions = transactions
-        self._messages = messages
-        self._outcomes = outcomes
+    def __init__(self, tables: Tables) -> None:
+        self._topics = tables.topics
+        self._timers = tables.timers
+        self._dedupe = tables.dedupe
+        self._placement = tables.placement
+        self._transactions = tables.transactions
+        self._messages = tables.messages
+        self._outcomes = tables.outcomes
 
     def fire(self, command: FireTimers, at: At) -> Fired:
         """Deliver the messages that are due by the clock of this entry."""

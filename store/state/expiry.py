@@ -16,19 +16,14 @@ from typing import Final
 
 from store.commands.retention import Expired, ExpiredQueue, ExpireMessages, Released, ReleaseMessages, SweepIndex, Swept
 from store.errors import INVALID_REQUEST, Refused
-from store.groups.given_back import GivenBackMarks
-from store.groups.groups import Groups
-from store.index.index import Index
 from store.limits import EXPIRED_QUEUES_MAX, EXPIRED_ROWS_MAX, SWEPT_KEYS_MAX, TRANSACTION_RETENTION_MS
-from store.messages.log_references import LogReferences
-from store.messages.message_index import MessageIndex
 from store.messages.placement import At
-from store.messages.queues import Queues, RemovedRow
-from store.messages.topics import DLQ_PREFIX, Topic, Topics, group_of
+from store.messages.queues import RemovedRow
+from store.messages.topics import DLQ_PREFIX, Topic, group_of
 from store.state.delivery import Delivery
 from store.state.release import Releases
 from store.state.sweep import Sweep
-from store.transactions.table import TransactionTable
+from store.state.tables import Tables
 
 OUTCOMES_REMOVED_MIN: Final = 256
 """Outcome rows are removed for at least this many entries at once: each removal costs every later read a little."""
@@ -36,31 +31,20 @@ OUTCOMES_REMOVED_MIN: Final = 256
 
 class Expiry:
     def __init__(
-        self,
-        index: Index,
-        topics: Topics,
-        queues: Queues,
-        table: TransactionTable,
-        groups: Groups,
-        marks: GivenBackMarks,
-        messages: MessageIndex,
-        references: LogReferences,
-        releases: Releases,
-        delivery: Delivery,
-        forget_outcomes: Callable[[int], None],
+        self, tables: Tables, releases: Releases, delivery: Delivery, forget_outcomes: Callable[[int], None]
     ) -> None:
         """Set up; `forget_outcomes(before)` removes the outcome rows of the entries before an index."""
-        self._topics = topics
-        self._queues = queues
-        self._table = table
-        self._groups = groups
-        self._marks = marks
-        self._messages = messages
-        self._references = references
+        self._topics = tables.topics
+        self._queues = tables.queues
+        self._table = tables.transactions
+        self._groups = tables.groups
+        self._marks = tables.marks
+        self._messages = tables.messages
+        self._references = tables.references
         self._releases = releases
         self._delivery = delivery
         self._forget_outcomes = forget_outcomes
-        self._sweep = Sweep(index, topics)
+        self._sweep = Sweep(tables.index, tables.topics)
 
     def expire(self, command: ExpireMessages, at: At) -> Expired:
         if not 1 <= command.limit <= EXPIRED_ROWS_MAX or len(command.queues) > EXPIRED_QUEUES_MAX:

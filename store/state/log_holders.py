@@ -9,12 +9,10 @@ from bisect import insort
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
-from store.messages.log_references import HeldFrom, Holder, LogReferences
-from store.messages.outcomes import Outcomes
-from store.messages.queues import Queues
+from store.messages.log_references import HeldFrom, Holder
 from store.messages.topics import Topic, group_of
+from store.state.tables import Tables
 from store.state.walks import Walks
-from store.transactions.table import TransactionTable
 
 QUEUES_LOOKED_AT_MAX: Final = 8
 """Maximum number of queues whose first rows are compared with the held position, the oldest queues first."""
@@ -36,19 +34,12 @@ class LogHolder(NamedTuple):
 
 
 class LogHolders:
-    def __init__(
-        self,
-        references: LogReferences,
-        walks: Walks,
-        queues: Queues,
-        table: TransactionTable,
-        outcomes: Outcomes,
-    ) -> None:
-        self._references = references
+    def __init__(self, tables: Tables, walks: Walks) -> None:
+        self._references = tables.references
         self._walks = walks
-        self._queues = queues
-        self._table = table
-        self._outcomes = outcomes
+        self._queues = tables.queues
+        self._table = tables.transactions
+        self._outcomes = tables.outcomes
 
     def find(self) -> Generator[None, None, list[LogHolder]]:
         """Find one holder per kind that points at the log, the one that holds most of it first. Views hold nothing.

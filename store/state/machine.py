@@ -45,10 +45,6 @@ from store.commands.transactions import (
 )
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
-from store.groups.given_back import GivenBackMarks
-from store.groups.groups import Groups
-from store.groups.history import GroupHistory
-from store.groups.leases import Leases
 from store.groups.pops import Pops
 from store.groups.redelivery import Redeliveries
 from store.groups.removal import GroupRemoval
@@ -57,21 +53,18 @@ from store.index.index import Index
 from store.limits import DEDUPE_MIN_ENTRIES
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 from store.messages.block_location import BlockLocation
-from store.messages.dedupe import DedupeCounters, DedupeWindow
-from store.messages.log_references import LOG_RANGE_BYTES, LogReferences
-from store.messages.message_index import MessageIndex
-from store.messages.outcomes import Outcomes
-from store.messages.placement import At, CarriedOut, Placement
-from store.messages.queues import Queues
-from store.messages.timers import TimerCounters, Timers
-from store.messages.topics import FIRST_TOPIC_ID, Topics
+from store.messages.dedupe import DedupeCounters
+from store.messages.log_references import LOG_RANGE_BYTES
+from store.messages.placement import At, CarriedOut
+from store.messages.timers import TimerCounters
+from store.messages.topics import FIRST_TOPIC_ID
 from store.state.delivery import Delivery
 from store.state.expiry import OUTCOMES_REMOVED_MIN, Expiry
 from store.state.index_upgrade import upgrade
 from store.state.message_search import MessageSearch
 from store.state.queries import Queries
 from store.state.state_history import StateDigest, StateHistory
-from store.transactions.settings import ClusterSettings
+from store.state.tables import Tables
 from store.transactions.transactions import Transactions
 
 FLUSH_LOG_BYTES: Final = 64 * 1024 * 1024
@@ -155,31 +148,25 @@ class StateMachine(Queries):
         self._applied = applied = _decode_applied(stored) if stored is not None else _Applied(rows_from=0)
         if applied.first_outcome == 0:
             applied.first_outcome = applied.index + 1
-        self._index = index
-        outcomes = Outcomes(index)
-        topics = Topics(index, applied.next_topic_id)
-        references = LogReferences(index, log_range_bytes)
-        queues = Queues(index, topics, references)
-        self._dedupe = DedupeWindow(index, applied.dedupe, min_entries=dedupe_min_entries)
-        timers = Timers(index, applied.timers, references)
-        self._messages = messages = MessageIndex(index)
-        self._placement = Placement(topics, queues, self._dedupe, timers, messages, outcomes)
-        settings = ClusterSettings(index)
-        transactions = Transactions(index, topics, queues, self._placement, messages, settings, outcomes, references)
-        marks = GivenBackMarks(index)
-        leases, history = Leases(index), GroupHistory(index)
-        groups = Groups(index, topics, marks, history, applied.next_group_id, outcomes, leases)
-        search = MessageSearch(index, topics, queues, transactions.table, groups, messages, references)
-        redeliveries = Redeliveries(topics, queues, timers, groups, marks, self._placement, outcomes)
-        pops = Pops(topics, queues, groups, leases, redeliveries, outcomes)
-        table = transactions.table
-        super().__init__(
-            index, topics, queues, table, groups, timers, marks, settings, outcomes, search, leases, pops, references
+        tables = Tables.open(
+            index,
+            next_topic_id=applied.next_topic_id,
+            next_group_id=applied.next_group_id,
+            dedupe=applied.dedupe,
+            timers=applied.timers,
+            dedupe_min_entries=dedupe_min_entries,
+            log_range_bytes=log_range_bytes,
         )
-        delivery = Delivery(topics, timers, self._dedupe, self._placement, transactions.table, messages, outcomes)
-        releases, forget = self._releases, self._forget_outcomes
-        expiry = Expiry(index, topics, queues, table, groups, marks, messages, references, releases, delivery, forget)
-        removal = GroupRemoval(topics, groups, marks, history, leases, messages)
+        topics, queues, groups = tables.topics, tables.queues, tables.groups
+        placement, outcomes, settings = tables.placement, tables.outcomes, tables.settings
+        transactions = Transactions(tables.transactions, topics, queues, placement, tables.messages, settings, outcomes)
+        redeliveries = Redeliveries(topics, queues, tables.timers, groups, tables.marks, placement, outcomes)
+        pops = Pops(topics, queues, groups, tables.leases, redeliveries, outcomes)
+        super().__init__(tables, MessageSearch(tables), pops)
+        delivery = Delivery(tables)
+        expiry = Expiry(tables, self._releases, delivery, self._forget_outcomes)
+        removal = GroupRemoval(topics, groups, tables.marks, tables.history, tables.leases, tables.messages)
+        self._dedupe, self._messages, self._placement = tables.dedupe, tables.messages, placement
         self._transactions = transactions
         self._flush_log_bytes, self._flush_entries = flush_log_bytes, flush_entries
         self._flushed_position: int | None = None

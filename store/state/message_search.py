@@ -13,15 +13,11 @@ from typing import Final, Literal
 import msgspec
 
 from store.commands.views import HalfBatchView, Row, TransactionView
-from store.groups.groups import Groups
 from store.index import keys
-from store.index.index import Index
-from store.messages.log_references import LogReferences
-from store.messages.message_index import BatchTimer, FoundEvent, KeyedMessage, MessageIndex, Place, key_hash
-from store.messages.queues import Queues
+from store.messages.message_index import BatchTimer, FoundEvent, KeyedMessage, Place, key_hash
 from store.messages.timers import Timer, TimerKey, decode_timer
-from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topic, Topics
-from store.transactions.table import TransactionTable
+from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, Topic
+from store.state.tables import Tables
 
 MessageState = Literal["visible", "scheduled", "taken_back", "prepared", "rolled_back", "discarded"]
 TraceEventName = Literal[
@@ -99,23 +95,14 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageSearch:
-    def __init__(
-        self,
-        index: Index,
-        topics: Topics,
-        queues: Queues,
-        table: TransactionTable,
-        groups: Groups,
-        messages: MessageIndex,
-        references: LogReferences,
-    ) -> None:
-        self._index = index
-        self._topics = topics
-        self._queues = queues
-        self._table = table
-        self._groups = groups
-        self._messages = messages
-        self._references = references
+    def __init__(self, tables: Tables) -> None:
+        self._index = tables.index
+        self._topics = tables.topics
+        self._queues = tables.queues
+        self._table = tables.transactions
+        self._groups = tables.groups
+        self._messages = tables.messages
+        self._references = tables.references
 
     def by_id(self, topic: Topic, message_id: str, limit: int) -> list[MessagePlace]:
         """Return at most `limit` places that may hold the message: visible, waiting, or in a half transaction."""

@@ -21,25 +21,18 @@ from store.commands.views import (
     TransactionView,
 )
 from store.errors import TRANSACTION_NOT_FOUND, Refused
-from store.groups.given_back import REPLAYED, GivenBackMarks
-from store.groups.groups import Groups
-from store.groups.leases import Leases
+from store.groups.given_back import REPLAYED
 from store.groups.pops import Pops
 from store.index import keys
-from store.index.index import Index
 from store.limits import TRANSACTION_RETENTION_MS
-from store.messages.log_references import LogReferences
 from store.messages.message_index import KeyedMessage
-from store.messages.outcomes import OutcomeOf, Outcomes
-from store.messages.queues import Queues
-from store.messages.timers import Timers
-from store.messages.topics import DLQ_PREFIX, Topic, Topics
+from store.messages.outcomes import OutcomeOf
+from store.messages.topics import DLQ_PREFIX, Topic
 from store.state.log_holders import LogHolder, LogHolders
 from store.state.message_search import MessagePlace, MessageSearch, TraceEvent
 from store.state.release import Releases
+from store.state.tables import Tables
 from store.state.walks import Walks
-from store.transactions.settings import ClusterSettings
-from store.transactions.table import TransactionTable
 
 
 class Queries(ABC):
@@ -47,37 +40,22 @@ class Queries(ABC):
     `queue_not_found`) when it does not exist.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        topics: Topics,
-        queues: Queues,
-        table: TransactionTable,
-        groups: Groups,
-        timers: Timers,
-        marks: GivenBackMarks,
-        settings: ClusterSettings,
-        outcomes: Outcomes,
-        search: MessageSearch,
-        leases: Leases,
-        pops: Pops,
-        references: LogReferences,
-    ) -> None:
-        self._references = references
-        self.walks = Walks(topics, queues)
-        self._releases = Releases(queues, table, groups, marks, references, self.walks)
-        self._holders = LogHolders(references, self.walks, queues, table, outcomes)
-        self._leases = leases
+    def __init__(self, tables: Tables, search: MessageSearch, pops: Pops) -> None:
+        self._references = tables.references
+        self.walks = Walks(tables.topics, tables.queues)
+        self._releases = Releases(tables, self.walks)
+        self._holders = LogHolders(tables, self.walks)
+        self._leases = tables.leases
         self._pops = pops
-        self._outcomes = outcomes
-        self._settings = settings
-        self._index = index
-        self._topics = topics
-        self._queues = queues
-        self._table = table
-        self._groups = groups
-        self._timers = timers
-        self._marks = marks
+        self._outcomes = tables.outcomes
+        self._settings = tables.settings
+        self._index = tables.index
+        self._topics = tables.topics
+        self._queues = tables.queues
+        self._table = tables.transactions
+        self._groups = tables.groups
+        self._timers = tables.timers
+        self._marks = tables.marks
         self._search = search
 
     @property

@@ -16,34 +16,25 @@ Whether a row may be released is a function of the entries, and is decided when 
 from collections.abc import Callable, Iterator
 
 from store.commands.views import Row
-from store.groups.given_back import REPLAYED, GivenBackMarks
-from store.groups.groups import Groups
+from store.groups.given_back import REPLAYED
 from store.limits import REPLAYED_KEPT_MS
-from store.messages.log_references import Holder, LogReferences
-from store.messages.queues import Queues
+from store.messages.log_references import Holder
 from store.messages.topics import Topic, group_of
+from store.state.tables import Tables
 from store.state.walks import Walks
-from store.transactions.table import DISCARDED, PREPARED, TransactionTable
+from store.transactions.table import DISCARDED, PREPARED
 
 MayGo = Callable[[Row], bool]
 
 
 class Releases:
-    def __init__(
-        self,
-        queues: Queues,
-        table: TransactionTable,
-        groups: Groups,
-        marks: GivenBackMarks,
-        references: LogReferences,
-        walks: Walks,
-    ) -> None:
+    def __init__(self, tables: Tables, walks: Walks) -> None:
         self._walks = walks
-        self._queues = queues
-        self._table = table
-        self._groups = groups
-        self._marks = marks
-        self._references = references
+        self._queues = tables.queues
+        self._table = tables.transactions
+        self._groups = tables.groups
+        self._marks = tables.marks
+        self._references = tables.references
 
     def rule(self, topic: Topic, clock_ms: int) -> MayGo | None:
         """Return the function that decides whether a row of the topic may be released; None for a topic whose rows are

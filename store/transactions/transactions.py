@@ -36,10 +36,8 @@ from store.errors import (
     TRANSACTION_NOT_FOUND,
     Refused,
 )
-from store.index.index import Index
 from store.limits import CHECK_AFTER_MAX_MS, CHECK_IMMUNITY_MS, OPERATOR_BYTES_MAX, REASON_BYTES_MAX
 from store.messages.block_location import BlockLocation
-from store.messages.log_references import LogReferences
 from store.messages.message_index import MessageIndex
 from store.messages.outcomes import Event, EventType, Outcomes, message_events, messages_of
 from store.messages.placement import At, CarriedOut, CheckedBatch, OfTransaction, Placement
@@ -62,22 +60,21 @@ from store.transactions.table import (
 class Transactions:
     def __init__(
         self,
-        index: Index,
+        table: TransactionTable,
         topics: Topics,
         queues: Queues,
         placement: Placement,
         messages: MessageIndex,
         settings: ClusterSettings,
         outcomes: Outcomes,
-        references: LogReferences,
     ) -> None:
+        self.table = table
         self._topics = topics
         self._queues = queues
         self._placement = placement
         self._messages = messages
         self._settings = settings
         self._outcomes = outcomes
-        self.table = TransactionTable(index, references)
 
     def prepare(self, command: Prepare, at: At, block_offsets: Sequence[int]) -> Prepared:
         transaction_id = command.transaction_id
