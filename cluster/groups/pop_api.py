@@ -90,8 +90,12 @@ class PopInvisibleRequest(Request, kw_only=True, frozen=True):
 
 
 class PoppedMessageView(MessageView, kw_only=True, frozen=True):
-    """A popped message, with the fields of a pull. `attempt` is always present and is 0 for the first delivery."""
+    """A popped message, with the fields of a pull. `offset` and `attempt` are always present; `attempt` is 0 for the
+    first delivery.
+    """
 
+    offset: int
+    attempt: int
     receipt_handle: str
 
 

@@ -1,0 +1,223 @@
+"""The SDK's structs against the document that the broker serves: no field is sent that the broker does not know, and
+none is waited for that it does not always send.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+import pytest
+
+import cluster.limits
+import keelmq.limits
+import store.limits
+from cluster.operations import log_events as broker_events
+from keelmq import wire
+from keelmq.consuming import pop_calls
+from keelmq.log import log_events as sdk_events
+from store.messages.outcomes import EventType
+from tests.unit.cluster.conftest import Node
+
+Schema = dict[str, Any]
+Own = tuple[Schema, dict[str, Schema]]
+"""A struct's schema, and those of the structs in it."""
+
+JSON, MSGPACK = wire.JSON, wire.MSGPACK
+GROUP, TOPIC = "/v1/groups/{group}", "/v1/topics/{topic}"
+DECISIONS = tuple(f"/v1/transactions/{{transaction_id}}/{decision}" for decision in ("commit", "rollback", "unknown"))
+
+
+class Sent(NamedTuple):
+    struct: type[msgspec.Struct]
+    method: str
+    path: str
+    media: str = JSON
+
+
+SENT = (
+    Sent(wire.ProduceRequest, "post", f"{TOPIC}/messages", MSGPACK),
+    Sent(wire.HalfRequest, "post", "/v1/transactions", MSGPACK),
+    Sent(wire.HalvesRequest, "post", "/v1/transactions/batch", MSGPACK),
+    *(Sent(wire.DecisionRequest, "post", path) for path in DECISIONS),
+    Sent(wire.DecisionsRequest, "post", "/v1/transactions/decisions"),
+    Sent(wire.JoinRequest, "post", f"{GROUP}/members"),
+    Sent(wire.CommitRequest, "put", f"{GROUP}/offsets"),
+    Sent(wire.GiveBackRequest, "post", f"{GROUP}/retries"),
+)
+READ = (
+    Sent(wire.ProduceResponse, "post", f"{TOPIC}/messages", MSGPACK),
+    Sent(wire.HalfResponse, "post", "/v1/transactions", MSGPACK),
+    Sent(wire.HalvesResponse, "post", "/v1/transactions/batch", MSGPACK),
+    *(Sent(wire.DecisionResponse, "post", path) for path in DECISIONS),
+    Sent(wire.DecisionsResponse, "post", "/v1/transactions/decisions"),
+    Sent(wire.ChecksResponse, "get", "/v1/producer-groups/{group}/checks"),
+    Sent(wire.PullResponse, "get", f"{TOPIC}/queues/{{queue}}/messages", MSGPACK),
+    Sent(wire.OffsetResponse, "get", f"{TOPIC}/queues/{{queue}}/offsets"),
+    Sent(wire.Membership, "post", f"{GROUP}/members"),
+    Sent(wire.Membership, "post", f"{GROUP}/members/{{member_id}}/heartbeat"),
+    Sent(wire.GroupOffsetsResponse, "get", f"{GROUP}/offsets"),
+    Sent(wire.GroupDetail, "get", GROUP),
+    Sent(wire.GiveBackResponse, "post", f"{GROUP}/retries"),
+    Sent(wire.LeaderView, "get", "/v1/cluster"),
+    Sent(wire.TopicInfo, "get", TOPIC),
+    Sent(pop_calls._PopAnswer, "post", f"{GROUP}/pop"),
+    Sent(pop_calls._AckAnswer, "post", f"{GROUP}/pop/ack"),
+    Sent(pop_calls._InvisibleAnswer, "post", f"{GROUP}/pop/invisible"),
+)
+OTHER_NAMES = {
+    "BATCH_MESSAGES_MAX": "BLOCK_MESSAGES_MAX",
+    "REQUEST_BATCHES_MAX": "BATCHES_MAX",
+    "DELAY_MS_MAX": "DELAY_MAX_MS",
+}
+NOT_A_LIMIT_OF_THE_BROKER = {"REQUEST_BYTES_MAX", "TRANSACTION_ID_LENGTH_MAX"}
+IN_PARTS_ONLY = {"HalfResponse.problem", "DecisionResponse.problem"}
+"""The SDK reads the answer to one transaction as it reads each part of the answer to several."""
+NOT_ON_THE_WIRE = {"PartResult", "PoppedMessage"}
+
+
+@pytest.fixture
+async def served(node: Node) -> Schema:
+    body: Schema = (await node.call("GET", "/openapi.json")).body
+    return body
+
+
+async def test_the_broker_knows_every_field_that_the_sdk_sends(served: Schema) -> None:
+    for struct, method, path, media in SENT:
+        content = served["paths"][path][method]["requestBody"]["content"]
+        found = list(_drift(_own(struct), content[media]["schema"], served, struct.__name__, sends=True))
+        assert found == [], f"{method.upper()} {path}"
+
+
+async def test_the_broker_sends_every_field_that_the_sdk_reads(served: Schema) -> None:
+    for struct, method, path, media in READ:
+        responses = served["paths"][path][method]["responses"]
+        for status in (each for each in responses if each.startswith("2")):
+            theirs = responses[status]["content"][media]["schema"]
+            found = list(_drift(_own(struct), theirs, served, struct.__name__, sends=False))
+            assert found == [], f"{method.upper()} {path}"
+
+
+def test_every_struct_of_the_sdk_is_compared() -> None:
+    compared = {struct.__name__ for struct, *_ in (*SENT, *READ)}
+    compared |= {name for struct, *_ in (*SENT, *READ) for name in _own(struct)[1]}
+    written = {
+        name
+        for module in (wire, pop_calls)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
+    }
+    sent_in_parts = {"HalfRequest", "HalfBatch"}
+    assert written - compared - NOT_ON_THE_WIRE - sent_in_parts == set()
+
+
+async def test_a_struct_that_drifts_is_named(served: Schema) -> None:
+    class Drifted(msgspec.Struct):
+        offset: str
+        timestamp: int
+
+    theirs = served["paths"][f"{TOPIC}/queues/{{queue}}/offsets"]["get"]["responses"]["200"]["content"][JSON]["schema"]
+    assert list(_drift(_own(Drifted), theirs, served, "Drifted", sends=False)) == [
+        "Drifted.offset: ['string'] here, ['integer'] there",
+        "Drifted.timestamp: the broker does not have it",
+    ]
+
+
+def _numbers(module: ModuleType) -> dict[str, int]:
+    return {name: value for name, value in vars(module).items() if name.isupper() and isinstance(value, int)}
+
+
+def test_limits_of_the_sdk_are_the_brokers() -> None:
+    """What the SDK lets through is not refused by the broker, nor the other way round."""
+    broker = _numbers(cluster.limits) | _numbers(store.limits)
+    for name, value in _numbers(keelmq.limits).items():
+        if name not in NOT_A_LIMIT_OF_THE_BROKER:
+            assert value == broker[OTHER_NAMES.get(name, name)], name
+    assert keelmq.limits.REQUEST_BYTES_MAX <= cluster.limits.REQUEST_BYTES_MAX
+    assert keelmq.limits.DELAY_LEVELS_S == cluster.limits.DELAY_LEVELS_S
+    assert keelmq.limits._NAME.pattern == cluster.limits.NAME_REGEX.pattern
+    assert keelmq.limits._MESSAGE_ID.pattern == cluster.limits.MESSAGE_ID_REGEX.pattern
+    assert keelmq.limits._TRANSACTION_ID.pattern == cluster.limits.ID_REGEX.pattern
+    assert str(keelmq.limits.TRANSACTION_ID_LENGTH_MAX) in cluster.limits.ID_REGEX.pattern
+
+
+@pytest.mark.parametrize(
+    ("read", "sent"),
+    [
+        (sdk_events.LogEvent, broker_events.EventView),
+        (sdk_events.EventMessages, broker_events.EventMessages),
+    ],
+)
+def test_events_of_the_log_are_read_by_their_position(read: type[msgspec.Struct], sent: type[msgspec.Struct]) -> None:
+    """They are arrays: a field that only one side has moves all behind it."""
+    assert read.__struct_fields__ == sent.__struct_fields__
+    assert (read.__struct_config__.array_like, sent.__struct_config__.array_like) == (True, True)
+
+
+def test_every_event_type_is_explained() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    assert [each for each in get_args(EventType) if f"`{each}`" not in text] == []
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def _own(struct: type[msgspec.Struct]) -> Own:
+    (schema,), components = msgspec.json.schema_components([struct], ref_template="{name}")
+    return schema, components
+
+
+def _drift(
+    own: tuple[Schema, dict[str, Schema]], theirs: Schema, served: Schema, at: str, *, sends: bool
+) -> Iterator[str]:
+    """Yield the differences of two schemas that would break a call, each with the place of the field."""
+    schema, components = own
+    ours, others = _alternatives(schema, components), _alternatives(theirs, served["components"]["schemas"])
+    if not ours or not others:
+        return  # anything goes
+    mine, broker = _types(ours), _types(others)
+    allowed, given = (broker, mine) if sends else (mine, broker)
+    if not given - {"null"} <= allowed | ({"integer"} if "number" in allowed else set()):
+        yield f"{at}: {sorted(mine)} here, {sorted(broker)} there"
+        return
+    for our, other in zip(_of(ours, "array"), _of(others, "array"), strict=False):
+        if "items" in our and "items" in other:
+            yield from _drift((our["items"], components), other["items"], served, f"{at}[]", sends=sends)
+    for our, other in zip(_of(ours, "object"), _of(others, "object"), strict=False):
+        yield from _object_drift((our, components), other, served, at, sends=sends)
+
+
+def _object_drift(own: Own, other: Schema, served: Schema, at: str, *, sends: bool) -> Iterator[str]:
+    our, components = own
+    if "properties" not in our or "properties" not in other:
+        return
+    missing = set(other.get("required", ()) if sends else our.get("required", ()))
+    missing -= set(our.get("required", ()) if sends else other.get("required", ()))
+    for name, schema in our["properties"].items():
+        place = f"{at}.{name}"
+        if name not in other["properties"]:
+            if place in IN_PARTS_ONLY:
+                continue
+            yield f"{place}: the broker does not have it"
+            continue
+        if name in missing:
+            yield f"{place}: required here, and not always sent" if not sends else f"{place}: the broker requires it"
+        yield from _drift((schema, components), other["properties"][name], served, place, sends=sends)
+    yield from (f"{at}.{name}: the broker requires it" for name in missing - our["properties"].keys())
+
+
+def _alternatives(schema: Schema, components: dict[str, Schema]) -> list[Schema]:
+    if "$ref" in schema:
+        return _alternatives(components[schema["$ref"].rpartition("/")[2]], components)
+    if "anyOf" in schema:
+        return [each for part in schema["anyOf"] for each in _alternatives(part, components)]
+    return [schema] if "type" in schema or "enum" in schema or "const" in schema else []
+
+
+def _types(alternatives: list[Schema]) -> set[str]:
+    return {str(each.get("type", "string")) for each in alternatives}
+
+
+def _of(alternatives: list[Schema], kind: str) -> list[Schema]:
+    return [each for each in alternatives if each.get("type") == kind]
