@@ -32,6 +32,7 @@ NICENESS: Final = 19
 PROBE_PAUSE_S: Final = 0.02
 RATIO_GOAL_PERCENT: Final = 90
 """Wanted share of the producers' rate that is left beside the reader."""
+MEMORY_GOAL_MIB: Final = 400
 GIB: Final = 1 << 30
 
 
@@ -57,13 +58,19 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
         rates: dict[str, list[float]] = {whom: [] for whom in ("without", *readers)}
         reads: dict[str, list[float]] = {whom: [] for whom in readers}
         late_ms: list[float] = []
+        samples: list[float] = []
         for _ in range(ROUNDS):
             rates["without"].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
             for whom, (url, *options) in readers.items():
                 found: list[Read] = []
                 probed = late_ms if whom == "leader" else []
-                async with _reader(cluster, url, options, found), _probe(http, leader_url, probed):
+                async with (
+                    _reader(cluster, url, options, found),
+                    _probe(http, leader_url, probed),
+                    cluster.watch_memory() as memory,
+                ):
                     rates[whom].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
+                samples += memory
                 reads[whom].append(found[0].size_bytes / MIB / found[0].seconds)
     ratios = {whom: 100 * statistics.median(map(operator.truediv, rates[whom], rates["without"])) for whom in readers}
     late_p99_ms = statistics.quantiles(late_ms, n=100)[-1]
@@ -80,6 +87,7 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
         Figure("cold_reader_sdk_at_leader_read", "… which reads", statistics.median(reads["sdk_at_leader"]), "MiB/s"),
         Figure("cold_reader_sdk_ratio", "… with one of the SDK, as it reads by default", ratios["sdk"], "%"),
         Figure("cold_reader_sdk_read", "… which reads", statistics.median(reads["sdk"]), "MiB/s"),
+        Figure("cold_reader_memory", "… resident memory of a node", max(samples), "MiB", MEMORY_GOAL_MIB),
     )
 
 

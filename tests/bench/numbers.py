@@ -35,6 +35,7 @@ POLL_S: Final = 0.02
 JOIN_GOAL_S: Final = 3.0
 STEP_GOAL_MS: Final = 20
 RATE_GOAL_PERCENT: Final = 90
+MEMORY_GOAL_MIB: Final = 400
 CHECK_MS: Final = 2_000
 """Interval of the retention walk in ms: short enough that each case sees some walks."""
 
@@ -49,19 +50,21 @@ async def measure(directory: Path, settings: argparse.Namespace, figures: Figure
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(120)) as http:
             leader = await _leader(cluster, http)
             bench = _Bench(http, leader, figures)
-            await bench.members(settings.members)
-            await bench.pulls(settings.pulls)
-            await bench.call("PUT", f"/v1/topics/{RATE_TOPIC}", {"queues": QUEUES})
-            before, before_us = await bench.sends(cluster, settings.seconds)
-            await bench.fill(settings.topics, settings.consumer_groups)
-            after, after_us = await bench.sends(cluster, settings.seconds)
+            async with cluster.watch_memory() as samples:
+                await bench.members(settings.members)
+                await bench.pulls(settings.pulls)
+                await bench.call("PUT", f"/v1/topics/{RATE_TOPIC}", {"queues": QUEUES})
+                before, before_us = await bench.sends(cluster, settings.seconds)
+                await bench.fill(settings.topics, settings.consumer_groups)
+                after, after_us = await bench.sends(cluster, settings.seconds)
+                await bench.lists()
             what = f"sends with {settings.topics:,} topics and {settings.consumer_groups:,} groups, of the rate without"
             figures.add(
                 Figure("rate_left", what, 100 * after / before, "%", RATE_GOAL_PERCENT, ">="),
                 Figure("send_cpu_before", "processor time of a send without", before_us, "us"),
                 Figure("send_cpu_after", "… and with", after_us, "us", before_us * 100 / RATE_GOAL_PERCENT),
+                Figure("memory", "… resident memory of a node in all of it", max(samples), "MiB", MEMORY_GOAL_MIB),
             )
-            await bench.lists()
             await bench.election(cluster, leader)
     finally:
         cluster.close()

@@ -238,7 +238,8 @@ class RaftRules:
         if index >= log.base.index:
             return log.term_at(index)
         term = self._safety.committed.term_of(index)
-        assert term is not None, "only what is committed is removed"
+        if term is None:
+            raise Violation("removed_uncommitted", f"entry {index} was removed from a log and was never committed")
         return term
 
     def _look_at_vote(self, node_id: int) -> None:
