@@ -32,7 +32,7 @@ class Applier:
 
     @property
     def has_unapplied(self) -> bool:
-        """Whether another step would apply more."""
+        """True when another step would apply more."""
         return self._state.last_applied < self._state.commit_index
 
     def apply_committed(self) -> None:

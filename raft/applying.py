@@ -12,7 +12,7 @@ not there. Entries do not tell: one costs 20 microseconds, another a millisecond
 
 
 class Applying:
-    """What the handlers apply with. `worked_s` is the processor time of this process."""
+    """The function with which the handlers apply entries. `worked_s` returns the processor time of this process."""
 
     def __init__(self, state_machine: StateMachine, worked_s: Callable[[], float]) -> None:
         self._state_machine = state_machine

@@ -105,7 +105,7 @@ class Election:
             library.postpone_election()
 
     def hear_from_leader(self) -> None:
-        """The leader lives, though no whole message of it has come: the election is put off."""
+        """Put the election off: the leader lives, though no whole message of it has come."""
         self._leader_contact = now()
         self._library.postpone_election()
 
@@ -120,7 +120,9 @@ class Election:
     # --- votes -------------------------------------------------------------------------------------------------
 
     def _at_least_as_complete(self, last_index: int, last_term: int) -> bool:
-        """Raft paper 5.4.1: whose last entry has the later term, or the same term and an index at least as high."""
+        """Return whether a candidate's log is as complete as this one, by its last entry (Raft paper 5.4.1): that has a
+        later term, or the same term and an index at least as high.
+        """
         log = self._state.log
         return (last_term, last_index) >= (log.last_term, log.last_index)
 
@@ -240,11 +242,11 @@ class Election:
             self._stand()
 
     def retire(self) -> None:
-        """This node is about to leave: it does not stand any more, not even when a leader that leaves asks it to."""
+        """Never stand again, not even when a leader that leaves asks for it: this node is about to leave."""
         self._retired = True
 
     def on_timeout_now(self, peer: int, message: TimeoutNow) -> None:
-        """The leader asks this node to take over."""
+        """Stand at once: the leader asks this node to take over."""
         state = self._state
         if self._retired:
             return
@@ -259,5 +261,5 @@ class Election:
         self._library.election_deadline = 0.0
 
     def ask_for_vote(self, peer: int, term: int, last_index: int, last_term: int) -> None:
-        """The library stands in `term`, and asks `peer`."""
+        """Ask `peer` for its vote in `term`, in which the library stands."""
         self._sender.send_promise(peer, RequestVote(term, last_index, last_term, self._state.has_blank_log))

@@ -98,7 +98,7 @@ class Follower:
         self._state.library.commit_index = self._known_committed
 
     def take_over_commits(self) -> None:
-        """This node led until now: it knows the entries it committed itself."""
+        """Remember the entries that this node committed itself while it led, until now."""
         self._known_committed = max(self._known_committed, self._state.commit_index)
 
     def data_arrives(self, peer: int) -> int:

@@ -124,7 +124,7 @@ class SafeRaft:
 
     @property
     def leads_and_knows_all(self) -> bool:
-        """Whether this node leads, did not stand still until a moment ago, and has applied every entry that was
+        """True when this node leads, did not stand still until a moment ago, and has applied every entry that was
         committed before it led.
         """
         state = self.state
@@ -138,7 +138,7 @@ class SafeRaft:
         self.state.library.doTick(0)
 
     def on_synced(self) -> None:
-        """The log's synced_index has moved: promises that waited for it leave, and more may be committed."""
+        """Send the promises that waited for the log's synced_index, which has moved, and commit what is durable now."""
         state = self.state
         self.sender.gate.release(state.log.synced_index)
         if state.role == LEADER:
@@ -147,7 +147,7 @@ class SafeRaft:
             self.follower.commit_synced()
 
     def data_arrives(self, peer: int) -> int:
-        """ARRIVED_BYTES more of a message of that peer have come; return the term to answer in."""
+        """Note that ARRIVED_BYTES more of a message of that peer have come; return the term to answer in."""
         return self.follower.data_arrives(peer)
 
     # --- the step, called by the library ---------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class SafeRaft:
     # --- transitions -----------------------------------------------------------------------------------------------
 
     def on_higher_term(self) -> None:
-        """What was known of the old leader's commits still holds; what it was promised does not."""
+        """Take back promises to the old leader; its commits, as far as they were known, still hold."""
         self.sender.gate.discard()
         self.snapshots.stop_receiving("there is a later term")
 
@@ -289,12 +289,12 @@ class SafeRaft:
             self.proposing.lose()
 
     def on_no_room_to_lead(self, error: DiskFull) -> None:
-        """A leader that cannot append its no-op cannot commit: another one may try."""
+        """Step down: a leader that cannot append its no-op cannot commit, and another node may try."""
         log.warning("not leading term %d: %s", self.state.term, error)
         self.state.library.step_down()
 
     def on_configuration(self) -> None:
-        """Another configuration is in force."""
+        """Tell the parts and the owner that another configuration is in force."""
         self.state.library.set_other_voters(self.state.other_voters)
         self.replication.on_configuration()
         self.on_membership()

@@ -84,7 +84,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
 
     @property
     def voter(self) -> bool:
-        """Whether this disk holds everything the node ever acknowledged (store/log/hard_state.py)."""
+        """True when this disk holds everything the node ever acknowledged (store/log/hard_state.py)."""
         return self._hard_state.voter
 
     def become_voter(self) -> None:

@@ -1,4 +1,4 @@
-"""Who could lead, who should, whom a leader asks to take over, and whom an election waits for."""
+"""Judges which nodes could lead and which should, whom a leader asks to take over, and whom an election waits for."""
 
 import logging
 from collections.abc import Collection
@@ -120,7 +120,7 @@ class Leadership:
     # --- nobody does -----------------------------------------------------------------------------------------------
 
     def note_asked(self, granted: Collection[int] | None) -> None:
-        """This node asks for pre-votes once more; `granted` had come when it did so before."""
+        """Note that this node asks for pre-votes once more, and which ones it was granted since it last asked."""
         self._granted = None if granted is None else frozenset(granted)
         missing, (said, said_at_s) = frozenset(self._missing()), self._said
         if missing and (missing != said or now() - said_at_s >= SAID_AGAIN_S):
@@ -128,7 +128,7 @@ class Leadership:
             self._said = missing, now()
 
     def why_nobody_leads(self) -> str:
-        """In words, for those who are told that there is no leader."""
+        """Return the reason in words, for clients that are told that there is no leader."""
         waits_for = self.waits_for()
         return "no leader is known" if waits_for is None else f"no leader is known: {waits_for}"
 

@@ -192,7 +192,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     @property
     def transfer_in_progress(self) -> bool:
-        """Whether this node was asked to stand by a leader that gives its leadership away."""
+        """True when this node was asked to stand by a leader that gives its leadership away."""
         return bool(self._SyncObj__transferInProgress)
 
     def end_transfer(self) -> None:

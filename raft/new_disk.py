@@ -23,21 +23,21 @@ class NewDisk:
         self._asked: set[int] = set()  # for their terms; said once each
 
     def heard(self, peer: int) -> None:
-        """A message of this peer has come, and its term, if it was higher, has been adopted, durably."""
+        """Note that a message of this peer has come; its term, if it was higher, has been adopted, durably."""
         self._rejoin.heard(peer)
 
     def follow(self, term: int, commit_index: int) -> None:
-        """The leader of `term`, the present one, has committed this much; 0 while it does not know yet."""
+        """Note how much the leader of the present `term` has committed; 0 while it does not know yet."""
         self._rejoin.follow(term, commit_index)
 
     @property
     def may_count(self) -> bool:
-        """Whether the leader may count this node's copy for a commit, although the node does not vote yet."""
+        """True when the leader may count this node's copy for a commit, although the node does not vote yet."""
         return self._own_copy.is_sound and self._is_member and self._rejoin.has_heard_all(self._candidates)
 
     @property
     def _is_member(self) -> bool:
-        """Whether the configuration in force names this node, and one is known to be committed.
+        """True when the configuration in force names this node, and one is known to be committed.
 
         A node that was told to join begins without any configuration, and the first record in its log may remove the
         only node that knows better.

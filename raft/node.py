@@ -75,9 +75,9 @@ class RaftNode:
         on_feature_level: Callable[[LevelOf], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Without a `snapshot_store` it neither sends nor takes snapshots. `on_installed()` is called at most once,
-        when the node has to be stopped, closed and opened again, to start with a snapshot it has taken; so is
-        `on_forgotten()`, when its disk was put back to an earlier state: it then needs another incarnation.
+        """Set up; without a `snapshot_store` the node neither sends nor takes snapshots. `on_installed()` is called at
+        most once, when the node has to be stopped, closed and opened again, to start with a snapshot it has taken; so
+        is `on_forgotten()`, when its disk was put back to an earlier state: it then needs another incarnation.
         `on_outdated(reason)` takes the place of `on_fatal` when this build does not know the cluster's feature level;
         UnknownFeatureLevel is raised here when the log says so already. `on_feature_level` is told the log's level
         before that is written.
@@ -176,17 +176,17 @@ class RaftNode:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether the log is still behind the state, which came as a snapshot: bodies that it names are missing."""
+        """True while the log is behind the state, which came as a snapshot: bodies that the state names are missing."""
         return self._log.last_index < self._state.last_applied
 
     @property
     def receiving_percent(self) -> int | None:
-        """How much of a snapshot has arrived here; None while none is received."""
+        """Percentage of a snapshot that has arrived here; None while none is received."""
         return self._raft.snapshots.receiving
 
     @property
     def snapshot_counts(self) -> SnapshotCounts:
-        """What this process has sent of snapshots."""
+        """Counts of the snapshots that this process has sent."""
         return self._raft.snapshots.counts
 
     @property
@@ -201,7 +201,7 @@ class RaftNode:
 
     @property
     def lacks_vote(self) -> bool:
-        """Whether this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
+        """True when this node is a voter whose disk is new to the cluster, and so neither votes nor counts yet."""
         return self._state.is_voter and not self._raft.own_copy.votes and not self._state.has_blank_log
 
     @property
@@ -226,7 +226,7 @@ class RaftNode:
 
     @property
     def configuration_index(self) -> int:
-        """Of the log record that brought it; 0 for the one that nodes are started with."""
+        """Index of the log record with the configuration; 0 for the one that nodes are started with."""
         return self._state.membership.index
 
     @property
@@ -235,13 +235,13 @@ class RaftNode:
         return self._transport.removed_by if self.leader_id is None else None
 
     def on_applied(self, callback: Callable[[], None]) -> None:
-        """Calls back on the loop after every step that applied something."""
+        """Call back on the loop after every step that applied something."""
         self._applied_listeners.add(callback)
 
     # --- life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listens, dials the peers and starts ticking. Raises OSError when the address cannot be bound."""
+        """Listen, dial the peers and start ticking. Raises OSError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
         self._sync_thread = SyncThread(
             self._log,
@@ -253,8 +253,8 @@ class RaftNode:
         self._ticker = asyncio.create_task(self._tick_for_ever())
 
     async def stop(self) -> None:
-        """Hands leadership over, if there is somebody to take it, then falls silent. What was not acknowledged is
-        unknown.
+        """Hand leadership over, if there is a node to take it, then fall silent. The outcome of entries that were not
+        acknowledged is unknown.
         """
         self._stopping = True
         self._raft.election.retire()
@@ -271,7 +271,7 @@ class RaftNode:
     # --- membership --------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> bool:
-        """Whether another node leads within HAND_OVER_TIMEOUT_MS; until then nothing is taken here."""
+        """Hand leadership over, taking nothing meanwhile; return whether another node leads in HAND_OVER_TIMEOUT_MS."""
         if self._state.role == LEADER and self._state.other_voters:
             self._handing_over = True
             try:
@@ -281,7 +281,7 @@ class RaftNode:
         return bool(self._state.role != LEADER)
 
     def propose_configuration(self, change: Callable[[Configuration], Configuration]) -> "asyncio.Future[Entry]":
-        """What `change` makes of the present configuration becomes the next; resolves when it is committed and applied.
+        """Propose what `change` makes of the present configuration; resolves when it is committed and applied.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, NodeStopped, MembershipRefused. The future raises
         UnknownOutcome.
@@ -307,7 +307,7 @@ class RaftNode:
     # --- proposing ---------------------------------------------------------------------------------------------
 
     def propose(self, proposal: Proposal) -> Proposed:
-        """Resolves when the command is fsynced on a majority and applied here.
+        """Propose a command; the future resolves when it is fsynced on a majority and applied here.
 
         Raises at once, with nothing appended: NotLeader, NoLeader, Overloaded, NodeStopped, FeatureNotEnabled. The
         awaitable raises Refused (the command was carried to every replica and changed nothing), UnknownOutcome (retry
@@ -317,7 +317,7 @@ class RaftNode:
         return self._proposals.submit(proposal)
 
     def refuse_waiting(self, error: RaftError) -> None:
-        """Whoever waits for a place in the log is told this: nothing of it was appended."""
+        """Tell all who wait for a place in the log this error: nothing of theirs was appended."""
         self._proposals.fail_waiting(error)
 
     def _check_leads(self) -> None:
@@ -373,7 +373,7 @@ class RaftNode:
         self._tick_soon()
 
     def _tick_soon(self) -> None:
-        """In the next turn of the loop, after what has arrived by then."""
+        """Step in the next turn of the loop, after the messages that have arrived by then."""
         if not self._tick_scheduled:
             self._tick_scheduled = True
             self._loop.call_soon(self._tick)
@@ -430,7 +430,7 @@ class RaftNode:
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:
-        """This node will start again with another state: nothing of what it runs on may be promised now."""
+        """Promise nothing any more, and start again with another state."""
         self._failed = True
         self._raft.sender.gate.discard()
         start_again()

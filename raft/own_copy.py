@@ -1,4 +1,4 @@
-"""How a node finds out about its own copy: that it forgot something, or that it differs from the others' copies.
+"""A node's judgement of its own copy: whether it forgot something, or differs from the others' copies.
 
 Either way the copy is worth no vote. A disk that forgot begins anew by itself; one that differs waits for an operator,
 since whoever looks for the cause needs it as it is.
@@ -45,12 +45,12 @@ class OwnCopy:
 
     @property
     def is_sound(self) -> bool:
-        """Whether this node knows of nothing that its disk lacks, or has otherwise than the other replicas."""
+        """True when this node knows of nothing that its disk lacks, or has otherwise than the other replicas."""
         return not self._forgotten and not self._replicas.differs
 
     @property
     def votes(self) -> bool:
-        """Whether this disk holds everything it ever acknowledged, unchanged, as far as this node knows."""
+        """True when this disk holds everything it ever acknowledged, unchanged, as far as this node knows."""
         return self._state.journal.voter and self.is_sound
 
     def on_recall(self, peer: int, told: Recall, own_term: int) -> None:
@@ -88,7 +88,7 @@ class OwnCopy:
         self.on_forgotten()
 
     def contradicted(self, peer: int, difference: Difference) -> None:
-        """The log of the leader `peer` has other bytes than this one where indexes and terms are equal."""
+        """Note that the log of the leader `peer` has other bytes than this one where indexes and terms are equal."""
         self._replicas.contradicted(peer, difference)
 
     def stop_differing(self) -> None:

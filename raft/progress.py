@@ -1,4 +1,4 @@
-"""What a leader knows of one follower: how far it matches, and what is on the way to it.
+"""The leader's knowledge of one follower: how far its log matches, and which appends are on the way to it.
 
 Two modes, as in etcd's raft: *probing* sends one append at a time until the place where the logs meet is known;
 *streaming* keeps a window of appends in flight (row 13). Dropping an append on the way is safe: the next one is
@@ -37,22 +37,22 @@ class Progress:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether an append with entries is on its way, as far as is known."""
+        """True when an append with entries is on its way, as far as is known."""
         return bool(self._in_flight)
 
     def take_restarted(self) -> bool:
-        """Once after each new beginning: what still waits to be sent is of no use any more."""
+        """Return True once after each restart: the data that still waits to be sent is of no use any more."""
         restarted, self._restarted = self._restarted, False
         return restarted
 
     def may_send(self) -> bool:
-        """Whether an append with entries fits now."""
+        """Return whether an append with entries may be sent now."""
         if self.probing:
             return not self._probe_sent
         return len(self._in_flight) < WINDOW_MESSAGES and self._in_flight_bytes < WINDOW_BYTES
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """An append up to last_index has left."""
+        """Note that an append up to `last_index` has left."""
         if self.probing:
             self._probe_prev = self.next_index - 1
         self.next_index = last_index + 1

@@ -67,7 +67,7 @@ class Proposing:
         return index
 
     def resolve(self, entries: Sequence[Entry], results: Sequence[Any]) -> None:
-        """Entries have been applied, each with its result."""
+        """Tell those who wait for these entries the results of their apply."""
         for entry, result in zip(entries, results, strict=True):
             term, on_outcome = self._waiting.pop(entry.index, (0, None))
             if on_outcome is not None:
@@ -77,7 +77,7 @@ class Proposing:
                     on_outcome(None, UnknownOutcome("another leader's entry took this place; retry with the same id"))
 
     def lose(self) -> None:
-        """This node no longer leads: the outcome of all that is waited for is unknown."""
+        """Tell all who wait that their outcome is unknown: this node no longer leads."""
         waiting, self._waiting = self._waiting, {}
         for _, on_outcome in waiting.values():
             on_outcome(None, UnknownOutcome("leadership was lost before the entry was committed"))

@@ -42,19 +42,19 @@ class Replication:
     # --- leadership begins, changes its nodes, and ends ------------------------------------------------------------
 
     def begin(self) -> None:
-        """This node leads from now on; the next entry of its log is the no-op of its leadership."""
+        """Begin a leadership: the next entry of this node's log is its no-op."""
         self.leads_from = self._state.log.last_index + 1
         self._rounds = (float("-inf"), 0), (float("-inf"), 0)
         self._progress = {peer: Progress(self.leads_from) for peer in self._state.peer_ids}
 
     def end(self) -> None:
-        """This node no longer leads: what still waits to be sent is of no use."""
+        """End the leadership, and drop the data that still waits to be sent."""
         for peer in self._progress:
             self._lanes.drop_waiting(peer)
         self._progress, self._answered = {}, {}
 
     def on_configuration(self) -> None:
-        """Another configuration is in force."""
+        """Take the nodes of the configuration that is in force now."""
         state = self._state
         if state.role != LEADER:
             return
@@ -65,7 +65,7 @@ class Replication:
         self.count_all()
 
     def on_peer_connected(self, peer: int, *, forgetful: bool) -> None:
-        """A connection to `peer` stands; `forgetful`: with another disk than the last one."""
+        """Begin anew with a peer whose connection stands; `forgetful` says that it has another disk than before."""
         if self._state.role != LEADER or peer not in self._progress:
             return
         if forgetful:

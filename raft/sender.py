@@ -1,4 +1,4 @@
-"""How the parts of a node speak to its peers: at once, or as a promise that waits for the disk."""
+"""Sends the messages of a node's parts to its peers: at once, or as promises that wait for the disk."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ class Stalls:
 
     @property
     def has_stood(self) -> bool:
-        """Whether this node did nothing for an election timeout, up to now."""
+        """True when this node has done nothing for an election timeout, up to now."""
         return now() - self._awake_at > self._state.config.election_timeout_ms / 1000
 
     def notice(self) -> None:

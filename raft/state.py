@@ -65,8 +65,8 @@ class RaftState:
 
     @property
     def has_blank_log(self) -> bool:
-        """Whether the log holds nothing but the genesis record: the node of a new cluster, or a new disk in an old one.
-        A log with a base belongs to neither.
+        """True when the log holds nothing but the genesis record, as in a new cluster or on a new disk in an old one. A
+        log with a base belongs to neither.
         """
         return self.log.last_index == 1 and self.log.base.index == 0
 
@@ -89,8 +89,9 @@ class RaftState:
 
     @property
     def is_voter(self) -> bool:
-        """Whether the configuration in force gives this node a vote. A node without one still grants votes: a candidate
-        goes by its own configuration, which may be a later one.
+        """True when the configuration in force gives this node a vote.
+
+        A node without one still grants votes: a candidate goes by its own configuration, which may be a later one.
         """
         return self.node_id in self.configuration.voters
 

@@ -1,4 +1,4 @@
-"""How long entries have been waiting for the disk."""
+"""Measures how long entries have been waiting for the disk."""
 
 from typing import Final
 
@@ -28,6 +28,6 @@ class Unsynced:
         return self._since_s
 
     def is_overdue(self) -> bool:
-        """Whether an entry has been waiting for OVERDUE_TIMEOUTS election timeouts."""
+        """Return whether an entry has been waiting for OVERDUE_TIMEOUTS election timeouts."""
         since_s = self.since()
         return since_s is not None and now() - since_s > self._limit_s

@@ -37,13 +37,13 @@ class AddressRequest(Request, kw_only=True, frozen=True):
 
 
 class AddressQuery(Request, kw_only=True, frozen=True):
-    """With `force` the address changes even if the node does not answer there yet."""
+    """Changes the address with `force` even if the node does not answer there yet."""
 
     force: bool = False
 
 
 class RemoveQuery(Request, kw_only=True, frozen=True):
-    """With `force` the node is removed even if the voters that answer are no majority of the remaining voters."""
+    """Removes the node with `force` even if the voters that answer are no majority of the remaining voters."""
 
     force: bool = False
 
