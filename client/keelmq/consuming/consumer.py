@@ -16,7 +16,7 @@ from keelmq.consuming.group_member import GroupMember
 from keelmq.consuming.group_session import GroupSession, TopicQueue
 from keelmq.consuming.handler_call import handle_of
 from keelmq.consuming.handover import Handover
-from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
+from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
 from keelmq.consuming.selection import EVERYTHING, PerTopic, selections_of
 from keelmq.consuming.stop_signals import stopped_by_signals
 from keelmq.errors import InvalidRequest
@@ -323,21 +323,18 @@ class Consumer:
                 self._handover.close()
 
     def _reader(self, place: TopicQueue, position: int) -> QueueReader:
-        return QueueReader(
-            self._connection,
-            place,
-            position,
-            self._handle,
-            self._slots,
-            self._options,
-            self._member.progressed,
-            self._selections.get(place[0], EVERYTHING),  # the group's own retries are read as a whole
-            None if self._handover is not None else self._member.give_back,
-            self._faults.tell,
-            self._faults.expired,
-            self._queues.holds(place),
-            self._queues.before_call,
+        handling = Handling(
+            handle=self._handle,
+            slots=self._slots,
+            on_progress=self._member.progressed,
+            give_back=None if self._handover is not None else self._member.give_back,
+            on_timeout=self._faults.tell,
+            on_expired=self._faults.expired,
+            before_call=self._queues.before_call,
         )
+        selection = self._selections.get(place[0], EVERYTHING)  # the group's own retries are read as a whole
+        holds = self._queues.holds(place)
+        return QueueReader(self._connection, place, position, handling, self._options, selection, holds)
 
     def _raise_failure(self) -> None:
         for task in self._tasks:

@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -61,6 +62,22 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     """Read old messages at a follower."""
 
 
+@dataclass(frozen=True)
+class Handling:
+    """The handler of a consumer's messages, and the functions that are told of its progress."""
+
+    handle: Handle
+    slots: asyncio.Semaphore
+    """Bounds the handler calls of all readers of a consumer that run at the same time."""
+    on_progress: Callable[[], None]
+    """Called when the position has moved, or the reader has ended."""
+    give_back: GiveBack | None = None
+    """None: a raising handler is called again until it succeeds."""
+    on_timeout: OnTimeout | None = None
+    on_expired: OnExpired | None = None
+    before_call: BeforeCall | None = None
+
+
 class QueueReader:
     """Reads `place` from the committed offset `position` on until it is stopped.
 
@@ -74,30 +91,18 @@ class QueueReader:
         connection: Connection,
         place: TopicQueue,
         position: int,
-        handle: Handle,
-        slots: asyncio.Semaphore,
+        handling: Handling,
         options: ReaderOptions,
-        on_progress: Callable[[], None],
         selection: Selection = EVERYTHING,
-        give_back: GiveBack | None = None,
-        on_timeout: OnTimeout | None = None,
-        on_expired: OnExpired | None = None,
         holds: Iterable[Hold] = (),
-        before_call: BeforeCall | None = None,
     ) -> None:
         self.place = place
         self.committed = position
         self.sent = position
         self._pages = QueuePages(connection, place, follower_reads=options.follower_reads)
-        self._handle = handle
-        self._slots = slots
+        self._handling = handling
         self._options = options
-        self._on_progress = on_progress
         self._selection = selection
-        self._give_back = give_back
-        self._on_timeout = on_timeout
-        self._on_expired = on_expired
-        self._before_call = before_call
         self._holds: set[Hold] = set(holds)
         self._progress = QueueProgress(position)
         self._fetch_offset = position
@@ -208,8 +213,8 @@ class QueueReader:
 
     def _accept(self, pulled: Pulled) -> None:
         messages = pulled.messages
-        if pulled.min_offset > self._fetch_offset and self._on_expired is not None:
-            self._on_expired(*self.place, self._fetch_offset, pulled.min_offset)
+        if pulled.min_offset > self._fetch_offset and self._handling.on_expired is not None:
+            self._handling.on_expired(*self.place, self._fetch_offset, pulled.min_offset)
         for message in messages:
             self._progress.add(message.offset, len(message.body))
         self._ready.extend(messages)
@@ -217,7 +222,7 @@ class QueueReader:
         if messages:
             self._arrived.set()
         if self._progress.reach(pulled.next_offset):
-            self._on_progress()
+            self._handling.on_progress()
 
     async def _process_forever(self, call: HandlerCall) -> None:
         try:
@@ -229,7 +234,7 @@ class QueueReader:
                     moved = self._progress.finish(message.offset) or moved
                 if moved:
                     self._space.set()
-                    self._on_progress()
+                    self._handling.on_progress()
         finally:
             call.close()
 
@@ -279,24 +284,24 @@ class QueueReader:
         """Call the handler when a slot is free and nothing holds the queue; False when the reader stopped before."""
         while True:
             await self._free.wait()
-            async with self._slots:
+            async with self._handling.slots:
                 if self._stop.is_set():  # stopped while waiting: the queue may belong to another member by now
                     return False
-                if self._before_call is not None and self._free.is_set():
-                    self._before_call(messages)
+                if self._handling.before_call is not None and self._free.is_set():
+                    self._handling.before_call(messages)
                 if self._free.is_set():
-                    await call.run(self._handle, messages)
+                    await call.run(self._handling.handle, messages)
                     return True
 
     def _report(self, failure: BaseException, messages: list[ReceivedMessage], tried: int, following: str) -> None:
-        if isinstance(failure, RetryLater) and self._give_back is None:
+        if isinstance(failure, RetryLater) and self._handling.give_back is None:
             following = f"nothing is given back here: {following}"
         log_failed_attempt(failure, messages, tried, following)
-        if isinstance(failure, ConsumeTimeout) and self._on_timeout is not None:
-            self._on_timeout(failure, messages)
+        if isinstance(failure, ConsumeTimeout) and self._handling.on_timeout is not None:
+            self._handling.on_timeout(failure, messages)
 
     def _gives_back(self, failure: BaseException, tried: int) -> bool:
-        if self._give_back is None:
+        if self._handling.give_back is None:
             return False
         if isinstance(failure, HandlerCancelled):
             return False
@@ -306,11 +311,11 @@ class QueueReader:
         """Give the messages back until the broker has them.
 
         Returns False when the reader stopped before; the messages are unfinished then."""
-        assert self._give_back is not None
+        assert self._handling.give_back is not None
         backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
         while not self._stop.is_set():
             try:
-                await self._give_back(messages, failure)
+                await self._handling.give_back(messages, failure)
             except KeelMQError as exc:
                 log.warning("%s/%d: offset %d is not given back yet: %s", *self.place, messages[0].offset, exc)
             except Exception:  # as for fetching: a bug must not stop a queue in silence

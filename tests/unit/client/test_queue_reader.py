@@ -6,7 +6,7 @@ from typing import Literal
 
 from keelmq.blocks.batch import encode_messages
 from keelmq.consuming.faults import Faults
-from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
+from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
 from keelmq.errors import MessagesExpired
 from keelmq.message import Message, ReceivedMessage
 from keelmq.transport.connection import Connection
@@ -58,7 +58,7 @@ async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it
     await slots.acquire()
     slots.asked.clear()
     connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
-    reader = QueueReader(connection, ("t", 0), 0, handle, slots, OPTIONS, lambda: None)
+    reader = QueueReader(connection, ("t", 0), 0, Handling(handle, slots, lambda: None), OPTIONS)
     async with asyncio.timeout(PATIENCE_S):
         await slots.asked.wait()  # the processor has the message
         reader.begin_stop()
@@ -89,9 +89,8 @@ async def test_what_expired_is_skipped_and_told() -> None:
 
     moved = asyncio.Event()
     connection = Connection(SERVERS, transport=ScriptedTransport(script), rng=lambda: 0.0)
-    reader = QueueReader(
-        connection, ("t", 0), 2, handle, Slots(), OPTIONS, moved.set, on_expired=Faults(on_fault).expired
-    )
+    handling = Handling(handle, Slots(), moved.set, on_expired=Faults(on_fault).expired)
+    reader = QueueReader(connection, ("t", 0), 2, handling, OPTIONS)
     async with asyncio.timeout(PATIENCE_S):
         await moved.wait()
         while len(asked) < 2:

@@ -9,7 +9,7 @@ import pytest
 from keelmq import Message, Origin, RetryLater
 from keelmq.blocks.batch import encode_messages
 from keelmq.consuming.group_session import pull
-from keelmq.consuming.queue_reader import QueueReader, ReaderOptions
+from keelmq.consuming.queue_reader import Handling, QueueReader, ReaderOptions
 from keelmq.consuming.redelivery import REASON_BYTES_MAX, wish_of
 from keelmq.errors import Forbidden, InvalidName, InvalidRequest, NoLeader
 from keelmq.limits import check_topic, check_writable_topic
@@ -51,9 +51,8 @@ class Reading:
         options = ReaderOptions(1, 1, 10, 1 << 20, 0, tries)
         connection = connection_to([batch_of(b"m", b"n")])
         slots = asyncio.Semaphore(1)
-        self.reader = QueueReader(
-            connection, ("t", 0), 0, self._handle, slots, options, self.moved.set, give_back=self._give_back
-        )
+        handling = Handling(self._handle, slots, self.moved.set, self._give_back)
+        self.reader = QueueReader(connection, ("t", 0), 0, handling, options)
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
         self.handled.append(messages[0].offset)
