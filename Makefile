@@ -53,7 +53,7 @@ $(BROKER): pyproject.toml client/pyproject.toml
 	    rm -rf $(VENV); $$python -m venv $(VENV); \
 	fi
 	@echo 'setup: installing the broker and the SDK into $(VENV) (a few seconds)'
-	@$(INSTALL) -e . -e 'client[sql]'
+	@$(INSTALL) -e . -e 'client[sql,cli]'
 	@touch $@
 
 $(TOOLS): $(BROKER)

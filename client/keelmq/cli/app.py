@@ -49,7 +49,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point of the `keelmq` command."""
+    """Run the `keelmq` command."""
     try:
         app()
     finally:
