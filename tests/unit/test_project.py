@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
 CODE_FOLDERS = ("cluster", "raft", "store", "client", "spark", "deploy", "examples", "tests")
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+PACKAGES = (ROOT, ROOT / "client", ROOT / "spark")
+DOCUMENTS = sorted([*(path for folder in PACKAGES for path in folder.glob("*.md")), *(ROOT / "docs").glob("**/*.md")])
 SOURCES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(
@@ -82,8 +84,9 @@ def test_hypothesis_sets_no_time_limit() -> None:
     assert settings().print_blob
 
 
-def test_the_readme_example_uses_names_that_the_sdk_has() -> None:
-    (example,) = PYTHON_BLOCK.findall((ROOT / "README.md").read_text())
+@pytest.mark.parametrize("readme", [ROOT / "README.md", ROOT / "client" / "README.md"], ids=name_of)
+def test_the_readme_example_uses_names_that_the_sdk_has(readme: Path) -> None:
+    (example,) = PYTHON_BLOCK.findall(readme.read_text())
     used = [
         node.attr
         for node in ast.walk(ast.parse(example))
@@ -91,3 +94,11 @@ def test_the_readme_example_uses_names_that_the_sdk_has() -> None:
     ]
     assert used
     assert [name for name in used if not hasattr(keelmq, name)] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=name_of)
+def test_every_package_has_the_license_and_a_readme_for_its_page(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert (project["license-files"], project["readme"]) == (["LICENSE"], "README.md")
+    assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (package / "README.md").read_text().startswith("# ")
