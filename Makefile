@@ -34,11 +34,12 @@ MINUTES ?= 10
 DEMO_ARGS ?=
 LINEAGE_ARGS ?=
 BENCH_ARGS ?=
+DIST_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop dist format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -116,10 +117,13 @@ cluster-add: $(BROKER) ## add one more node to the running `make cluster`, and m
 cluster-stop: $(BROKER) ## stop the nodes of `make cluster`; their data stays
 	@$(BIN)/python -m deploy.local_cluster stop
 
+dist: $(BROKER) ## wheels and source distributions of the three packages in dist/, identical bytes each time: DIST_ARGS='--package keelmq'
+	@$(BIN)/python -m deploy.dist $(DIST_ARGS)
+
 format: $(TOOLS) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv and caches; data under .data stays
-	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache ./*.egg-info client/*.egg-info spark/*.egg-info
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache ./*.egg-info client/*.egg-info spark/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -172,9 +173,18 @@ def _no_tracing() -> str | None:
             victim.wait()
 
 
+def _no_build_backend() -> str | None:
+    """`make dist` installs the build backend anew, from the package index or a directory of wheels."""
+    needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]["requires"]
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", *needed]
+    reason = refusal(pip)
+    return None if reason is None else f"no build backend: {reason}"
+
+
 MAKE: Final = Requirement("make")
 BASH: Final = Requirement("bash")
 GIT: Final = Requirement("git")
+BUILDING: Final = Requirement("git", attempt=_no_build_backend)
 DYING_WITH_PARENT: Final = Requirement("setpriv")
 POSTGRESQL: Final = Requirement("initdb", "pg_ctl", "setpriv", attempt=_no_database_user)
 SMALL_DISK: Final = Requirement("mount", "umount", root=True, attempt=_no_small_disk)
