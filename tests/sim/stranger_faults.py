@@ -1,7 +1,7 @@
 """What nobody who takes part can say, over a connection of somebody who does: forged, or garbled in memory."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from raft.library import LEADER
 from raft.messages import (
@@ -23,6 +23,8 @@ from .world import World
 
 LEAP = 1 << 32  # of raft/distrust.py; deliberately not taken from there
 TERM_MAX = (1 << 63) - 1
+ELECTIONS_MAX: Final = 10_000
+"""A frozen node hears a message later, and may be in a later term by then: more elections than any run has."""
 MESSAGES_MIN, MESSAGES_MAX = 1, 12
 
 
@@ -48,7 +50,7 @@ class StrangerFaults:
     def _frame(self, fault: Fault, replica: Replica) -> bytes:
         random, term = fault.random, replica.raft.state.term
         asked = term + random.choice((1, 7, LEAP, TERM_MAX - term))
-        far = random.choice((term + LEAP + 1, TERM_MAX))
+        far = random.choice((term + LEAP + ELECTIONS_MAX, TERM_MAX))
         last = random.choice((0, 5, 1 << 40))
         forged: list[Any] = [
             PreVote(asked, last, asked, False),
