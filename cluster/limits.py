@@ -90,7 +90,6 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 URL_LENGTH_MAX: Final = 2_048
 INT64_MAX: Final = (1 << 63) - 1
 
-NAME_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$(?!\n)"
 ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
 POP_HANDLE_PATTERN: Final = "^[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}$(?!\n)"
 MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"

@@ -59,22 +59,6 @@ class Lanes(Protocol):
         ...
 
 
-class SingleLane:
-    """Lane methods for transports that carry everything at once and in order."""
-
-    def send_behind(self, peer: int, message: Message | Append) -> bool:
-        return bool(self.send(peer, message))  # type: ignore[attr-defined]  # of the transport it is mixed into
-
-    def data_waits(self, peer: int) -> bool:
-        return False
-
-    def is_full(self, peer: int) -> bool:
-        return False
-
-    def drop_waiting(self, peer: int) -> None:
-        """Do nothing, because nothing waits."""
-
-
 def lane_of(message: Message | Append) -> int:
     """Return the lane of a message: appends with entries and snapshot messages are data, all others are control."""
     if isinstance(message, Append):

@@ -271,11 +271,6 @@ def founding(config: RaftConfig) -> Configuration:
     return Configuration(_sorted(members), "" if config.peers else config.incarnation)
 
 
-def founded(config: RaftConfig) -> Membership:
-    """Return the membership of a node whose log has no configuration."""
-    return Membership(InForce(0, founding(config)))
-
-
 def recovered(
     founders: Configuration,
     applied: tuple[int, bytes] | None,

@@ -36,7 +36,6 @@ DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
 HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
 """Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
-Port = Annotated[int, Meta(ge=1, le=65535)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
 Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]

@@ -34,10 +34,6 @@ DLQ: Final = "DLQ"
 EXPIRE: Final = "EXPIRE"
 """A scheduled message was dropped because its topic no longer exists."""
 
-EVENT_TYPES: Final = (
-    HALF, COMMIT, ROLLBACK, CHECK, DISCARD, RESUME, PUBLISH, SCHEDULE, CANCEL, ACK, RETRY, DLQ, EXPIRE,
-)  # fmt: skip
-
 _COLUMNS: Final = (
     ("event_id", StringType()),
     ("ts", TimestampType()),

@@ -257,31 +257,6 @@ class CommitLog:
             self._fail(error)
         return base
 
-    def restart_at(self, base: LogBase, installed_index: int = 0) -> None:
-        """Discards all records and continues behind `base`. Durable on return; a crash leaves the old log or the new.
-
-        `installed_index` is the index that the state machine has applied without this log: it does not prove that the
-        log once held these records. Raises `DiskFull` with nothing changed, `LogFailed` when the disk fails.
-        """
-        self._raise_if_failed()
-        self._set_base(StoredBase(base, installed_index, restarting=True))
-        epoch = self._synced().epoch + 1
-        self._loop_synced = _Synced(epoch, base.index, base.position)
-        try:
-            self._mark.set_floor(epoch, base.position)
-            self._segments.clear()
-            remove_segments(self._disk, self._directory)
-            prepare_segment(self._disk, self._directory, self._segment_bytes + NOOP_RESERVE_BYTES)
-            self._segments.add(publish_segment(self._disk, self._directory, base.position, base.index + 1))
-            self._set_base(StoredBase(base, installed_index))
-            sync_file = self._disk.open(self._segments.active.path)
-        except DiskError as error:  # DiskFull as well: the old log is gone
-            self._fail(error)
-        self._reader.truncate(0)
-        self.last_index, self.last_term, self.end_position = base.index, base.term, base.position
-        self._replace_sync_file(epoch, sync_file)
-        self._note_allocation(self._segment_bytes)
-
     def close(self) -> None:
         """Syncs the log and closes its files. No `sync` may be running, and no method may be called afterwards.
 
@@ -345,16 +320,6 @@ class CommitLog:
         if index is None:
             raise LookupError(f"no record begins at position {position}")
         return index
-
-    def read(self, position: int, offset: int, length: int) -> bytes:
-        """Reads `length` bytes from `offset` on of the payload at `position`; verifies the CRC of the whole payload.
-
-        Raises `LookupError` if no record begins there, `ValueError` if the payload is shorter, `LogCorruption`.
-        """
-        payload = self._reader.entry(self.index_at(position)).payload
-        if offset < 0 or length < 0 or offset + length > len(payload):
-            raise ValueError(f"bytes {offset} to {offset + length} of a payload of {len(payload)}")
-        return payload[offset : offset + length]
 
     # Inside
 

@@ -80,12 +80,6 @@ class SegmentSet:
             removed.file = None
         return removed
 
-    def clear(self) -> None:
-        """Forgets all segments, the active one included, and closes them. Their files stay untouched."""
-        self.close()
-        for known in (self.segments, self._starts, self._firsts, self._loaded):
-            known.clear()
-
     def with_index(self, index: int) -> Segment:
         return self.segments[bisect_right(self._firsts, index) - 1]
 

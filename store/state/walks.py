@@ -5,16 +5,14 @@ Topics may be created, changed and deleted meanwhile; a queue that exists during
 look is enough for a topic whose oldest message is too young, however many queues it has.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from store.messages.queues import Queues
 from store.messages.topics import Topic, Topics
 
 STEP: Final = 128
 """Queues, or topics, that are visited in one step: at worst an index seek each, two milliseconds in all."""
-
-Found = TypeVar("Found")
 
 
 class Walks:
@@ -83,13 +81,3 @@ class Walks:
             return False
         stored_at_ms = self._queues.first_stored_at_ms(topic, queue)
         return stored_at_ms is not None and stored_at_ms <= until_ms
-
-
-def to_the_end(walk: Generator[None, None, Found]) -> Found:
-    """Run all steps of a walk at once and return its result."""
-    while True:
-        try:
-            next(walk)
-        except StopIteration as end:
-            found: Found = end.value
-            return found

@@ -14,12 +14,14 @@ from .workload import GROUP, TOPICS
 def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
     """Violation unless the node, which has applied everything, holds exactly what it should."""
     machine = replica.machine
+    payload_at = replica.observer.archive.reader(replica.log)
     contents = {}
     for name in TOPICS:
         topic = machine.topic(name)
         if topic is not None:
             for queue in range(topic.queues):
-                rows = read_queue(replica.node_id, machine, replica.log, name, queue, machine.min_offset(name, queue))
+                first = machine.min_offset(name, queue)
+                rows = read_queue(replica.node_id, machine, payload_at, name, queue, first)
                 check_same_for_all(replica.node_id, name, queue, rows, ledger)
                 contents[name, queue] = [*history.retention.gone.get((name, queue), ()), *rows]
     places = places_of(contents)

@@ -12,14 +12,14 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeRaft
 from raft.journal import Journal
-from raft.lanes import SingleLane
 from raft.library import LEADER
-from raft.membership import founded
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_ENTRY, Entry
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.simdisk import SimDisk
+from tests.single_lane import SingleLane
 
 from .bench import ManualNetwork
 from .raft_safety import Safety

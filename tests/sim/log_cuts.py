@@ -53,16 +53,15 @@ class Archive:
     def keep(self, entry: Entry) -> None:
         self._payloads[entry.position] = entry.payload
 
-    def serve(self, log: CommitLog) -> None:
-        """From now on `log` also reads what is before its base."""
-        read = log.read
+    def reader(self, log: CommitLog) -> Callable[[int], bytes]:
+        """Return a reader of payloads by position: from `log`, and from here what lies before its base."""
 
-        def archived_read(position: int, offset: int, length: int) -> bytes:
-            if position >= log.base.position:
-                return read(position, offset, length)
-            return self.payload(position)[offset : offset + length]
+        def payload_at(position: int) -> bytes:
+            if position < log.base.position:
+                return self.payload(position)
+            return log.entry(log.index_at(position)).payload
 
-        log.read = archived_read  # type: ignore[method-assign]
+        return payload_at
 
     def payload(self, position: int) -> bytes:
         return self._payloads[position]

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import math
-from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
@@ -56,17 +55,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._coroutines: dict[asyncio.Task[Any], Any] = {}
         self._tidy_at = TIDY_TASKS
         self._numbers = itertools.count()
-
-    def run_now(self, action: Callable[[], None]) -> None:
-        """Run `action` as a callback of this loop."""
-        if not self.alive:
-            return
-        outer = _get_running_loop()
-        _set_running_loop(self)
-        try:
-            action()
-        finally:
-            _set_running_loop(outer)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None

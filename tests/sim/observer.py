@@ -143,7 +143,6 @@ class Observer:
         self.met[f"recovery: {log.recovery.case.value}"] += 1
         self._rules.on_start(node_id)
         self._watch(node_id, log, replica)
-        self.archive.serve(log)
         self.safety.committed.check_base(node_id, log.base.index, log.base.term)
         if replica.machine.applied_index:
             self.state_hash.on_applied(node_id, replica.machine.applied_index, replica.machine.state_hash)

@@ -25,9 +25,6 @@ class Members(NamedTuple):
     """Of each node, where it is reached."""
     override: int = 0
 
-    def are_majority(self, nodes: Iterable[int]) -> bool:
-        return 2 * len(self.voters & set(nodes)) > len(self.voters)
-
 
 class MembershipModel:
     def __init__(self, founders: Iterable[int]) -> None:

@@ -2,12 +2,12 @@
 intact.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from crc32c import crc32c
 
 from store.commands.views import Row
-from store.log.commit_log import CommitLog
 from store.state.machine import StateMachine
 
 from .violation import Violation
@@ -21,15 +21,21 @@ class Readings(Protocol):
     read: dict[tuple[str, int, int], str]
 
 
-def read_queue(node_id: int, machine: StateMachine, log: CommitLog, topic: str, queue: int, offset: int) -> list[Row]:
-    """What a consumer gets from `offset` on, checked: no gap, and every block as its producer made it."""
+def read_queue(
+    node_id: int, machine: StateMachine, payload_at: Callable[[int], bytes], topic: str, queue: int, offset: int
+) -> list[Row]:
+    """What a consumer gets from `offset` on, checked: no gap, and every block as its producer made it.
+
+    `payload_at` returns the payload of the log record at a position.
+    """
     rows = machine.rows(topic, queue, offset, _ROWS_MAX, _BYTES_MAX)
     expected = rows[0].base_offset if rows else offset
     stored_at_ms = 0
     for row in rows:
         if row.base_offset != expected:
             _fail(node_id, topic, queue, f"offset {row.base_offset} follows where {expected} was due")
-        if crc32c(log.read(row.position, row.block_offset, row.block_length)) != row.crc32c:
+        block = payload_at(row.position)[row.block_offset : row.block_offset + row.block_length]
+        if crc32c(block) != row.crc32c:
             _fail(node_id, topic, queue, f"the block of batch {row.batch_id} is not what was sent")
         if row.stored_at_ms < stored_at_ms:
             _fail(node_id, topic, queue, f"offset {row.base_offset} was stored before the one in front of it")

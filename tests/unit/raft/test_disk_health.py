@@ -12,17 +12,17 @@ from raft.disk_health import SLOW_MS, SYNCS, DiskHealth, pace
 from raft.fitness import FIT, Fitness
 from raft.handlers import SafeRaft
 from raft.journal import Journal
-from raft.lanes import SingleLane
 from raft.leadership import PATIENCE_TIMEOUTS
 from raft.library import LEADER
-from raft.membership import founded
 from raft.messages import DiskVitals, PreVote, TimeoutNow, Vitals
 from raft.progress import Progress
 from raft.vital_signs import BACKLOG_ENTRIES
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.simdisk import SimDisk
+from tests.single_lane import SingleLane
 
 INTERVAL_MS = 1_000
 

@@ -11,16 +11,16 @@ from raft.clock_agreement import ClockAgreement
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeRaft
 from raft.journal import Journal
-from raft.lanes import SingleLane
 from raft.leadership import PATIENCE_TIMEOUTS
 from raft.library import FOLLOWER
-from raft.membership import founded
 from raft.messages import PreVote, Vitals
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_ENTRY
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.simdisk import SimDisk
+from tests.single_lane import SingleLane
 
 
 class SilentTransport(SingleLane, Transport):  # type: ignore[misc]  # the library is untyped

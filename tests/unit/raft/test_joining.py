@@ -10,12 +10,13 @@ from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER
-from raft.membership import Configuration, Member, encode_configuration, founded
+from raft.membership import Configuration, Member, encode_configuration
 from raft.messages import AppendReply, PreVoteReply, make_append
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_CONFIG, KIND_NOOP, Entry
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.simdisk import SimDisk
 from tests.unit.raft.test_second_vote import RecordingTransport
 

@@ -13,12 +13,12 @@ from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.knowledge import MARKS_MAX, Knowledge
 from raft.library import LEADER
-from raft.membership import founded
 from raft.messages import PreVote, PreVoteReply, Recall, RequestVote, VoteReply, make_append
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_ENTRY
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.unit.raft.members import Member, cluster, leader_of, propose_until_accepted, put_topic, same_state
 from tests.unit.raft.members import message as message_of
 from tests.unit.raft.test_second_vote import RecordingTransport

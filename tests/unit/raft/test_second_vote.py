@@ -9,14 +9,15 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress, RaftConfig
 from raft.handlers import SafeRaft
 from raft.journal import Journal
-from raft.lanes import SingleLane
-from raft.membership import Member, encode_configuration, founded
+from raft.membership import Member, encode_configuration
 from raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote, VoteReply, make_append
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.record import KIND_CONFIG, KIND_ENTRY, KIND_NOOP, Entry
 from store.log.watermarks import Watermarks
+from tests.founded import founded
 from tests.simdisk import SimDisk
+from tests.single_lane import SingleLane
 
 LEADER_TERM = 5
 ENTRIES = [Entry(b"old", 2, 4, KIND_ENTRY, -1), Entry(b"", 3, LEADER_TERM, KIND_NOOP, -1)]

@@ -14,7 +14,6 @@ from raft.config import PeerAddress, RaftConfig
 from raft.frames import FrameProtocol
 from raft.handshake import HANDSHAKE_FRAME_BYTES, NONCE_BYTES, PROTOCOL, opener_statement
 from raft.lanes import ARRIVED_BYTES, CONTROL, DATA
-from raft.membership import founded
 from raft.messages import (
     FRAME,
     MAX_FRAME_BYTES,
@@ -33,6 +32,7 @@ from raft.peer_secret import prove
 from raft.transport import HANDSHAKES_MAX, TcpTransport
 from store.log.record import Entry
 from store.version import VERSION
+from tests.founded import founded
 from tests.patience import PATIENCE_S
 
 

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from random import Random
 
+from store.log.base import LogBase, StoredBase, write_base
 from store.log.commit_log import CommitLog
 from store.log.record import HEADER_BYTES, KIND_ENTRY
 from store.log.segment import segment_name
@@ -43,6 +44,13 @@ def synced_log(disk: SimDisk, last_index: int, *, size: int = 300) -> CommitLog:
     append_to(log, last_index, size=size)
     log.sync()
     return log
+
+
+def restarted(log: CommitLog, disk: SimDisk, base: LogBase, installed_index: int = 0) -> CommitLog:
+    """Closes the log and opens it empty behind `base`, as the installation of a snapshot does."""
+    log.close()
+    write_base(disk, DIRECTORY, StoredBase(base, installed_index, restarting=True))
+    return open_log(disk, applied_index=max(base.index, installed_index))
 
 
 def assert_holds(log: CommitLog, last_index: int, *, size: int = 300) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from store.log.base import LogBase, read_base
+from store.log.base import LogBase, StoredBase, read_base, write_base
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull, LogFailed, LogTruncated
 from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, parse_header
@@ -171,11 +171,11 @@ class CommitLogMachine(RuleBasedStateMachine):
         base = self.base_of(index)
         self.base_index, self.applied, self.installed = index, index + 3, index + 3
         if step is None:
-            self.log.restart_at(base, self.installed)
+            self.restart_at(base)
             return
         self.disk.lose_power_at(self.disk.operations + step)
         try:
-            self.log.restart_at(base, self.installed)
+            self.restart_at(base)
         except PowerLost:
             pass
         else:
@@ -196,6 +196,12 @@ class CommitLogMachine(RuleBasedStateMachine):
             self.term += 1
         else:
             assert self.log.last_index == index
+
+    def restart_at(self, base: LogBase) -> None:
+        """Does to the log what the installation of a snapshot does."""
+        self.log.close()
+        write_base(self.disk, DIRECTORY, StoredBase(base, self.installed, restarting=True))
+        self.log = self.opened()
 
     def has_restarted(self, base: LogBase) -> bool:
         return read_base(self.disk, DIRECTORY).base == base
@@ -333,8 +339,6 @@ class CommitLogMachine(RuleBasedStateMachine):
             assert self.log.term_at(index) == expected.term
             assert self.log.position_of(index) == position
             assert self.log.index_at(position) == index
-            middle = len(expected.payload) // 2
-            assert self.log.read(position, middle, len(expected.payload) - middle) == expected.payload[middle:]
             position += HEADER_BYTES + len(expected.payload)
 
     @invariant()

@@ -25,6 +25,7 @@ from tests.unit.store.logs import (
     open_log,
     payload_of,
     position_of,
+    restarted,
     segment_paths,
     sim_disk,
     synced_log,
@@ -77,7 +78,7 @@ def test_what_was_removed_is_told_from_what_never_was() -> None:
         assert caught.value.first_index == first
     for position in (0, position_of(first - 1)):
         with pytest.raises(LogTruncated, match=f"begins at index {first}"):
-            log.read(position, 0, 1)
+            log.index_at(position)
     with pytest.raises(LogTruncated):
         log.term_at(log.base.index - 1)
     for index in (0, -1, log.last_index + 1):
@@ -130,14 +131,14 @@ def test_a_base_that_may_not_be_durable_stops_the_log() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_loss_at_every_step_of_dropping(seed: int) -> None:
-    bases = lost_at_every_step(seed, lambda log: log.drop_before(30), applied_index=29)
+    bases = lost_at_every_step(seed, lambda log, _: log.drop_before(30), applied_index=29)
     assert bases[0] == BEGINNING
     assert bases[-1].index > 0
     assert len(set(bases)) == 2
 
 
 def lost_at_every_step(
-    seed: int, action: Callable[[CommitLog], object], applied_index: int, anew: LogBase | None = None
+    seed: int, action: Callable[[CommitLog, SimDisk], object], applied_index: int, anew: LogBase | None = None
 ) -> list[LogBase]:
     """The bases that are found when power is lost one operation later each time."""
     bases: list[LogBase] = []
@@ -147,7 +148,7 @@ def lost_at_every_step(
         log = synced_log(disk, 40)
         disk.lose_power_at(disk.operations + len(bases))
         try:
-            action(log)
+            action(log, disk)
             finished = True
             disk.on_operation = None
         except PowerLost:
@@ -174,7 +175,7 @@ def test_dropping_before_the_base_is_durable_is_found_guilty(monkeypatch: pytest
 
     monkeypatch.setattr(CommitLog, "_set_base", later)
     with pytest.raises(LogCorruption, match="missing_segment"):
-        lost_at_every_step(1, lambda log: log.drop_before(30), applied_index=29)
+        lost_at_every_step(1, lambda log, _: log.drop_before(30), applied_index=29)
 
 
 def test_segments_before_the_base_are_leftovers() -> None:
@@ -267,7 +268,8 @@ def test_a_log_goes_on_behind_another_base() -> None:
     disk = sim_disk()
     log = synced_log(disk, 40)
     append_to(log, 44)
-    log.restart_at(FAR, installed_index=510)
+    log = restarted(log, disk, FAR, installed_index=510)
+    assert log.recovery.case is RecoveryCase.RESTARTED
     assert (log.first_index, log.last_index, log.last_term, log.synced_index) == (501, 500, 3, 500)
     assert (log.end_position, log.term_at(500)) == (1_000_000, 3)
     with pytest.raises(LogTruncated):
@@ -284,7 +286,7 @@ def test_a_log_goes_on_behind_another_base() -> None:
 
 def test_a_log_that_is_empty_behind_its_base_opens() -> None:
     disk = sim_disk()
-    synced_log(disk, 10).restart_at(FAR)
+    restarted(synced_log(disk, 10), disk, FAR)
     disk.lose_power()
     log = open_log(disk, applied_index=500)
     assert log.recovery.case is RecoveryCase.EMPTY_LAST_SEGMENT
@@ -297,7 +299,7 @@ def test_a_base_within_the_old_log_keeps_nothing_of_it() -> None:
     disk = sim_disk()
     log = synced_log(disk, 40)
     base = LogBase(log.position_of(21), 20, 2)
-    log.restart_at(base)
+    log = restarted(log, disk, base)
     append_to(log, 22, term=5)
     log.sync()
     disk.lose_power()
@@ -309,7 +311,7 @@ def test_a_base_within_the_old_log_keeps_nothing_of_it() -> None:
 def test_power_loss_at_every_step_of_making_a_log_anew(seed: int) -> None:
     """`applied_index` lies behind neither base, as it must for whoever restarts a log."""
     anew = LogBase(7_000, 30, 1)
-    bases = lost_at_every_step(seed, lambda log: log.restart_at(anew, 40), applied_index=40, anew=anew)
+    bases = lost_at_every_step(seed, lambda log, disk: restarted(log, disk, anew, 40), applied_index=40, anew=anew)
     assert set(bases) == {BEGINNING, anew}
     assert bases[-1] == anew
 
@@ -327,23 +329,6 @@ def test_the_file_alone_restarts_a_log_that_is_not_open() -> None:
     assert log.last_index == 500
 
 
-def test_a_sync_that_runs_while_the_log_is_made_anew_promises_nothing() -> None:
-    disk = sim_disk()
-    log = synced_log(disk, 10)
-    append_to(log, 12)
-
-    def meanwhile(operation: str, path: str) -> None:
-        if operation == "fdatasync" and path.endswith(".log"):
-            disk.on_operation = None
-            log.restart_at(LogBase(100, 5, 1))
-
-    disk.on_operation = meanwhile
-    assert log.sync() == 5
-    assert log.synced_position == 100
-    disk.lose_power()
-    assert open_log(disk, applied_index=5).last_index == 5
-
-
 # What Raft makes of it
 
 
@@ -356,5 +341,6 @@ def test_the_journal_begins_with_the_base() -> None:
     assert journal[0] == (b"", base.index, 1)
     assert journal[1:3] == [(b"", base.index + 1, 1), (b"", base.index + 2, 1)]
     assert journal[-1] == (b"", 40, 1)
-    log.restart_at(FAR)
+    log = restarted(log, disk, FAR)
+    journal = Journal(log, HardState(disk, "/data/hard_state"), 500, Watermarks.open(disk, "/data"))
     assert (len(journal), journal[0], journal[-1]) == (1, (b"", 500, 3), (b"", 500, 3))

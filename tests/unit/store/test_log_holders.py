@@ -1,7 +1,7 @@
 """Every holder of the log, and the moment at which it lets go: docs/retention.md has the table."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pytest
@@ -32,9 +32,10 @@ from store.limits import (
     TRANSACTION_RETENTION_MS,
 )
 from store.messages.log_references import Holder
-from store.state.walks import to_the_end
 from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, header, prepare, produce
+
+Found = TypeVar("Found")
 
 KEPT_MS = 10_000
 DAY_MS = 24 * 3_600_000
@@ -142,6 +143,16 @@ CASES = (
         REPLAYED_KEPT_MS,
     ),
 )
+
+
+def to_the_end(walk: Generator[None, None, Found]) -> Found:
+    """Run all steps of a walk at once and return its result."""
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -179,7 +179,6 @@ def test_damage_inside_a_sealed_segment_is_found_by_reading() -> None:
         lambda: log.entry(5),
         lambda: log.entries(4, 10_000),
         lambda: log.raw_records(4, 6, 10_000),
-        lambda: log.read(position_of(5), 0, 10),
     ):
         with pytest.raises(LogCorruption) as caught:
             read()

@@ -150,7 +150,7 @@ def test_reads_are_the_same_from_memory_and_from_disk(cache_bytes: int) -> None:
     assert [e.index for e in log.entries(39, 2 * 352)] == [39, 40]
     assert [e.index for e in log.entries(39, 2 * 352 - 1)] == [39]
     for index in range(2, 51):
-        assert log.read(log.position_of(index), 10, 5) == payload_of(index)[10:15]
+        assert log.entry(log.index_at(log.position_of(index))).payload == payload_of(index)
     raw, following = log.raw_records(5, 45, 1 << 20)
     assert following == 46
     assert (
@@ -166,7 +166,7 @@ def test_the_tail_is_read_from_memory() -> None:
     log = synced_log(disk, 40)
     operations = disk.operations
     assert [e.index for e in log.entries(2, 1 << 20)] == list(range(2, 41))
-    assert log.read(position_of(7), 0, 300) == payload_of(7)
+    assert log.entry(log.index_at(position_of(7))).payload == payload_of(7)
     assert disk.operations == operations
 
 
@@ -174,9 +174,9 @@ def test_an_entry_read_from_disk_is_kept_for_the_next_reader() -> None:
     disk = sim_disk()
     synced_log(disk, 40).close()
     log = open_log(disk)
-    log.read(position_of(7), 0, 10)
+    log.entry(7)
     operations = disk.operations
-    assert log.read(position_of(7), 290, 10) == payload_of(7)[290:]
+    assert log.entry(7).payload == payload_of(7)
     assert disk.operations == operations
 
 
@@ -247,10 +247,6 @@ def test_reads_outside_the_log_are_refused() -> None:
     for position in (-1, 1, position_of(3) + 1, position_of(6), 1 << 40):
         with pytest.raises(LookupError, match="no record begins"):
             log.index_at(position)
-    for offset, length in [(-1, 1), (0, 301), (300, 1), (5, -1)]:
-        with pytest.raises(ValueError, match="of a payload of 300"):
-            log.read(position_of(3), offset, length)
-    assert log.read(position_of(3), 300, 0) == b""
 
 
 def test_close_makes_everything_durable() -> None:
