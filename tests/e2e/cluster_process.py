@@ -8,8 +8,10 @@
 Everything waits on a condition with a deadline; a deadline that passes raises with the tail of the nodes' logs.
 """
 
+import asyncio
 import ctypes
 import http.client
+import inspect
 import json
 import os
 import signal
@@ -25,6 +27,7 @@ from deploy.local_nodes import free_ports, make_secret
 from tests.patience import PATIENCE_S
 
 POLL_INTERVAL_S: Final = 0.02
+OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50")
 _PR_SET_PDEATHSIG: Final = 1
 
 Value = TypeVar("Value")
@@ -51,6 +54,22 @@ def wait_for(condition: Callable[[], Value | None], what: str) -> Value:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}")
         time.sleep(POLL_INTERVAL_S)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until `condition`, or the awaitable that it returns, is true. Raises TimeoutError after PATIENCE_S."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = condition()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def ok(reply: Reply) -> Any:
+    """Return the content of an answer, which must be a success; None if it has no body."""
+    assert reply.status < 300, reply
+    return reply.json() if reply.body else None
 
 
 def _die_with_parent() -> None:
@@ -181,7 +200,7 @@ class ClusterProcess:
         directory: Path,
         nodes: int = 3,
         *,
-        options: Sequence[str] = ("--election-timeout-ms", "500", "--heartbeat-ms", "50"),
+        options: Sequence[str] = OPTIONS,
         environment: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
     ) -> None:
@@ -197,6 +216,15 @@ class ClusterProcess:
             # Small segments: a test would otherwise preallocate 128 MiB per node.
             node.arguments += ["--segment-bytes", str(4 << 20), "--min-free-bytes", "0", *options]
             node.environment = dict(environment or {})
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes.values()]
+
+    @property
+    def servers(self) -> str:
+        """The URLs as the command line and KEELMQ_SERVERS take them."""
+        return ",".join(self.urls)
 
     def __enter__(self) -> Self:
         try:

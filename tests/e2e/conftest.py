@@ -11,29 +11,20 @@ from tests.databases import engine as engine
 from tests.databases import postgresql_url as postgresql_url
 from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import shared_cluster
 from tests.e2e.small_disk import mounted_disk
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Return three nodes that are ready."""
-    with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
-        yield running
+cluster = shared_cluster(nodes=3)
+single = shared_cluster(nodes=1)
+"""The cheapest real broker, for tests that need no replication."""
 
 
 @pytest.fixture
 async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
     """Return a connection of the SDK to the three nodes."""
-    made = Connection([node.url for node in cluster.nodes.values()])
+    made = Connection(cluster.urls)
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Return one node that is ready: the cheapest real broker, for tests that need no replication."""
-    with ClusterProcess(tmp_path_factory.mktemp("single"), nodes=1) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from deploy.local_nodes import free_ports, make_secret
 from keelmq.admin import Admin
@@ -15,16 +13,13 @@ from keelmq.errors import KeelMQError
 from keelmq.producing.producer import Producer
 from keelmq.transport.connection import Connection
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.fixtures import own_cluster
 from tests.e2e.test_membership import MEMBERS, OPTIONS, addresses, empty_node, persist, refused
 from tests.patience import PATIENCE_S
 
 OVERRIDE = ["--override-addresses", "1"]
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
+cluster = own_cluster()
 
 
 def peers_of(nodes: list[NodeProcess]) -> list[str]:

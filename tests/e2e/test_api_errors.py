@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from cluster.problems import KINDS
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
 
 pytestmark = pytest.mark.process
 
@@ -274,11 +274,6 @@ TESTED_ELSEWHERE = {
     "last_voter": "test_membership.py",
     "quorum_at_risk": "test_membership.py",
 }
-
-
-def ok(reply: Reply) -> Any:
-    assert reply.status < 300, reply
-    return reply.json() if reply.body else None
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from sqlalchemy import Connection as Database
 from sqlalchemy import Engine, text
 
 from keelmq import Admin, Connection, Consumer, ReceivedMessage, RetryLater, inbox, sql
-from tests.e2e.cluster_process import ClusterProcess
-from tests.e2e.test_sdk_consumer import fill, until, vanish
+from tests.e2e.cluster_process import ClusterProcess, until
+from tests.e2e.test_sdk_consumer import fill, vanish
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -53,9 +53,7 @@ async def test_batches_take_effect_once_though_they_are_given_back_and_leader_an
     options: dict[str, Any] = {"start": "earliest", "concurrency": 4, "max_messages": 10}
     with (
         ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
-        closing(
-            Connection([node.url for node in cluster.nodes.values()], call_timeout_ms=CALL_PATIENCE_MS)
-        ) as connection,
+        closing(Connection(cluster.urls, call_timeout_ms=CALL_PATIENCE_MS)) as connection,
     ):
         await Admin(connection).put_topic("orders", queues=4)
         await fill(connection, "orders", MESSAGES)

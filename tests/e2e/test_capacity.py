@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok
 
 pytestmark = pytest.mark.process
 
@@ -21,11 +21,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         node = running.wait_leader()
         ok(node.request("PUT", ORDERS, payload={"queues": 1}))
         yield node
-
-
-def ok(reply: Reply) -> Any:
-    assert reply.status < 300, reply
-    return reply.json() if reply.body else None
 
 
 def refused(reply: Reply, status: int, code: str) -> None:

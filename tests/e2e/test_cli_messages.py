@@ -1,8 +1,6 @@
 """Tests the `keelmq` commands that look for messages and manage groups, against real brokers."""
 
 import asyncio
-import itertools
-import json
 import os
 import subprocess
 import sys
@@ -10,38 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from keelmq.cli.app import app
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import Shell, shell_topic
 from tests.patience import PATIENCE_S
 from tests.requirements import BASH
 
 pytestmark = pytest.mark.process
-
-_names = itertools.count()
-
-
-class Shell:
-    """Runs commands in this process, as a shell would with KEELMQ_SERVERS set."""
-
-    def __init__(self, cluster: ClusterProcess) -> None:
-        self.node: NodeProcess = cluster.wait_leader()
-        self.environment = {"KEELMQ_SERVERS": self.node.url, "COLUMNS": "200"}
-
-    def __call__(self, *arguments: str, code: int = 0) -> Result:
-        result = CliRunner(env=self.environment).invoke(app, list(arguments))
-        assert result.exit_code == code, result.output
-        assert "Traceback" not in result.output
-        return result
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
-    def call(self, method: str, path: str, payload: Any) -> Any:
-        reply = self.node.request(method, path, payload=payload)
-        assert reply.status < 300, reply
-        return reply.json()
 
 
 @pytest.fixture
@@ -49,11 +22,7 @@ def shell(single: ClusterProcess) -> Shell:
     return Shell(single)
 
 
-@pytest.fixture
-def topic(shell: Shell) -> str:
-    name = f"looked-up-{next(_names)}"
-    shell("topic", "create", name, "--queues", "2")
-    return name
+topic = shell_topic()
 
 
 def bodies(page: Any) -> list[str]:
@@ -168,7 +137,7 @@ def completed(shell: Shell, words: str, servers: str | None = None) -> list[str]
     """Return bash's completions of the last word, by the script that --install-completion writes."""
     environment = {
         **os.environ,
-        "KEELMQ_SERVERS": servers or shell.node.url,
+        "KEELMQ_SERVERS": servers or shell.servers,
         "_KEELMQ_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
@@ -222,7 +191,7 @@ def test_the_same_through_the_sdk(shell: Shell, topic: str) -> None:
     from keelmq.errors import InvalidRequest, MessageNotFound, OffsetOutOfRange
 
     async def main() -> None:
-        connection = Connection(shell.node.url)
+        connection = Connection(shell.servers)
         admin = Admin(connection)
         try:
             with pytest.raises(MessageNotFound):

@@ -1,7 +1,6 @@
 """Tests consumers that are paused, hang, or outlive their session, against real brokers."""
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,19 +8,14 @@ import pytest
 
 from keelmq import Admin, Connection, Consumer, ReceivedMessage
 from keelmq.errors import ConsumeTimeout, KeelMQError, QueueLost
-from tests.e2e.test_sdk_consumer import Collector, committed, fill, until
+from tests.e2e.cluster_process import until
+from tests.e2e.fixtures import fresh_topic
+from tests.e2e.test_sdk_consumer import Collector, committed, fill
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"control-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=2)
-    return name
+topic = fresh_topic(queues=2)
 
 
 async def until_committed(connection: Connection, group: str, expected: dict[int, int]) -> None:

@@ -5,8 +5,6 @@ early.
 import asyncio
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +22,7 @@ from keelmq import (
 )
 from keelmq.cli.app import app
 from keelmq.consuming.group_session import pull
+from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
@@ -31,15 +30,7 @@ pytestmark = pytest.mark.process
 
 LATE = "were delivered late"
 
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
-
-
-def urls(cluster: ClusterProcess) -> str:
-    return ",".join(node.url for node in cluster.nodes.values())
+own_cluster = fixtures.own_cluster()
 
 
 def now_ms() -> int:
@@ -64,7 +55,7 @@ async def until(timestamp_ms: int) -> None:
 
 
 async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
+    connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="delay")
     due_ms: dict[bytes, int] = {}
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
@@ -92,7 +83,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
 
 
 async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
+    connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection) as producer:
         due_ms = now_ms() + 2_000
@@ -123,7 +114,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
 
 
 async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
+    connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         kept, gone = await asyncio.gather(
@@ -147,7 +138,7 @@ async def test_what_was_taken_back_stays_so(own_cluster: ClusterProcess) -> None
 
 
 async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster), call_timeout_ms=CALL_PATIENCE_MS)
+    connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1, type="transaction")
 
     async def check(transaction: Transaction) -> Decision:
@@ -162,7 +153,7 @@ async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: Clust
         Message(topic="t", body=b"past", deliver_at_ms=now_ms()),
     ]
     async with TransactionProducer(
-        urls(own_cluster), group="g", check=check, send_timeout_ms=60_000, decision_timeout_ms=60_000
+        own_cluster.servers, group="g", check=check, send_timeout_ms=60_000, decision_timeout_ms=60_000
     ) as producer:
         result = await producer.execute(messages, fail_over)
     assert result.outcome is Outcome.COMMITTED
@@ -182,7 +173,7 @@ async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: Clust
 
 def test_delay_on_the_command_line(cluster: ClusterProcess) -> None:
     def run(*arguments: str, code: int = 0) -> str:
-        environment = {"KEELMQ_SERVERS": urls(cluster), "COLUMNS": "200"}
+        environment = {"KEELMQ_SERVERS": cluster.servers, "COLUMNS": "200"}
         result = CliRunner(env=environment).invoke(app, list(arguments))
         assert result.exit_code == code, result.output
         return result.output

@@ -88,7 +88,7 @@ def rows(database: str, statement: str) -> list[tuple[Any, ...]]:
 def test_sqlalchemy_orders_and_shipments_agree_though_everything_is_killed(tmp_path: Path, database_url: str) -> None:
     """The placing process, the leader and the shipping process are killed on the way; each order is shipped once."""
     with ClusterProcess(tmp_path / "cluster") as cluster:
-        nodes = ",".join(node.url for node in cluster.nodes.values())
+        nodes = cluster.servers
         shipped_to = database_url.replace("test.db", "shipments.db")
         place = ["place", "--nodes", nodes, "--database", database_url, "--orders", str(ORDERS)]
         ship = ["ship", "--nodes", nodes, "--database", shipped_to]
@@ -161,7 +161,7 @@ def test_a_web_service_publishes_what_it_stores_and_nothing_else(tmp_path: Path)
         return {"account": f"account-{number % 3}", "yuan": 60}
 
     with ClusterProcess(tmp_path / "cluster") as cluster:
-        nodes = ",".join(node.url for node in cluster.nodes.values())
+        nodes = cluster.servers
         started = 0
         with service() as first:
             url = url_of(first)

@@ -42,7 +42,7 @@ async def test_what_is_stored_is_what_was_acknowledged_or_said_to_be_unknown(clu
     """Found: with two batches per round trip, nearly all were stored and reported as SendTimeout or NoLeader."""
     told: Counter[str] = Counter()
     batch = [b"x" * 1_000] * BATCH
-    urls = [node.url for node in cluster.nodes.values()]
+    urls = cluster.urls
 
     async def send(producer: keelmq.Producer) -> None:
         try:

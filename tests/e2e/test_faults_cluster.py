@@ -1,7 +1,6 @@
 """Tests nodes that pause, die or do not belong: the answers to clients, and that no acknowledged message is lost."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
@@ -21,14 +21,7 @@ OPTIONS = (
 )
 PATH = "/v1/topics/faults/messages"
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Return three nodes of the test's own, with a topic of one queue."""
-    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
-        leader = running.wait_leader()
-        assert leader.request("PUT", "/v1/topics/faults", payload={"queues": 1}).status == 201
-        yield running
+cluster = own_cluster(OPTIONS, topic="faults")
 
 
 def send(node: NodeProcess, key: str, body: str = "x") -> Reply:

@@ -1,8 +1,6 @@
 """Tests tags and SQL92 filters with real nodes: only matching messages arrive, and offsets move on past the rest."""
 
 import asyncio
-import itertools
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,22 +8,15 @@ import pytest
 
 from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessage
 from keelmq.errors import Conflict, InvalidFilter
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess
-from tests.patience import PATIENCE_S
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until
+from tests.e2e.fixtures import fresh_topic
 
 pytestmark = pytest.mark.process
 
 EUROPE = "price > 3 AND region = 'eu'"
 MESSAGES = 300
 
-_names = itertools.count()
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"filtered-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=3)
-    return name
+topic = fresh_topic(queues=3)
 
 
 def message(number: int) -> Message:
@@ -43,15 +34,6 @@ async def fill(connection: Connection, topic: str, numbers: range) -> None:
             wanted = [message(number) for number in numbers if number % 3 == queue]
             for begin in range(0, len(wanted), 10):
                 await producer.send_batch(topic, wanted[begin : begin + 10])
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            found = condition()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.01)
 
 
 class Seen:

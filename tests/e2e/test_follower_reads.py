@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import pytest
 
 from deploy.local_nodes import make_secret
 from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessage
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until, wait_for
+from tests.e2e.fixtures import own_cluster
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -32,17 +33,12 @@ BODY_BYTES = 1_024
 SMALL_PAGES = {"prefetch_messages": 2 * BATCH_MESSAGES, "max_messages": BATCH_MESSAGES}
 PULL = r'method="GET",route="/v1/topics/\{topic\}/queues/\{queue\}/messages",status="200"'
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
-        running.wait_leader()
-        yield running
+cluster = own_cluster(OPTIONS, settled=True)
 
 
 @pytest.fixture
 async def connection(cluster: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in cluster.nodes.values()], call_timeout_ms=CALL_PATIENCE_MS)
+    made = Connection(cluster.urls, call_timeout_ms=CALL_PATIENCE_MS)
     yield made
     made.close()
 
@@ -97,12 +93,6 @@ class Seen:
         for offsets in self.offsets.values():
             assert offsets == list(range(len(offsets)))
         return self.count == QUEUES * messages
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def consumer(connection: Connection, seen: Seen, group: str = "g", **options: Any) -> Consumer:

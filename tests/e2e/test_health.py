@@ -1,21 +1,17 @@
 """Tests the reports of real nodes while others are stopped, gone or not there yet, and that a hang-up stops no node."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as cluster:
-        yield cluster
+cluster = own_cluster()
 
 
 def alarm_of(node: NodeProcess, code: str, subject: str = "") -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ async def send(producer: keelmq.Producer, count: int) -> list[str]:
 
 
 async def test_a_follower_tells_everything_and_a_dead_leader_stops_nothing(cluster: ClusterProcess) -> None:
-    urls = [node.url for node in cluster.nodes.values()]
+    urls = cluster.urls
     with Tail(urls) as tail:
         async with keelmq.Producer(urls, send_timeout_ms=60_000) as producer:
             await tail.admin.put_topic("orders", queues=2)

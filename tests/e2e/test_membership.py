@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from keelmq.errors import KeelMQError
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until, wait_for
+from tests.e2e.fixtures import own_cluster
 from tests.e2e.test_sdk_cli import COMMAND
 from tests.patience import PATIENCE_S
 
@@ -27,11 +27,7 @@ MEMBERS = "/v1/cluster/members"
 OPTIONS = ["--segment-bytes", str(4 << 20), "--min-free-bytes", "0"]
 OPTIONS += ["--election-timeout-ms", "500", "--heartbeat-ms", "50"]
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
+cluster = own_cluster()
 
 
 def empty_node(cluster: ClusterProcess, node_id: int, directory: Path) -> NodeProcess:
@@ -64,12 +60,6 @@ async def persist(work: Any) -> Any:
         await asyncio.sleep(0.1)
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 def knows(node: NodeProcess, node_id: int) -> bool:
     return node_id in [each["node_id"] for each in (node.status() or {"nodes": ()})["nodes"]]
 
@@ -81,7 +71,7 @@ def voters(node: NodeProcess) -> list[int]:
 
 async def test_every_node_is_replaced_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
     """Three nodes become five, then the first three go, one by one; the clients were told of those three only."""
-    servers = [node.url for node in cluster.nodes.values()]
+    servers = cluster.urls
     operator = Connection(servers)
     admin = Admin(operator)
     await admin.put_topic("orders", queues=2)

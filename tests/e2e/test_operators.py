@@ -1,8 +1,6 @@
 """Tests operators and transactions on real nodes: an operator's action is as durable as a message, whoever leads."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
@@ -20,14 +19,7 @@ OPTIONS = (
 WHO = {"operator": "ann", "reason": "shop is back"}
 FORCE = {**WHO, "source": "operator", "force": True}
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    """Return three nodes that check once, and give up soon."""
-    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
-        leader = running.wait_leader()
-        assert leader.request("PUT", "/v1/topics/orders", payload={"queues": 1}).status == 201
-        yield running
+cluster = own_cluster(OPTIONS, topic="orders")
 
 
 def show(node: NodeProcess, transaction_id: str) -> Any:
@@ -144,7 +136,7 @@ def test_what_is_refused_while_transactions_are_switched_off(cluster: ClusterPro
 def test_operators_work_from_the_shell(cluster: ClusterProcess) -> None:
     leader = cluster.wait_leader()
     environment = {
-        "KEELMQ_SERVERS": ",".join(node.url for node in cluster.nodes.values()), "COLUMNS": "200", "USER": "ann"
+        "KEELMQ_SERVERS": cluster.servers, "COLUMNS": "200", "USER": "ann"
     }  # fmt: skip
 
     def shell(*arguments: str, code: int = 0) -> Result:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from keelmq import Admin, Connection, PopConsumer, Producer, ReceivedMessage
 from keelmq.cli.app import app
 from keelmq.errors import Conflict
 from store.limits import POP_HELD_MAX
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
+from tests.e2e import fixtures
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -28,15 +28,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 _names = itertools.count()
 
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
-
-
-def urls(cluster: ClusterProcess) -> str:
-    return ",".join(node.url for node in cluster.nodes.values())
+own_cluster = fixtures.own_cluster()
 
 
 async def fill(connection: Connection, topic: str, count: int, queues: int = 2) -> None:
@@ -48,19 +40,8 @@ async def fill(connection: Connection, topic: str, count: int, queues: int = 2) 
             )
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def ok(reply: Reply) -> Any:
-    assert reply.status < 300, reply
-    return reply.json() if reply.body else None
-
-
 async def test_more_workers_than_queues_share_the_messages(cluster: ClusterProcess) -> None:
-    connection, topic = Connection(urls(cluster)), f"pop-{next(_names)}"
+    connection, topic = Connection(cluster.servers), f"pop-{next(_names)}"
     await fill(connection, topic, 300, queues=1)
     seen: Counter[bytes] = Counter()
     by_worker: Counter[int] = Counter()
@@ -107,7 +88,7 @@ def test_what_is_held_outlives_the_leader_and_no_other_gets_it(own_cluster: Clus
 
 async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_cluster: ClusterProcess) -> None:
     leader = own_cluster.wait_leader()
-    connection = Connection(urls(own_cluster))
+    connection = Connection(own_cluster.servers)
     await fill(connection, "orders", 200)
     seen: Counter[bytes] = Counter()
     first_seen, go_on = asyncio.Event(), asyncio.Event()
@@ -124,7 +105,7 @@ async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_
         return sum(each["lag"] for each in (await Admin(connection).group("g"))["offsets"])
 
     options: dict[str, Any] = {"topic": "orders", "group": "g", "invisible_ms": 2_000}
-    doomed = PopConsumer(handler=hangs, connection=Connection(urls(own_cluster)), **options)
+    doomed = PopConsumer(handler=hangs, connection=Connection(own_cluster.servers), **options)
     doomed_task = asyncio.create_task(doomed.run())
     await first_seen.wait()
     doomed._connection.close()  # it falls silent, as if it were killed
@@ -142,7 +123,7 @@ async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_
 
 
 async def test_a_group_with_members_takes_no_pop_consumers(cluster: ClusterProcess) -> None:
-    connection, topic = Connection(urls(cluster)), f"pop-{next(_names)}"
+    connection, topic = Connection(cluster.servers), f"pop-{next(_names)}"
     await fill(connection, topic, 1)
     body = {"topics": [topic], "member_id": "m", "session_timeout_ms": 600_000}
     ok(cluster.wait_leader().request("POST", f"/v1/groups/{topic}/members", payload=body))
@@ -155,7 +136,7 @@ async def test_a_group_with_members_takes_no_pop_consumers(cluster: ClusterProce
 
 
 async def test_a_group_holds_so_many_messages_and_no_more(cluster: ClusterProcess) -> None:
-    connection, topic = Connection(urls(cluster)), f"pop-{next(_names)}"
+    connection, topic = Connection(cluster.servers), f"pop-{next(_names)}"
     await fill(connection, topic, POP_HELD_MAX + 1)
     connection.close()
     leader = cluster.wait_leader()

@@ -2,13 +2,13 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster.process.exit_codes import ExitCode
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 from tests.e2e.small_disk import MIB, fill
 
 pytestmark = pytest.mark.process
@@ -17,13 +17,7 @@ PATH = "/v1/topics/kept/messages"
 SEVERAL_ELECTIONS_S = 5.0
 """Several times the longest election timeout of these clusters, in seconds."""
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path) as running:
-        assert running.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
-        running.wait_same_state()
-        yield running
+cluster = own_cluster(topic="kept", settled=True)
 
 
 def send(node: NodeProcess, count: int, name: str = "k") -> None:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 from tests.rewrite import rewrite_record
 
 pytestmark = pytest.mark.process
 
 PATH = "/v1/topics/kept/messages"
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path) as running:
-        assert running.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
-        running.wait_same_state()
-        yield running
+cluster = own_cluster(topic="kept", settled=True)
 
 
 def send(node: NodeProcess, count: int, name: str = "k") -> None:

@@ -3,10 +3,7 @@ letter.
 """
 
 import asyncio
-import itertools
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -17,40 +14,19 @@ from keelmq.cli.app import app
 from keelmq.consuming.group_session import GroupSession
 from keelmq.consuming.selection import EVERYTHING
 from keelmq.errors import Forbidden, StaleGeneration
-from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e import fixtures
+from tests.e2e.cluster_process import ClusterProcess, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
-
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"topic-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=1)
-    return name
-
-
-def urls(cluster: ClusterProcess) -> str:
-    return ",".join(node.url for node in cluster.nodes.values())
+own_cluster = fixtures.own_cluster()
+topic = fixtures.fresh_topic(queues=1)
 
 
 async def fill(connection: Connection, topic: str, count: int) -> None:
     async with Producer(connection=connection, send_timeout_ms=60_000) as producer:
         await producer.send_batch(topic, [str(number).encode() for number in range(count)], queue=0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_message_that_fails_twice_comes_again_twice_and_holds_nobody_up(
@@ -124,7 +100,7 @@ async def test_what_fails_too_often_is_a_dead_letter_with_its_history_and_is_rep
         assert {each["client_id"] for each in dead["history"]} == {"till"}
         with pytest.raises(Forbidden):
             await fill(connection, f"%DLQ%{topic}", 1)
-        runner, servers = CliRunner(), ["--servers", urls(cluster)]
+        runner, servers = CliRunner(), ["--servers", cluster.servers]
         listed = await asyncio.to_thread(runner.invoke, app, ["dlq", "list", topic, *servers])
         assert listed.exit_code == 0, listed.output
         assert "attempt 2" in listed.output
@@ -162,7 +138,7 @@ async def test_a_member_of_an_older_generation_gives_nothing_back(connection: Co
 
 
 async def test_what_was_given_back_outlives_the_leader_and_comes_once(own_cluster: ClusterProcess) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(own_cluster.servers)
     admin = Admin(connection)
     await admin.put_topic("orders", queues=1)
     await fill(connection, "orders", 20)

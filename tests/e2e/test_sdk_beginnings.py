@@ -1,21 +1,18 @@
 """Tests where groups begin: decided once, before any message is handled, and the same for all members."""
 
 import asyncio
-import itertools
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
 import pytest
 
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
-from tests.e2e.cluster_process import ClusterProcess
-from tests.patience import PATIENCE_S
+from tests.e2e.cluster_process import ClusterProcess, until
+from tests.e2e.fixtures import fresh_topic
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
 
 MEMBER: Final = """
 import asyncio, sys, keelmq
@@ -31,12 +28,7 @@ async def main():
 asyncio.run(main())
 """
 
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"beginning-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=8)
-    return name
+topic = fresh_topic(queues=8)
 
 
 class Seen:
@@ -54,12 +46,6 @@ async def send(connection: Connection, topic: str, bodies: set[bytes]) -> None:
         )
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def numbered(count: int, prefix: str = "") -> set[bytes]:
     return {f"{prefix}{number}".encode() for number in range(count)}
 
@@ -67,7 +53,7 @@ def numbered(count: int, prefix: str = "") -> set[bytes]:
 async def test_what_is_sent_after_start_is_handled_though_the_member_is_killed_at_once(
     cluster: ClusterProcess, connection: Connection, topic: str
 ) -> None:
-    servers = ",".join(node.url for node in cluster.nodes.values())
+    servers = cluster.servers
     member = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MEMBER, servers, topic, stdout=asyncio.subprocess.PIPE
     )

@@ -7,52 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from keelmq import Connection, Decision, Message, Transaction, TransactionProducer
-from keelmq.cli.app import app
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import Shell, shell_topic
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
 COMMAND = [sys.executable, "-c", "from keelmq.cli.app import main; main()"]
-
-
-class Shell:
-    """Runs commands in this process, as a shell would with KEELMQ_SERVERS set."""
-
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
-        self.environment = {"KEELMQ_SERVERS": servers, "COLUMNS": "200"}
-
-    def __call__(self, *arguments: str, stdin: str | bytes | None = None, code: int = 0) -> Result:
-        result = CliRunner(env=self.environment).invoke(app, list(arguments), input=stdin)
-        assert result.exit_code == code, result.output
-        assert "Traceback" not in result.output
-        return result
-
-    def json(self, *arguments: str, **options: Any) -> Any:
-        return json.loads(self(*arguments, "--json", **options).stdout)
-
-    def lines(self, *arguments: str, **options: Any) -> list[Any]:
-        return [json.loads(line) for line in self(*arguments, "--json", **options).stdout.splitlines()]
 
 
 @pytest.fixture
 def shell(cluster: ClusterProcess) -> Shell:
-    return Shell(",".join(node.url for node in cluster.nodes.values()))
+    return Shell(cluster)
 
 
-@pytest.fixture
-def topic(shell: Shell) -> str:
-    name = f"topic-{next(_names)}"
-    shell("topic", "create", name, "--queues", "2")
-    return name
+topic = shell_topic()
 
 
 def prepare(shell: Shell, topic: str, transaction_id: str) -> None:

@@ -12,19 +12,13 @@ from sqlalchemy import Engine, text
 
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage, inbox, sql
 from keelmq.errors import InvalidRequest, TopicNotFound
-from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.cluster_process import ClusterProcess, until
+from tests.e2e.fixtures import fresh_topic
 from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"topic-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=4)
-    return name
+topic = fresh_topic(queues=4)
 
 
 async def fill(connection: Connection, topic: str, count: int, **options: Any) -> None:
@@ -34,12 +28,6 @@ async def fill(connection: Connection, topic: str, count: int, **options: Any) -
 
 async def committed(connection: Connection, group: str) -> dict[int, int]:
     return {each["queue"]: each["offset"] for each in (await Admin(connection).group(group))["offsets"]}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def vanish(consumer: Consumer) -> None:
@@ -351,9 +339,7 @@ async def test_effects_with_an_inbox_happen_once_though_the_leader_is_killed(
 
     with (
         ClusterProcess(tmp_path / "cluster", nodes=3) as cluster,
-        closing(
-            Connection([node.url for node in cluster.nodes.values()], call_timeout_ms=CALL_PATIENCE_MS)
-        ) as connection,
+        closing(Connection(cluster.urls, call_timeout_ms=CALL_PATIENCE_MS)) as connection,
     ):
         await Admin(connection).put_topic("orders", queues=4)
         await fill(connection, "orders", 400)

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -26,12 +25,12 @@ from keelmq import (
     TransactionProducer,
 )
 from keelmq.errors import InvalidRequest, QueueLost
-from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.cluster_process import ClusterProcess, until
+from tests.e2e.fixtures import fresh_topic
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
 
 MEMBER: Final = """
 import asyncio, sys, keelmq
@@ -46,28 +45,18 @@ print("returned", flush=True)
 
 @pytest.fixture
 async def connection(single: ClusterProcess) -> AsyncIterator[Connection]:
-    made = Connection([node.url for node in single.nodes.values()])
+    made = Connection(single.urls)
     yield made
     made.close()
 
 
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"handlers-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=2)
-    return name
+topic = fresh_topic(queues=2)
 
 
 async def send(connection: Connection, topic: str, count: int, **options: Any) -> None:
     async with Producer(connection=connection) as producer:
         for number in range(count):
             await producer.send(topic, str(number).encode(), **options)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def members(connection: Connection, group: str) -> list[str]:

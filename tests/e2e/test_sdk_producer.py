@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,29 +10,14 @@ from keelmq import Admin, Connection, Message, Producer
 from keelmq.consuming.group_session import first_offset, pull
 from keelmq.errors import TopicNotFound, UnknownOutcome
 from keelmq.message import ReceivedMessage
+from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
-
-
-def urls(cluster: ClusterProcess) -> list[str]:
-    return [node.url for node in cluster.nodes.values()]
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"topic-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=4)
-    return name
-
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3) as running:
-        yield running
+topic = fixtures.fresh_topic(queues=4)
+own_cluster = fixtures.own_cluster()
 
 
 async def read_all(connection: Connection, topic: str) -> list[ReceivedMessage]:
@@ -148,7 +131,7 @@ async def test_any_node_will_do_to_begin_with(cluster: ClusterProcess, topic: st
 async def test_a_leader_that_disappears_under_load_loses_and_doubles_nothing(
     own_cluster: ClusterProcess, how: str
 ) -> None:
-    connection = Connection(urls(own_cluster))
+    connection = Connection(own_cluster.servers)
     await Admin(connection).put_topic("t", queues=4)
     acknowledged: dict[bytes, tuple[int, int]] = {}
     unknown: set[bytes] = set()
@@ -192,7 +175,7 @@ async def test_a_leader_that_disappears_under_load_loses_and_doubles_nothing(
 
 async def test_compressed_batches_survive_a_leader_that_is_killed(own_cluster: ClusterProcess) -> None:
     """Batches are stored as they were sent on every node, and each opens them: for the SDK, for JSON and for tags."""
-    connection = Connection(urls(own_cluster))
+    connection = Connection(own_cluster.servers)
     await Admin(connection).put_topic("t", queues=1)
     bodies = [f"order {number}: ".encode() + b"1 x book, " * 40 for number in range(600)]
 

@@ -1,7 +1,6 @@
 """Tests transactions with a real database and real brokers: debit and message are one step."""
 
 import asyncio
-import itertools
 import os
 import signal
 import subprocess
@@ -27,18 +26,12 @@ from keelmq import (
 )
 from keelmq.errors import TransactionConflict, TransactionNotFound
 from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import fresh_topic
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count()
-
-
-@pytest.fixture
-async def topic(connection: Connection) -> str:
-    name = f"orders-{next(_names)}"
-    await Admin(connection).put_topic(name, queues=2)
-    return name
+topic = fresh_topic(queues=2)
 
 
 @pytest.fixture
@@ -211,7 +204,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_another_process_of_the_group_answers_for_a_killed_producer(
     connection: Connection, cluster: ClusterProcess, topic: str, engine: Engine
 ) -> None:
-    servers = ",".join(node.url for node in cluster.nodes.values())
+    servers = cluster.servers
     command = [sys.executable, "-c", _PRODUCER, servers, str(engine.url), topic]
     done = await asyncio.to_thread(
         subprocess.run, command, stdout=subprocess.PIPE, timeout=PATIENCE_S, env={**os.environ}, check=False
@@ -228,7 +221,7 @@ async def test_another_process_of_the_group_answers_for_a_killed_producer(
 
 async def test_checks_go_on_after_the_leader_is_killed(tmp_path: Path, engine: Engine) -> None:
     with ClusterProcess(tmp_path / "cluster", nodes=3) as cluster:
-        connection = Connection([node.url for node in cluster.nodes.values()])
+        connection = Connection(cluster.urls)
         await Admin(connection).put_topic("t")
         ids: list[str] = []
 

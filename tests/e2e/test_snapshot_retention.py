@@ -5,7 +5,6 @@ meanwhile.
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from store.log.base import read_base
 from store.log.disk import PosixDisk
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
@@ -108,10 +108,7 @@ def read_all(node: NodeProcess) -> Iterator[tuple[int, str]]:
         offset = page["next_offset"]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
-        yield running
+cluster = own_cluster(OPTIONS)
 
 
 def test_a_node_gets_a_snapshot_while_the_log_goes_on_being_shortened(cluster: ClusterProcess) -> None:

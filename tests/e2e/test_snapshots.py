@@ -1,8 +1,6 @@
 """Tests real nodes that are behind the kept log: one gets a new disk, or was away for long, and is sent the state."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from store.log.commit_log import CommitLog
 from store.log.disk import PosixDisk
 from store.state.machine import applied_state
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
+from tests.e2e.fixtures import own_cluster
 
 pytestmark = pytest.mark.process
 
@@ -21,11 +20,7 @@ BODY = "x" * 2_000
 RECEIVING = "receiving the state after entry"
 STARTED = "starting with the state after entry"
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path, nodes=3, options=OPTIONS) as running:
-        yield running
+cluster = own_cluster(OPTIONS)
 
 
 def produce(cluster: ClusterProcess, name: str, requests: int) -> None:

@@ -162,7 +162,7 @@ def main() -> int:
     try:
         with ClusterProcess(directory, options=OPTIONS) as cluster:
             cluster.wait_leader()
-            load = Load([node.url for node in cluster.nodes.values()], options.seed, RETENTION_MS)
+            load = Load(cluster.urls, options.seed, RETENTION_MS)
             soak = Soak(cluster, load, options.minutes, console)
             asyncio.run(soak.run())
             view = (cluster.wait_leader().status()) or {}

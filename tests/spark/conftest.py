@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import keelmq_spark
 from keelmq_spark.java import use_java
-from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import shared_cluster
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +37,4 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Return three nodes that are ready."""
-    with ClusterProcess(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
-        yield running
+cluster = shared_cluster(nodes=3)

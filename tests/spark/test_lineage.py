@@ -76,7 +76,7 @@ def content(path: Path, format: Any) -> dict[str, list[str]]:
 
 def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     with ClusterProcess(tmp_path / "cluster", nodes=3, options=OPTIONS) as cluster:
-        servers = [node.url for node in cluster.nodes.values()]
+        servers = cluster.urls
         live = JobOptions(",".join(servers), tmp_path / "live", interval_ms=100, max_entries=500)
         running = InThread(servers)
         try:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.process
 
 
 def urls(cluster: ClusterProcess) -> list[str]:
-    return [node.url for node in cluster.nodes.values()]
+    return cluster.urls
 
 
 def servers(cluster: ClusterProcess) -> str:

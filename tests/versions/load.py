@@ -34,7 +34,7 @@ class Load:
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self._cluster = cluster
-        self._servers = [node.url for node in cluster.nodes.values()]
+        self._servers = cluster.urls
         self._going = True
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
