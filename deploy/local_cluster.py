@@ -46,7 +46,7 @@ def new_node(settings: argparse.Namespace, nodes: list[LocalNode]) -> LocalNode:
     directory = settings.data / f"node{number}"
     ports = settings.http_port + ADDED_PORTS + number, settings.peer_port + ADDED_PORTS + number
     node = LocalNode(number, directory, *ports, nodes[0].options)
-    node.join_url = next((each for each in nodes if each.pid() is not None), nodes[0]).url
+    node.join_url = next((each for each in nodes if each.running_pid() is not None), nodes[0]).url
     return node
 
 
@@ -91,7 +91,7 @@ def succeeds(*command: str) -> bool:
 
 def start(nodes: list[LocalNode]) -> None:
     """Start the nodes that do not run, and return when every node is ready; on an error, stop the started nodes."""
-    missing = [node for node in nodes if node.pid() is None]
+    missing = [node for node in nodes if node.running_pid() is None]
     if not missing:
         print("cluster: already running")
     started: list[LocalNode] = []
@@ -114,7 +114,7 @@ def start(nodes: list[LocalNode]) -> None:
 
 
 def stop(nodes: list[LocalNode]) -> None:
-    running = [node for node in nodes if node.pid() is not None]
+    running = [node for node in nodes if node.running_pid() is not None]
     for node in running:
         node.stop()
         print(f"cluster: node {node.node_id} stopped")
@@ -125,7 +125,7 @@ def stop(nodes: list[LocalNode]) -> None:
 
 def print_guide(nodes: list[LocalNode]) -> None:
     for node in nodes:
-        print(f"  node {node.node_id}  {node.url}  pid {node.pid()}  log {shown(node.log_file)}")
+        print(f"  node {node.node_id}  {node.url}  pid {node.running_pid()}  log {shown(node.log_path)}")
     url = nodes[0].url
     keelmq = shown(Path(sys.executable).parent / "keelmq")
     print("ready. Try:")

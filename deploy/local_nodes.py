@@ -11,21 +11,19 @@ import random
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-HOST: Final = "127.0.0.1"
+from deploy.broker_process import HOST as HOST
+from deploy.broker_process import BrokerProcess
+
 READY_TIMEOUT_S: Final = 60.0
 REMOVED: Final = "was removed from the cluster"  # part of the reason that a removed node gives for not being ready
 STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
-PROBE_TIMEOUT_S: Final = 1.0
 LOG_TAIL_LINES: Final = 15
 SERVER_PORT_MIN: Final = 10_000
 SERVER_PORTS_MIN: Final = 1_000
@@ -37,32 +35,22 @@ class NodeError(Exception):
     """Raised when a node cannot be started or did not become ready; the message says why and what to do."""
 
 
-class LocalNode:
+class LocalNode(BrokerProcess):
     """One keelmqd process. `options` are configuration options by name, as in docs/configuration.md."""
+
+    DIES_WITH_PARENT: ClassVar[bool] = False  # `make cluster` ends, and its nodes go on
+    OWN_SESSION: ClassVar[bool] = True  # Ctrl-C in the terminal is meant for the supervisor, not for the nodes
 
     def __init__(
         self, node_id: int, directory: Path, http_port: int, peer_port: int, options: Mapping[str, str] | None = None
     ) -> None:
-        self.node_id = node_id
         self.directory = directory.absolute()
-        self.http_port = http_port
-        self.peer_port = peer_port
+        super().__init__(node_id, http_port, peer_port, self.directory / "data", self.directory / "keelmqd.log")
         self.options = dict(options or {})
-        self.data_dir = self.directory / "data"
-        self.log_file = self.directory / "keelmqd.log"
         self.peers: Sequence[LocalNode] = (self,)
         self.join_url: str | None = None
         """URL of a node of the running cluster that this node is added to; `peers` are then not used."""
         self._pid_file = self.directory / "keelmqd.pid"
-        self._child: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
-
-    @property
-    def peer_option(self) -> str:
-        return f"{self.node_id}={HOST}:{self.peer_port}={self.url}"
 
     def command(self) -> list[str]:
         keelmqd = Path(sys.executable).parent / "keelmqd"
@@ -76,10 +64,10 @@ class LocalNode:
             line += ["--" + name.replace("_", "-"), value]
         return line
 
-    def pid(self) -> int | None:
+    def running_pid(self) -> int | None:
         """Return the process id of this node, whoever started it; None when it does not run."""
-        if self._child is not None:
-            return self._child.pid if self._child.poll() is None else None
+        if self.process is not None:
+            return self.pid if self.running() else None
         try:
             pid = int(self._pid_file.read_text())
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -89,62 +77,47 @@ class LocalNode:
 
     def start(self) -> None:
         """Start the process and return at once. Raises NodeError when it already runs or a port is taken."""
-        if self.pid() is not None:
-            raise NodeError(f"node {self.node_id} is running already (pid {self.pid()})")
+        if self.running_pid() is not None:
+            raise NodeError(f"node {self.node_id} is running already (pid {self.running_pid()})")
         for port, variable in ((self.http_port, "CLUSTER_HTTP_PORT"), (self.peer_port, "CLUSTER_PEER_PORT")):
             if not port_is_free(port):
                 raise NodeError(
                     f"node {self.node_id}: port {port} of {HOST} is in use by another program; "
                     f"stop it or choose other ports, as in: make cluster {variable}={port + 1000}"
                 )
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("ab") as log:
-            # A session of its own, because Ctrl-C in the terminal is meant for the supervisor, not for the nodes.
-            self._child = subprocess.Popen(  # noqa: S603
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._pid_file.write_text(str(self._child.pid))
+        self.launch(self.command())
+        self._pid_file.write_text(str(self.pid))
 
     def kill(self) -> None:
         """Send SIGKILL, and wait until the process is gone."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self._wait_gone(STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         """Ask the node to hand over and end; send SIGKILL if it has not ended within STOP_TIMEOUT_S."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         if not self._wait_gone(STOP_TIMEOUT_S):
             self.kill()
         self._pid_file.unlink(missing_ok=True)
 
     def not_ready(self) -> str | None:
         """Return why the node is not ready yet, or None when it is. Raises NodeError when its process has ended."""
-        if self.pid() is None:
-            raise NodeError(f"node {self.node_id} ended at its start; {self.log_file} says:\n{self.log_tail()}")
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=PROBE_TIMEOUT_S):  # noqa: S310
-                return None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.read(1000).decode(errors="replace") or str(error)
-        except OSError as error:
-            return str(error)
+        if self.running_pid() is None:
+            raise NodeError(f"node {self.node_id} ended at its start; {self.log_path} says:\n{self.log_tail()}")
+        return super().not_ready()
 
-    def log_tail(self) -> str:
-        if not self.log_file.exists():
-            return "(nothing)"
-        lines = self.log_file.read_text(errors="replace").splitlines()
-        return "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:])
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
+        return "\n".join(f"  {line}" for line in super().log_tail(lines).splitlines()) or "(nothing)"
 
-    def _signal(self, number: signal.Signals) -> None:
-        pid = self.pid()
+    def send_signal(self, number: int) -> None:
+        pid = self.running_pid()
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def _wait_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while self.pid() is not None:
+        while self.running_pid() is not None:
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
@@ -198,7 +171,7 @@ def wait_ready(nodes: Sequence[LocalNode], timeout_s: float = READY_TIMEOUT_S) -
             if time.monotonic() > deadline:
                 raise NodeError(
                     f"node {node.node_id} is not ready after {timeout_s:.0f} s: {reason}\n"
-                    f"{node.log_file} ends with:\n{node.log_tail()}"
+                    f"{node.log_path} ends with:\n{node.log_tail()}"
                 )
             time.sleep(POLL_S)
     return [node for node in nodes if node not in removed]

@@ -199,7 +199,7 @@ class Shop:
         try:
             status: dict[str, Any] = await cluster_status(http, node.url)
         except (aiohttp.ClientError, TimeoutError):
-            return NodeView(node.node_id, "down" if node.pid() is None else "starting")
+            return NodeView(node.node_id, "down" if node.running_pid() is None else "starting")
         return NodeView(node.node_id, status["role"], status["term"], status["applied_index"])
 
     def count(self) -> None:

@@ -65,7 +65,7 @@ class BenchCluster:
 
 
 def resident_bytes(node: LocalNode) -> int:
-    for line in Path(f"/proc/{node.pid()}/status").read_text().splitlines():
+    for line in Path(f"/proc/{node.running_pid()}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"node {node.node_id} has no resident memory: it ended")

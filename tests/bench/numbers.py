@@ -238,5 +238,5 @@ async def _leader(
 
 def _cpu_s(node: LocalNode) -> float:
     """Return the processor time in seconds of the node's process until now."""
-    fields = Path(f"/proc/{node.pid()}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{node.running_pid()}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -131,7 +131,7 @@ class ChaosCluster:
             node.arguments += ["--join", others[0].url, "--http-listen", f"{node.host}:{node.http_port}"]
             node.arguments += ["--peer-listen", f"{node.host}:{node.peer_port}"]
         else:
-            node.arguments += [part for each in self.nodes.values() for part in ("--peer", each.peer)]
+            node.arguments += [part for each in self.nodes.values() for part in ("--peer", each.peer_option)]
         if override:
             node.arguments += ["--override-addresses", str(override)]
         node.arguments += ["--peer-secret-file", str(make_secret(self.directory)), *self._settings.options]

@@ -133,7 +133,7 @@ class Cluster:
             node_id: ChaosNode(node_id, host_of(node_id), HTTP_PORT, PEER_PORT, directory, prefix)
             for node_id, prefix in prefixes.items()
         }
-        peers = [part for node in self.nodes.values() for part in ("--peer", node.peer)]
+        peers = [part for node in self.nodes.values() for part in ("--peer", node.peer_option)]
         secret = directory / "peer_secret"
         secret.touch(0o600)
         secret.write_text(secrets.token_hex() + "\n")

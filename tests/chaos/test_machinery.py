@@ -212,7 +212,7 @@ class TestTermination:
         node = ChaosNode(1, "127.0.0.1", http_port, peer_port, tmp_path, ())
         node.data_dir.mkdir(parents=True)
         node.arguments = ["--cluster-id", "chaos", "--node-id", "1", "--data-dir", str(node.data_dir)]
-        node.arguments += ["--peer", node.peer]
+        node.arguments += ["--peer", node.peer_option]
         yield node
         node.kill()
 

@@ -63,19 +63,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 
 def test_starting_again_says_so_and_starts_nothing(made: Made) -> None:
-    before = [node.pid() for node in made.nodes()]
+    before = [node.running_pid() for node in made.nodes()]
     assert None not in before
     assert "already running" in made.run("start")
-    assert [node.pid() for node in made.nodes()] == before
+    assert [node.running_pid() for node in made.nodes()] == before
 
 
 def test_starting_again_brings_a_killed_node_back(made: Made) -> None:
     victim = made.nodes()[1]
-    before = victim.pid()
+    before = victim.running_pid()
     victim.kill()
-    assert victim.pid() is None
+    assert victim.running_pid() is None
     made.run("start")
-    assert victim.pid() not in (None, before)
+    assert victim.running_pid() not in (None, before)
     wait_ready(made.nodes())
 
 
@@ -104,6 +104,6 @@ def cluster_of(url: str) -> str:
 
 def test_stop_ends_every_node_and_keeps_the_data(made: Made) -> None:
     assert made.run("stop").count("stopped") == 3
-    assert [node.pid() for node in made.nodes()] == [None, None, None]
+    assert [node.running_pid() for node in made.nodes()] == [None, None, None]
     assert all((node.data_dir / "log").is_dir() for node in made.nodes())
     assert "not running" in made.run("stop")

@@ -9,26 +9,23 @@ Everything waits on a condition with a deadline; a deadline that passes raises w
 """
 
 import asyncio
-import ctypes
 import http.client
 import inspect
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
+from deploy.broker_process import BrokerProcess
 from deploy.local_nodes import free_ports, make_secret
 from tests.patience import PATIENCE_S
 
 POLL_INTERVAL_S: Final = 0.02
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50")
-_PR_SET_PDEATHSIG: Final = 1
 
 Value = TypeVar("Value")
 
@@ -72,84 +69,30 @@ def ok(reply: Reply) -> Any:
     return reply.json() if reply.body else None
 
 
-def _die_with_parent() -> None:
-    # A test run that is killed must not leave brokers behind.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class NodeProcess:
+class NodeProcess(BrokerProcess):
     """One broker: its addresses and data survive `kill` and `start`."""
 
+    EXIT_TIMEOUT_S: ClassVar[float | None] = PATIENCE_S
+
     def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
-        self.node_id = node_id
-        self.http_port = http_port
-        self.peer_port = peer_port
-        self.data_dir = directory / f"node{node_id}"
-        self.log_path = directory / f"node{node_id}.out"
+        super().__init__(node_id, http_port, peer_port, directory / f"node{node_id}", directory / f"node{node_id}.out")
         self.module = "cluster.main"
         self.arguments: list[str] = []
         self.tree: Path | None = None
         """Working directory of the process, whose tree it runs; None for this tree."""
         self.environment: dict[str, str] = {}
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", self.module, "run", *self.arguments]
 
     def start(self, prefix: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
         """Start the process; `prefix` is a wrapper such as strace, `extra` more flags for this start only."""
-        assert not self.running(), f"node {self.node_id} runs already"
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [*prefix, *self.command(), *extra],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
-                cwd=self.tree,
-                preexec_fn=_die_with_parent,
-            )
-
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def kill(self) -> None:
-        """kill -9, and wait until the process is gone."""
-        self._signal(signal.SIGKILL)
-        self.wait_exit()
+        self.launch([*prefix, *self.command(), *extra], self.environment, self.tree)
 
     def terminate(self) -> int:
         """Stop the process gracefully; returns the exit code."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         return self.wait_exit()
-
-    def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def wait_exit(self) -> int:
-        assert self.process is not None
-        return self.process.wait(PATIENCE_S)
-
-    def output(self) -> str:
-        """Return everything this node printed, over all its starts."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-
-    def _signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
 
     def request(
         self,
@@ -167,7 +110,7 @@ class NodeProcess:
             body = json.dumps(payload).encode()
         if body is not None or method in ("POST", "PUT"):
             sent.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
         try:
             connection.request(method, path, body, sent)
             response = connection.getresponse()
@@ -186,10 +129,7 @@ class NodeProcess:
         return reply.json() if reply.status == 200 else None
 
     def ready(self) -> bool:
-        try:
-            return self.request("GET", "/readyz", timeout_s=2.0).status == 200
-        except OSError:
-            return False
+        return self.not_ready() is None
 
 
 class ClusterProcess:
@@ -208,7 +148,7 @@ class ClusterProcess:
         ports = ports or free_ports(2 * nodes)
         self.directory = directory
         self.nodes = {i: NodeProcess(i, directory, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, nodes + 1)}
-        peers = [f"{n.node_id}=127.0.0.1:{n.peer_port}={n.url}" for n in self.nodes.values()]
+        peers = [node.peer_option for node in self.nodes.values()]
         for node in self.nodes.values():
             node.arguments = ["--cluster-id", "e2e", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]
             node.arguments += [part for peer in peers for part in ("--peer", peer)]
@@ -249,7 +189,7 @@ class ClusterProcess:
         """End every process for certain; nothing is left running when this returns."""
         for node in self.nodes.values():
             node.resume()
-            node._signal(signal.SIGKILL)
+            node.send_signal(signal.SIGKILL)
         for node in self.nodes.values():
             if node.process is not None:
                 node.wait_exit()
@@ -308,10 +248,7 @@ class ClusterProcess:
 
     def tails(self, lines: int = 30) -> str:
         """Return the end of every node's output, for failure messages."""
-        return "\n".join(
-            f"--- node {node.node_id}\n" + "\n".join(node.output().splitlines()[-lines:])
-            for node in self.nodes.values()
-        )
+        return "\n".join(f"--- node {node.node_id}\n" + node.log_tail(lines) for node in self.nodes.values())
 
     def _wait(self, condition: Callable[[], Value | None], what: str) -> Value:
         try:

@@ -17,7 +17,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.e2e.cluster_process import ClusterProcess, _die_with_parent, wait_for
+from deploy.broker_process import die_with_parent
+from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -38,7 +39,7 @@ class Program:
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def text(self) -> str:

@@ -87,7 +87,7 @@ def test_a_hang_up_does_not_end_a_node(tmp_path: Path, prefix: tuple[str, ...]) 
         node.start(prefix)
         cluster.wait_leader()
         for times in (1, 2):
-            node._signal(signal.SIGHUP)
+            node.send_signal(signal.SIGHUP)
             wait_for(lambda: node.output().count("SIGHUP is ignored") == times, "the line")  # noqa: B023
         assert node.ready()
     finally:

@@ -83,9 +83,7 @@ class PowerCluster:
 
     def ask_to_stop(self, victims: Iterable[int]) -> None:
         for node_id in victims:
-            process = self.nodes[node_id].process
-            if process is not None:
-                process.send_signal(signal.SIGTERM)
+            self.nodes[node_id].send_signal(signal.SIGTERM)
 
 
 def _wait_frozen(node: NodeProcess) -> None:

@@ -49,24 +49,24 @@ def test_every_node_is_told_about_all_nodes(tmp_path: Path) -> None:
 
 def test_a_pid_file_of_another_process_is_not_the_node(node: LocalNode) -> None:
     pid_file(node).write_text(str(os.getpid()))
-    assert node.pid() is None
+    assert node.running_pid() is None
 
 
 @pytest.mark.parametrize("content", ["", "no number", "-1", "99999999"])
 def test_a_useless_pid_file_is_no_node(node: LocalNode, content: str) -> None:
     pid_file(node).write_text(content)
-    assert node.pid() is None
+    assert node.running_pid() is None
 
 
 def test_a_node_that_another_command_started_is_found_and_stopped(
     node: LocalNode, stand_in: subprocess.Popen[bytes]
 ) -> None:
     pid_file(node).write_text(str(stand_in.pid))
-    assert node.pid() == stand_in.pid
+    assert node.running_pid() == stand_in.pid
     with pytest.raises(NodeError, match=r"running already \(pid"):
         node.start()
     node.stop()
-    assert node.pid() is None
+    assert node.running_pid() is None
     assert stand_in.wait() != 0
     assert not pid_file(node).exists()
 
@@ -76,11 +76,11 @@ def test_a_taken_port_is_named_with_the_way_out(node: LocalNode) -> None:
         node.start()
     assert f"port {node.peer_port} of {HOST} is in use" in str(caught.value)
     assert "CLUSTER_PEER_PORT=" in str(caught.value)
-    assert node.pid() is None
+    assert node.running_pid() is None
 
 
 def test_a_node_that_ended_at_its_start_shows_its_log(node: LocalNode) -> None:
-    node.log_file.write_text("first\nkeelmqd: the data directory is locked\n")
+    node.log_path.write_text("first\nkeelmqd: the data directory is locked\n")
     with pytest.raises(NodeError, match="the data directory is locked"):
         node.not_ready()
 
@@ -165,7 +165,7 @@ def test_a_cluster_starts_again_without_the_node_that_was_removed(tmp_path: Path
         run("stop")
         assert "node 1 was removed from the cluster, and stops" in run("start")
         nodes = local_nodes(tmp_path, [1] * 3, [1] * 3)  # known by their directories
-        assert [node.pid() is not None for node in nodes] == [False, True, True]
+        assert [node.running_pid() is not None for node in nodes] == [False, True, True]
     finally:
         run("stop")
 
