@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -71,7 +72,7 @@ class BrokerProcess:
                 env={**os.environ, **(environment or {})},
                 cwd=directory,
                 start_new_session=self.OWN_SESSION,
-                preexec_fn=die_with_parent if self.DIES_WITH_PARENT else None,
+                preexec_fn=partial(die_with_parent, os.getpid()) if self.DIES_WITH_PARENT else None,
             )
 
     def running(self) -> bool:
@@ -125,6 +126,8 @@ class BrokerProcess:
         return "\n".join(self.output().splitlines()[-lines:])
 
 
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent is gone; runs in the child between fork and exec."""
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when `parent` is gone; runs in its child between fork and exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
