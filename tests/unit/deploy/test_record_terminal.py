@@ -57,7 +57,7 @@ def test_a_picture_is_drawn_of_a_real_command(tmp_path: Path, monkeypatch: pytes
     assert record_terminal.main() == 0
     svg = drawn.read_text()
     assert re.findall(r"https?://(?!www\.w3\.org|www\.textualize\.io)", svg) == []
-    words = "".join(ElementTree.fromstring(svg).itertext())  # noqa: S314
+    words = "".join(ElementTree.fromstring(svg).itertext())
     assert "ready" in words
     assert "the end" in words.replace("\xa0", " ")
     assert "frame 1" not in words.replace("\xa0", " ")
