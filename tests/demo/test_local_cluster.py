@@ -1,16 +1,16 @@
-"""Tests `make cluster` and `make cluster-stop`, and the README's example against the started nodes."""
+"""Tests `make cluster` and `make cluster-stop`, and the README's examples against the started nodes."""
 
 import os
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local_nodes import LocalNode, free_ports, local_nodes, port_is_free, wait_ready
+from tests.documents import blocks_of
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -79,27 +79,32 @@ def test_starting_again_brings_a_killed_node_back(made: Made) -> None:
     wait_ready(made.nodes())
 
 
-def test_the_readme_example_runs(made: Made) -> None:
-    url = made.nodes()[0].url
-    request = urllib.request.Request(f"{url}/v1/topics/greetings", data=b"{}", method="PUT")
-    request.add_header("Content-Type", "application/json")
-    leader = next(node.url for node in made.nodes() if f'"leader_url":"{node.url}"' in cluster_of(url))
-    request.full_url = f"{leader}/v1/topics/greetings"
-    with urllib.request.urlopen(request) as response:
-        assert response.status in (200, 201)
-    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    program = example
-    for port, node in zip((7081, 7082, 7083), made.nodes(), strict=True):
-        assert f"http://127.0.0.1:{port}" in program
-        program = program.replace(f"http://127.0.0.1:{port}", node.url)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert ended.returncode == 0, ended.stderr
-    assert re.fullmatch(r"stored at \d 0 on nodes \[?\(?\d, \d.*\n", ended.stdout)
-
-
-def cluster_of(url: str) -> str:
-    with urllib.request.urlopen(f"{url}/v1/cluster") as response:
-        return response.read().decode()  # type: ignore[no-any-return]
+def test_the_readme_examples_run(made: Made, tmp_path: Path) -> None:
+    """In the order of the document: the commands that make topics, then each program, with the addresses of here."""
+    urls = [node.url for node in made.nodes()]
+    environment = os.environ | {"KEELMQ_SERVERS": ",".join(urls)}
+    printed = []
+    for block in blocks_of(ROOT / "README.md"):
+        commands: list[list[str]] = []
+        if block.language == "python":
+            program = block.text
+            for port, url in zip((7081, 7082, 7083), urls, strict=True):
+                assert f"http://127.0.0.1:{port}" in program
+                program = program.replace(f"http://127.0.0.1:{port}", url)
+            commands = [[sys.executable, "-c", program]]
+        elif "keelmq topic create" in block.text:
+            words = [line.split() for line in block.text.splitlines()]
+            assert {line[0] for line in words} == {".venv/bin/keelmq"}
+            commands = [[str(Path(sys.executable).parent / "keelmq"), *line[1:]] for line in words]
+        for command in commands:
+            ended = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+            )
+            assert ended.returncode == 0, ended.stderr
+            printed.append(ended.stdout)
+    assert len(printed) == 4
+    assert re.fullmatch(r"stored at \d 0 on nodes \[?\(?\d, \d.*\n", printed[2])
+    assert re.fullmatch(r"committed \(Position\(topic='orders', queue=\d, offset=0, count=1.*\n", printed[3])
 
 
 def test_stop_ends_every_node_and_keeps_the_data(made: Made) -> None:

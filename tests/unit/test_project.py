@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 import keelmq
+from tests.documents import blocks_of
 from tests.requirements import MAKE
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +25,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"(?<![\w./-])(?:[\w-]+/)*(?:cluster|raft|store|client|spark|deploy|examples|tests)/[\w/-]+\.(?:py|sh|md)\b"
 )
+SUBMODULES = ("inbox", "outbox", "sql")
 PATH_ROOTS = (ROOT, ROOT / "tests", ROOT / "tests" / "unit")
-PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def name_of(path: Path) -> str:
@@ -85,12 +86,21 @@ def test_hypothesis_sets_no_time_limit() -> None:
 
 
 @pytest.mark.parametrize("readme", [ROOT / "README.md", ROOT / "client" / "README.md"], ids=name_of)
-def test_the_readme_example_uses_names_that_the_sdk_has(readme: Path) -> None:
-    (example,) = PYTHON_BLOCK.findall(readme.read_text())
+def test_the_readme_examples_use_names_that_the_sdk_has(readme: Path) -> None:
+    """tests/demo/test_local_cluster.py runs those of the project's."""
+    trees = [ast.parse(block.text) for block in blocks_of(readme) if block.language == "python"]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
     used = [
         node.attr
-        for node in ast.walk(ast.parse(example))
+        for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "keelmq"
+    ]
+    used += [
+        name.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "keelmq"
+        for name in node.names
+        if name.name not in SUBMODULES
     ]
     assert used
     assert [name for name in used if not hasattr(keelmq, name)] == []
@@ -102,3 +112,13 @@ def test_every_package_has_the_license_and_a_readme_for_its_page(package: Path) 
     assert (project["license-files"], project["readme"]) == (["LICENSE"], "README.md")
     assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert (package / "README.md").read_text().startswith("# ")
+
+
+def test_the_readme_installs_what_there_is() -> None:
+    """Its paths are packages of the tree, with the extras that it names. Installing them takes a package index."""
+    commands = [block.text for block in blocks_of(ROOT / "README.md") if "bin/pip" in block.text]
+    named = re.findall(r"(?<=[\s'])(\.(?:/\w+)?)(?:\[(\w+)\])?(?=[\s'])", "\n".join(commands))
+    assert named == [(".", ""), ("./client", "sql"), (".", ""), ("./client", "")]
+    for path, extra in named:
+        project = tomllib.loads((ROOT / path / "pyproject.toml").read_text())["project"]
+        assert not extra or extra in project["optional-dependencies"]
