@@ -86,7 +86,7 @@ class LocalNode(BrokerProcess):
                     f"stop it or choose other ports, as in: make cluster {variable}={port + 1000}"
                 )
         self.launch(self.command())
-        self._pid_file.write_text(str(self.pid))
+        self._pid_file.write_text(f"{self.pid}\n")  # a line, so that `cat node*/keelmqd.pid` gives words
 
     def kill(self) -> None:
         """Send SIGKILL, and wait until the process is gone."""

@@ -104,7 +104,7 @@ def test_the_readme_examples_run(made: Made, tmp_path: Path) -> None:
             printed.append(ended.stdout)
     assert len(printed) == 4
     assert re.fullmatch(r"stored at \d 0 on nodes \[?\(?\d, \d.*\n", printed[2])
-    assert re.fullmatch(r"committed \(Position\(topic='orders', queue=\d, offset=0, count=1.*\n", printed[3])
+    assert re.fullmatch(r"committed \(Position\(topic='payments', queue=\d, offset=0, count=1.*\n", printed[3])
 
 
 def test_stop_ends_every_node_and_keeps_the_data(made: Made) -> None:
