@@ -117,7 +117,9 @@ class Screen:
         elif command == "K" and parameters in ("", "0"):
             del self._lines[self._row][self._column :]
         elif not (command in "hl" and parameters.startswith("?")):  # such as the cursor that is hidden and shown
-            raise ValueError(f"the output has the escape sequence {parameters}{command}, which the recorder does not know")
+            raise ValueError(
+                f"the output has the escape sequence {parameters}{command}, which the recorder does not know"
+            )
 
 
 def _encoded(line: list[Cell]) -> str:
@@ -170,6 +172,7 @@ def picture(command: list[str], lines: list[str], columns: int = COLUMNS) -> str
     console.print(Text(f"$ {line}", style="bold"), soft_wrap=True)
     for each in lines:
         console.print(Text.from_ansi(each), soft_wrap=True)
+    console.print()  # rich cuts the feet of what stands in the last line
     drawn = console.export_svg(title=line, unique_id="terminal")
     return WEB_FONT.sub("", drawn).replace("Fira Code", FONTS)
 
