@@ -170,5 +170,5 @@ def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
             assert any(pattern.search(line) for line in lines), f"{step.commands} did not print {wanted!r}\n{output}"
     missed = [said for said in ("kill:", "already running") if said in output]
     assert missed == [], f"a kill did not reach everything\n{output}"
-    assert [node.pid() for node in clone.nodes()] == [None] * NODES
+    assert [node.running_pid() for node in clone.nodes()] == [None] * NODES
     assert not any((clone.directory / name).exists() for name in files), "the tutorial cleans up behind itself"
