@@ -8,9 +8,9 @@ import secrets
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import keelmq
 from tests.bench import load
@@ -76,7 +76,7 @@ async def _end_to_end(cluster: BenchCluster, connection: keelmq.Connection, memb
 
         await asyncio.gather(*(work() for _ in range(PRODUCERS)))
         async with asyncio.timeout(TIMEOUT_S):
-            while sum(each["offset"] for each in (await admin.group(topic))["offsets"]) < sent:
+            while sum(each.offset for each in (await admin.group(topic)).offsets) < sent:
                 await asyncio.sleep(POLL_S)
         return sent / (loop.time() - begin_s)
 
@@ -187,8 +187,7 @@ async def _until_assigned(admin: keelmq.Admin, group: str, members: int) -> None
 
 async def _assignment(admin: keelmq.Admin, group: str) -> Assignment:
     try:
-        found: dict[str, Any] = await admin.group(group)
+        found = await admin.group(group)
     except keelmq.KeelMQError:
         return {}
-    members: Sequence[dict[str, Any]] = found["members"]
-    return {each["member_id"]: {place["queue"] for place in each["assignment"]} for each in members}
+    return {each.member_id: {place.queue for place in each.assignment} for each in found.members}

@@ -78,4 +78,4 @@ async def _leader(cluster: BenchCluster) -> tuple[int, int]:
         status = await keelmq.Admin(connection).cluster()
     finally:
         connection.close()
-    return int(urlsplit(status["leader_url"]).port or 80), int(status["term"])
+    return urlsplit(status.leader_url or "").port or 80, status.term

@@ -212,4 +212,4 @@ async def _offer(
 async def _stored(admin: keelmq.Admin, topic: str) -> int:
     """Return the number of messages that the topic ever got."""
     info = await admin.topic(topic)
-    return sum(queue["max_offset"] for queue in info["queue_offsets"])
+    return sum(queue.max_offset for queue in info.queue_offsets)

@@ -65,8 +65,8 @@ async def test_batches_take_effect_once_though_they_are_given_back_and_leader_an
             vanish(first)
             async with Consumer([], "points", "orders", **options):
                 async with asyncio.timeout(PATIENCE_S):
-                    while (await Admin(connection).group("points"))["offsets"] == [] or any(
-                        each["lag"] for each in (await Admin(connection).group("points"))["offsets"]
+                    while not (await Admin(connection).group("points")).offsets or any(
+                        each.lag for each in (await Admin(connection).group("points")).offsets
                     ):
                         await asyncio.sleep(0.1)
                 await until(lambda: len(rows()) >= MESSAGES)

@@ -34,13 +34,13 @@ async def test_a_paused_consumer_keeps_its_queues_and_goes_on_where_it_was(conne
         member.pause()
         await fill(connection, topic, 5, queue=0)
         await fill(connection, topic, 5, queue=1)
-        generation = (await Admin(connection).group(topic))["generation"]
+        generation = (await Admin(connection).group(topic)).generation
         other = Collector()
         async with Consumer([], topic, topic, other, **options) as second:  # the second member is not paused
             await until(lambda: len(second.assignment) == len(member.assignment) == 1)
             await until(lambda: len(other.bodies) == 5)
         await until(lambda: len(member.assignment) == 2)
-        assert (await Admin(connection).group(topic))["generation"] > generation
+        assert (await Admin(connection).group(topic)).generation > generation
         assert len(seen.bodies) == 3
         kept = sum((await committed(connection, topic)).values())
         assert kept == 3 + 5, "what is paused is not committed"

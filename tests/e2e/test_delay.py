@@ -78,7 +78,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
     assert [message.stored_at_ms for message in found] == sorted(message.stored_at_ms for message in found)
     await asyncio.to_thread(own_cluster.wait_ready)
     await asyncio.to_thread(own_cluster.wait_same_state)
-    assert (await Admin(connection).topic("t"))["queue_offsets"][0]["max_offset"] == len(due_ms)
+    assert (await Admin(connection).topic("t")).queue_offsets[0].max_offset == len(due_ms)
     connection.close()
 
 
@@ -109,7 +109,7 @@ async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(
         (report,) = reports()
         assert "3 delayed messages" in report
     waiting = await Admin(connection).scheduled("t")
-    assert [message["deliver_at_ms"] for message in waiting["messages"]] == [due_ms + 86_400_000]
+    assert [message.deliver_at_ms for message in waiting.messages] == [due_ms + 86_400_000]
     connection.close()
 
 
@@ -161,13 +161,14 @@ async def test_delay_counts_from_the_commit_across_a_failover(own_cluster: Clust
     assert (later.offset, past.offset, past.deliver_at_ms) == (None, 0, None)
     transaction = await Admin(connection).transaction(result.transaction_id)
     assert later.deliver_at_ms is not None
-    assert later.deliver_at_ms == transaction["decided_at_ms"] + 1_500
+    assert transaction.decided_at_ms is not None
+    assert later.deliver_at_ms == transaction.decided_at_ms + 1_500
     found = await read(connection, "t", 2)
     assert [message.body for message in found] == [b"past", b"later"]
     assert found[1].stored_at_ms >= later.deliver_at_ms
     assert found[1].transaction_id == result.transaction_id
-    position = (await Admin(connection).transaction(result.transaction_id))["positions"][0]
-    assert (position["offset"], position["deliver_at_ms"]) == (1, later.deliver_at_ms)
+    position = (await Admin(connection).transaction(result.transaction_id)).positions[0]
+    assert (position.offset, position.deliver_at_ms) == (1, later.deliver_at_ms)
     connection.close()
 
 

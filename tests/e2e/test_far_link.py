@@ -59,8 +59,8 @@ async def test_what_is_stored_is_what_was_acknowledged_or_said_to_be_unknown(clu
             for _ in range(BATCHES_PER_S * SECONDS):
                 sends.create_task(send(producer))
                 await asyncio.sleep(1 / BATCHES_PER_S)
-        queues = (await admin.topic("far"))["queue_offsets"]
-    stored = sum(queue["max_offset"] for queue in queues)
+        queues = (await admin.topic("far")).queue_offsets
+    stored = sum(queue.max_offset for queue in queues)
     assert told["acknowledged"] > 0
     assert told["acknowledged"] <= stored <= told["acknowledged"] + told["unknown"], told
     assert told["no_leader"] == 0, told

@@ -45,7 +45,7 @@ class Seen:
 
 
 async def lag(connection: Connection, group: str) -> int:
-    return sum(each["lag"] for each in (await Admin(connection).group(group))["offsets"])
+    return sum(each.lag for each in (await Admin(connection).group(group)).offsets)
 
 
 async def test_only_what_matches_is_handled_and_the_rest_is_committed_past(connection: Connection, topic: str) -> None:
@@ -53,8 +53,8 @@ async def test_only_what_matches_is_handled_and_the_rest_is_committed_past(conne
     expected = [number for number in range(MESSAGES) if matches(number)]
 
     async def all_committed() -> bool:
-        offsets = (await Admin(connection).group(topic))["offsets"]
-        return len(offsets) == 3 and all(each["lag"] == 0 for each in offsets)
+        offsets = (await Admin(connection).group(topic)).offsets
+        return len(offsets) == 3 and all(each.lag == 0 for each in offsets)
 
     seen = Seen()
     async with Consumer([], topic, topic, seen, start="earliest", filter=EUROPE, connection=connection, wait_ms=500):
@@ -76,8 +76,8 @@ async def test_a_queue_of_which_nothing_matches_is_committed_to_its_end(connecti
     async with Consumer([], topic, topic, seen, start="earliest", filter="FALSE", connection=connection, wait_ms=200):
 
         async def at_end() -> bool:
-            offsets = (await Admin(connection).group(topic))["offsets"]
-            return [each["offset"] for each in offsets] == [20, 20, 20]
+            offsets = (await Admin(connection).group(topic)).offsets
+            return [each.offset for each in offsets] == [20, 20, 20]
 
         await until(at_end)
     assert seen.numbers == []
@@ -99,11 +99,11 @@ async def test_a_message_that_fails_holds_its_queue_though_filtered_ones_follow(
         await asyncio.wait_for(failed.wait(), 60)
 
         async def others_done() -> bool:
-            offsets = {each["queue"]: each["offset"] for each in (await Admin(connection).group(topic))["offsets"]}
+            offsets = {each.queue: each.offset for each in (await Admin(connection).group(topic)).offsets}
             return offsets.get(0) == 20 and offsets.get(2) == 20
 
         await until(others_done)
-    offsets = {each["queue"]: each["offset"] for each in (await Admin(connection).group(topic))["offsets"]}
+    offsets = {each.queue: each.offset for each in (await Admin(connection).group(topic)).offsets}
     assert offsets[1] == 1
 
 
@@ -171,4 +171,4 @@ async def test_another_selection_is_refused_also_after_the_leader_was_killed(
     # No member is left: the next one may choose another selection.
     async with Consumer([], topic, topic, Seen(), tags="A", **options):
         shown = await Admin(connection).group(topic)
-        assert (shown["tags"], shown["filters"]) == ({topic: "A"}, {})
+        assert (shown.tags, shown.filters) == ({topic: "A"}, {})

@@ -62,10 +62,10 @@ async def test_more_workers_than_queues_share_the_messages(cluster: ClusterProce
     await until(lambda: len(seen) == 300)
     await asyncio.gather(*(each.close() for each in workers))
     assert set(seen.values()) == {1}
-    (offset,) = (await Admin(connection).group(topic))["offsets"]
-    assert (offset["offset"], offset["lag"], offset["held"]) == (300, 0, 0)
+    (offset,) = (await Admin(connection).group(topic)).offsets
+    assert (offset.offset, offset.lag, offset.held) == (300, 0, 0)
     await Admin(connection).delete_group(topic, operator="ann", reason="done")
-    assert topic not in [each["group"] for each in await Admin(connection).groups()]
+    assert topic not in [each.group for each in await Admin(connection).groups()]
     connection.close()
 
 
@@ -102,7 +102,7 @@ async def test_every_message_is_handled_though_leader_and_worker_are_killed(own_
         await go_on.wait()
 
     async def lag() -> int:
-        return sum(each["lag"] for each in (await Admin(connection).group("g"))["offsets"])
+        return sum(each.lag for each in (await Admin(connection).group("g")).offsets)
 
     options: dict[str, Any] = {"topic": "orders", "group": "g", "invisible_ms": 2_000}
     doomed = PopConsumer(handler=hangs, connection=Connection(own_cluster.servers), **options)

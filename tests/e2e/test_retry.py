@@ -47,8 +47,8 @@ async def test_a_message_that_fails_twice_comes_again_twice_and_holds_nobody_up(
     assert [message.attempt for message in tries] == [0, 1, 2]
     assert {message.message_id for message in tries} == {tries[0].message_id}
     assert [message.origin for message in tries] == [None, Origin(topic, 0, 3), Origin(topic, 0, 3)]
-    offsets = (await Admin(connection).group(topic))["offsets"]
-    assert {each["topic"]: (each["offset"], each["lag"]) for each in offsets} == {
+    offsets = (await Admin(connection).group(topic)).offsets
+    assert {each.topic: (each.offset, each.lag) for each in offsets} == {
         topic: (10, 0),
         f"%RETRY%{topic}": (2, 0),
     }
@@ -87,17 +87,17 @@ async def test_what_fails_too_often_is_a_dead_letter_with_its_history_and_is_rep
 
     async with Consumer([], topic, topic, handle, start="earliest", connection=connection, client_id="till"):
         async with asyncio.timeout(PATIENCE_S):
-            while not (await admin.dead_letters(topic))["messages"]:
+            while not (await admin.dead_letters(topic)).messages:
                 await asyncio.sleep(0.01)
         healed = True
-        (dead,) = (await admin.dead_letters(topic))["messages"]
-        assert (dead["body"], dead["origin"]["offset"], dead["attempt"]) == ("1", 1, 3)
-        assert [(each["attempt"], each["reason"]) for each in dead["history"]] == [
+        (dead,) = (await admin.dead_letters(topic)).messages
+        assert (dead.body, dead.origin, dead.attempt) == ("1", Origin(topic, 0, 1), 3)
+        assert [(each.attempt, each.reason) for each in dead.history] == [
             (1, "attempt 0"),
             (2, "attempt 1"),
             (3, "attempt 2"),
         ]
-        assert {each["client_id"] for each in dead["history"]} == {"till"}
+        assert {each.client_id for each in dead.history} == {"till"}
         with pytest.raises(Forbidden):
             await fill(connection, f"%DLQ%{topic}", 1)
         runner, servers = CliRunner(), ["--servers", cluster.servers]
@@ -111,7 +111,7 @@ async def test_what_fails_too_often_is_a_dead_letter_with_its_history_and_is_rep
             assert json.loads(done.output)["replayed"] == replayed, done.output
         await until(lambda: seen[1] == 1)
     assert seen == [5, 1]
-    assert (await admin.topic(f"%RETRY%{topic}"))["queue_offsets"][0]["max_offset"] == 3
+    assert (await admin.topic(f"%RETRY%{topic}")).queue_offsets[0].max_offset == 3
 
 
 async def test_a_member_of_an_older_generation_gives_nothing_back(connection: Connection, topic: str) -> None:
@@ -133,7 +133,7 @@ async def test_a_member_of_an_older_generation_gives_nothing_back(connection: Co
     message = ReceivedMessage(topic=topic, queue=0, offset=0, message_id="m", body=b"0")
     with pytest.raises(StaleGeneration):
         await sessions[0].give_back(old, [message], 0, "")
-    names = [each["topic"] for each in await Admin(connection).topics(system=True)]
+    names = [each.topic for each in await Admin(connection).topics(system=True)]
     assert f"%RETRY%{topic}" not in names
 
 
@@ -155,8 +155,8 @@ async def test_what_was_given_back_outlives_the_leader_and_comes_once(own_cluste
     async with Consumer([], "g", "orders", handle, start="earliest", connection=connection, close_timeout_ms=60_000):
 
         async def waiting() -> int:
-            topics = [each["topic"] for each in await admin.topics(system=True)]
-            return len((await admin.scheduled("%RETRY%g"))["messages"]) if "%RETRY%g" in topics else 0
+            topics = [each.topic for each in await admin.topics(system=True)]
+            return len((await admin.scheduled("%RETRY%g")).messages) if "%RETRY%g" in topics else 0
 
         async with asyncio.timeout(PATIENCE_S):
             while await waiting() + len(again) < 20:
@@ -168,5 +168,5 @@ async def test_what_was_given_back_outlives_the_leader_and_comes_once(own_cluste
     await asyncio.to_thread(own_cluster.wait_ready)
     await asyncio.to_thread(own_cluster.wait_same_state)
     assert sorted(first) == sorted(message.body for message in again) == sorted(str(n).encode() for n in range(20))
-    assert (await admin.topic("%RETRY%g"))["queue_offsets"][0]["max_offset"] == 20
+    assert (await admin.topic("%RETRY%g")).queue_offsets[0].max_offset == 20
     connection.close()

@@ -139,5 +139,5 @@ async def test_a_member_whose_group_was_deleted_while_it_was_silent_comes_back_w
         await admin.delete_group(topic, operator="ann", reason="nobody uses it")
         await send(connection, topic, numbered(16, "after-"))
         await until(lambda: numbered(16, "after-") <= handled)
-        assert [each["member_id"] for each in (await admin.group(topic))["members"]] == [member.member_id]
+        assert [each.member_id for each in (await admin.group(topic)).members] == [member.member_id]
     assert len(calls) == 32, "what was handled before is not handled again"

@@ -27,7 +27,7 @@ async def fill(connection: Connection, topic: str, count: int, **options: Any) -
 
 
 async def committed(connection: Connection, group: str) -> dict[int, int]:
-    return {each["queue"]: each["offset"] for each in (await Admin(connection).group(group))["offsets"]}
+    return {each.queue: each.offset for each in (await Admin(connection).group(group)).offsets}
 
 
 def vanish(consumer: Consumer) -> None:
@@ -62,7 +62,7 @@ async def test_every_message_once_and_the_rest_later(connection: Connection, top
     async with Consumer([], topic, topic, seen, start="earliest", connection=connection, concurrency=4):
         await until(lambda: len(seen.bodies) == 300)
     assert sum((await committed(connection, topic)).values()) == 300
-    assert (await Admin(connection).group(topic))["members"] == []
+    assert (await Admin(connection).group(topic)).members == ()
     await fill(connection, topic, 10)
     again = Collector()
     async with Consumer([], topic, topic, again, start="earliest", connection=connection):
@@ -170,7 +170,7 @@ async def test_a_cancelled_run_closes_too(connection: Connection, topic: str) ->
     with pytest.raises(asyncio.CancelledError):
         await running
     assert sum((await committed(connection, topic)).values()) == 5
-    assert (await Admin(connection).group(topic))["members"] == []
+    assert (await Admin(connection).group(topic)).members == ()
 
 
 async def test_batches(connection: Connection, topic: str) -> None:
@@ -229,7 +229,7 @@ async def test_what_is_before_the_beginning_of_a_group_was_skipped_not_consumed(
     names = []
     for message_id in (f"{topic}-before", f"{topic}-after"):
         (trace,) = await admin.trace(message_id, topic=topic)
-        names.append([event["event"] for event in trace["events"] if event.get("group") == topic])
+        names.append([event.event for event in trace.events if event.group == topic])
     assert names == [["skipped"], ["consumed"]]
 
 

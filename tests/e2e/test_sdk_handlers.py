@@ -60,7 +60,7 @@ async def send(connection: Connection, topic: str, count: int, **options: Any) -
 
 
 async def members(connection: Connection, group: str) -> list[str]:
-    return [each["member_id"] for each in (await Admin(connection).group(group))["members"]]
+    return [each.member_id for each in (await Admin(connection).group(group)).members]
 
 
 async def test_a_plain_function_handles_each_message_once_in_order_and_in_a_thread(
@@ -77,7 +77,7 @@ async def test_a_plain_function_handles_each_message_once_in_order_and_in_a_thre
     async with Consumer([], topic, topic, handle, start="earliest", connection=connection, concurrency=4):
         await until(lambda: len(handled) == 20)
     assert (handled, threads) == (list(range(20)), {False})
-    offsets = {each["queue"]: each["offset"] for each in (await Admin(connection).group(topic))["offsets"]}
+    offsets = {each.queue: each.offset for each in (await Admin(connection).group(topic)).offsets}
     assert offsets == {0: 20, 1: 0}
 
 
@@ -135,7 +135,7 @@ async def test_a_plain_local_transaction_and_a_plain_check_decide(connection: Co
         )
         await until(lambda: asked == [left.transaction_id])
         async with asyncio.timeout(PATIENCE_S):
-            while (await Admin(connection).transaction(left.transaction_id))["state"] != "committed":
+            while (await Admin(connection).transaction(left.transaction_id)).state != "committed":
                 await asyncio.sleep(0.01)
 
 
@@ -156,7 +156,7 @@ async def test_mistakes_are_refused_before_anything_is_joined(connection: Connec
         TransactionProducer([], topic, check=lambda: Decision.COMMIT, connection=connection)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="needs a handler"):
         await Consumer([], topic, topic, connection=connection).run()
-    assert topic not in {each["group"] for each in await Admin(connection).groups()}
+    assert topic not in {each.group for each in await Admin(connection).groups()}
 
 
 async def test_a_sigterm_ends_run_in_order(single: ClusterProcess, connection: Connection, topic: str) -> None:
@@ -170,7 +170,7 @@ async def test_a_sigterm_ends_run_in_order(single: ClusterProcess, connection: C
     assert await member.stdout.read() == b"returned\n"
     assert await member.wait() == 0
     group = await Admin(connection).group(topic)
-    assert (group["members"], sum(each["offset"] for each in group["offsets"])) == ([], 1)
+    assert (group.members, sum(each.offset for each in group.offsets)) == ((), 1)
 
 
 async def test_a_handler_of_the_applications_for_sigterm_stays(connection: Connection, topic: str) -> None:
@@ -193,8 +193,8 @@ async def test_a_handler_of_the_applications_for_sigterm_stays(connection: Conne
 
 
 async def members_or_none(connection: Connection, group: str) -> list[str]:
-    groups = {each["group"]: each for each in await Admin(connection).groups()}
-    return [each["member_id"] for each in groups[group]["members"]] if group in groups else []
+    groups = {each.group: each for each in await Admin(connection).groups()}
+    return [each.member_id for each in groups[group].members] if group in groups else []
 
 
 async def test_close_does_not_wait_for_a_handler_that_swallows_its_cancellation(
@@ -230,7 +230,7 @@ async def test_close_does_not_wait_for_a_handler_that_swallows_its_cancellation(
     for _ in range(100):
         await asyncio.sleep(0)
     assert calls == 1, "what was left behind begins nothing more"
-    offsets = {each["queue"]: each["offset"] for each in (await Admin(connection).group(topic))["offsets"]}
+    offsets = {each.queue: each.offset for each in (await Admin(connection).group(topic)).offsets}
     assert offsets[0] == 0
 
 

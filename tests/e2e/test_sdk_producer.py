@@ -23,7 +23,7 @@ own_cluster = fixtures.own_cluster()
 async def read_all(connection: Connection, topic: str) -> list[ReceivedMessage]:
     info = await Admin(connection).topic(topic)
     found: list[ReceivedMessage] = []
-    for queue in range(info["queues"]):
+    for queue in range(info.queues):
         place = (topic, queue)
         offset, end = await first_offset(connection, place, "earliest"), await first_offset(connection, place, "latest")
         while offset < end:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection as Database
@@ -24,6 +23,7 @@ from keelmq import (
     TransactionProducer,
     outbox,
 )
+from keelmq.admin import TransactionDetail
 from keelmq.errors import TransactionConflict, TransactionNotFound
 from tests.e2e.cluster_process import ClusterProcess
 from tests.e2e.fixtures import fresh_topic
@@ -55,15 +55,15 @@ def balance(engine: Engine) -> int:
 
 
 async def visible(connection: Connection, topic: str) -> int:
-    return sum(int(each["max_offset"]) for each in (await Admin(connection).topic(topic))["queue_offsets"])
+    return sum(each.max_offset for each in (await Admin(connection).topic(topic)).queue_offsets)
 
 
-async def wait_for_state(connection: Connection, transaction_id: str, state: str) -> dict[str, Any]:
+async def wait_for_state(connection: Connection, transaction_id: str, state: str) -> TransactionDetail:
     # A check that was delivered and not answered is asked again after 30 s.
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await Admin(connection).transaction(transaction_id)
-            if found["state"] == state:
+            if found.state == state:
                 return found
             await asyncio.sleep(0.02)
 
@@ -87,7 +87,7 @@ async def test_commit_and_rollback(connection: Connection, topic: str, engine: E
         assert undone.outcome is Outcome.ROLLED_BACK
     assert await visible(connection, topic) == 1
     assert balance(engine) == 900
-    events = [event["event"] for event in (await Admin(connection).transaction(done.transaction_id))["timeline"]]
+    events = [event.event for event in (await Admin(connection).transaction(done.transaction_id)).timeline]
     assert events == ["prepared", "committed"]
 
 
@@ -169,8 +169,8 @@ async def test_the_first_decision_wins(connection: Connection, topic: str) -> No
     admin = Admin(connection)
 
     async def roll_back_from_outside(transaction: Transaction) -> None:
-        assert (await admin.decide(transaction.id, "rollback"))["state"] == "rolled_back"
-        assert (await admin.decide(transaction.id, "rollback"))["state"] == "rolled_back"
+        assert (await admin.decide(transaction.id, "rollback")).state == "rolled_back"
+        assert (await admin.decide(transaction.id, "rollback")).state == "rolled_back"
 
     async with TransactionProducer([], "shop", check=unasked, connection=connection) as producer:
         with pytest.raises(TransactionConflict) as caught:
@@ -215,8 +215,8 @@ async def test_another_process_of_the_group_answers_for_a_killed_producer(
     async with TransactionProducer([], "killed", check=outbox.checker(engine), connection=connection):
         found = await wait_for_state(connection, transaction_id, "committed")
     assert await visible(connection, topic) == 1
-    assert [event["event"] for event in found["timeline"]][-1] == "committed"
-    assert found["timeline"][-1]["source"] == "check"
+    assert found.timeline[-1].event == "committed"
+    assert found.timeline[-1].source == "check"
 
 
 async def test_checks_go_on_after_the_leader_is_killed(tmp_path: Path, engine: Engine) -> None:

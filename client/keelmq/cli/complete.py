@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -40,20 +40,16 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
     """Complete topic names; system topics only after a first character, since their prefix identifies them."""
 
     async def ask(admin: "Admin") -> list[str]:
-        return _column("topic", await admin.topics(system=bool(incomplete)))
+        return [each.topic for each in await admin.topics(system=bool(incomplete))]
 
     return _names(context, incomplete, ask)
 
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
     async def ask(admin: "Admin") -> list[str]:
-        return _column("group", await admin.groups())
+        return [each.group for each in await admin.groups()]
 
     return _names(context, incomplete, ask)
-
-
-def _column(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    return [str(row[name]) for row in rows]
 
 
 TopicArgument = Annotated[

@@ -118,8 +118,8 @@ async def _close_at_end(connection: "Connection", consumer: "Consumer", group: s
 
     while True:
         await asyncio.sleep(LAG_INTERVAL_S)
-        offsets = (await Admin(connection).group(group))["offsets"]
-        done = {(each["topic"], each["queue"]) for each in offsets if each["lag"] == 0}
+        offsets = (await Admin(connection).group(group)).offsets
+        done = {(each.topic, each.queue) for each in offsets if each.lag == 0}
         if consumer.assignment and done.issuperset(consumer.assignment):
             await consumer.close()
             return
@@ -139,7 +139,7 @@ async def _read_directly(
     arrived: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(READ_AHEAD)
 
     async def read_all() -> None:
-        ends = {q["queue"]: None if follow else int(q["max_offset"]) for q in info["queue_offsets"]}
+        ends = {q.queue: None if follow else q.max_offset for q in info.queue_offsets}
         readers = [
             asyncio.create_task(_read_queue(connection, (topic, queue), at, end, selection, arrived))
             for queue, end in ends.items()

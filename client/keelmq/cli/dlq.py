@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,7 +10,7 @@ from keelmq.cli.complete import GroupArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
 
 if TYPE_CHECKING:
-    from keelmq.admin import Admin
+    from keelmq.admin import Admin, DeadLetter
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="List dead letters, and deliver them to their group once more.")
@@ -34,23 +34,23 @@ def list_dead_letters(
         servers, lambda connection: Admin(connection).dead_letters(group, offset=offset, limit=limit), as_json=as_json
     )
     if as_json:
-        print_json(page)
+        print_json(page.document)
         return
     rows = [
         (
-            m["offset"],
-            m["message_id"],
-            _place(m["origin"]),
-            m["attempt"],
-            when(m["stored_at_ms"]),
+            m.offset,
+            m.message_id,
+            _place(m),
+            m.attempt,
+            when(m.stored_at_ms),
             _reason(m),
-            when(m["replayed_at_ms"]) if "replayed_at_ms" in m else "-",
+            when(m.replayed_at_ms) or "-",
         )
-        for m in page["messages"]
+        for m in page.messages
     ]
     print_table(None, ["offset", "message", "origin", "attempts", "dead since (UTC)", "reason", "replayed (UTC)"], rows)
-    if page["next_offset"] < page["max_offset"]:
-        say(f"there are more: --offset {page['next_offset']}")
+    if page.next_offset < page.max_offset:
+        say(f"there are more: --offset {page.next_offset}")
 
 
 @app.command(epilog="Example:  keelmq dlq replay points --rate 100")
@@ -84,9 +84,9 @@ async def _replay(admin: "Admin", group: str, rate: int, offsets: list[int] | No
     async for part in _portions(admin, group, offsets, portion):
         await asyncio.sleep(next_s - loop.time())
         next_s = max(next_s, loop.time()) + len(part) / rate
-        for result in (await admin.replay_dead_letters(group, part))["results"]:
-            already += result["duplicate"]
-            replayed += not result["duplicate"]
+        for result in (await admin.replay_dead_letters(group, part)).results:
+            already += result.duplicate
+            replayed += not result.duplicate
     return replayed, already
 
 
@@ -99,19 +99,21 @@ async def _portions(admin: "Admin", group: str, offsets: list[int] | None, porti
     offset, end = 0, None
     while end is None or offset < end:
         page = await admin.dead_letters(group, offset=offset, limit=portion)
-        end = page["max_offset"] if end is None else end
-        found = [m["offset"] for m in page["messages"] if "replayed_at_ms" not in m and m["offset"] < end]
+        end = page.max_offset if end is None else end
+        found = [
+            m.offset for m in page.messages if m.replayed_at_ms is None and m.offset is not None and m.offset < end
+        ]
         if found:
             yield found
-        if page["next_offset"] <= offset:
+        if page.next_offset <= offset:
             return
-        offset = page["next_offset"]
+        offset = page.next_offset
 
 
-def _place(origin: dict[str, Any]) -> str:
-    return f"{origin['topic']}/{origin['queue']}/{origin['offset']}"
+def _place(message: "DeadLetter") -> str:
+    origin = message.origin
+    return "-" if origin is None else f"{origin.topic}/{origin.queue}/{origin.offset}"
 
 
-def _reason(message: dict[str, Any]) -> str:
-    history = message["history"]
-    return history[-1]["reason"] if history else ""
+def _reason(message: "DeadLetter") -> str:
+    return message.history[-1].reason if message.history else ""

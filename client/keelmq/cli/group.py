@@ -1,6 +1,7 @@
 """Commands of `keelmq group`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -9,6 +10,7 @@ from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
+    from keelmq.admin import AssignedQueue, GroupOffset, GroupSettings
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="List, show, change and reset consumer groups.")
@@ -31,12 +33,9 @@ def list_groups(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> 
 
     groups = run(servers, lambda connection: Admin(connection).groups(), as_json=as_json)
     if as_json:
-        print_json({"groups": groups})
+        print_json({"groups": [each.document for each in groups]})
         return
-    rows = [
-        (g["group"], ", ".join(g["topics"]), g["generation"], len(g["members"]), sum(o["lag"] for o in g["offsets"]))
-        for g in groups
-    ]
+    rows = [(g.group, ", ".join(g.topics), g.generation, len(g.members), sum(o.lag for o in g.offsets)) for g in groups]
     print_table(None, ["group", "topics", "generation", "members", "lag"], rows)
 
 
@@ -47,18 +46,16 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
 
     found = run(servers, lambda connection: Admin(connection).group(group), as_json=as_json)
     if as_json:
-        print_json(found)
+        print_json(found.document)
         return
-    say(f"{found['group']}: generation {found['generation']}, topics {', '.join(found['topics']) or '-'}")
-    for topic, tags in found["tags"].items():
+    say(f"{found.group}: generation {found.generation}, topics {', '.join(found.topics) or '-'}")
+    for topic, tags in found.tags.items():
         say(f"topic {topic}: only messages with the tags {tags}")
-    for topic, expression in found["filters"].items():
+    for topic, expression in found.filters.items():
         say(f"topic {topic}: only messages that match {expression}")
-    members = [
-        (m["member_id"], m["client_id"], when(m["joined_at_ms"]), _queues(m["assignment"])) for m in found["members"]
-    ]
+    members = [(m.member_id, m.client_id, when(m.joined_at_ms), _queues(m.assignment)) for m in found.members]
     print_table(None, ["member", "client", "joined (UTC)", "queues"], members)
-    _print_offsets(found["offsets"])
+    _print_offsets(found.offsets)
 
 
 @app.command(epilog="Example:  keelmq group settings points --max-attempts 5 --delays 10s,1m,10m")
@@ -77,21 +74,25 @@ def settings(
     """Show the settings of a group, or change the given ones; a change creates a group that does not exist."""
     delays_ms = None if delays is None else [parse_duration(each, "--delays") for each in delays.split(",")]
 
-    async def work(connection: "Connection") -> dict[str, Any]:
-        from keelmq.admin import Admin
+    async def work(connection: "Connection") -> "GroupSettings":
+        from keelmq.admin import Admin, GroupSettings
 
         admin = Admin(connection)
         if max_attempts is None and delays_ms is None:
             found = await admin.group(group)
-            return {name: found[name] for name in ("group", "retry_max_attempts", "retry_delays_ms")}
+            return GroupSettings(
+                group=found.group,
+                retry_max_attempts=found.retry_max_attempts,
+                retry_delays_ms=found.retry_delays_ms,
+            )
         return await admin.put_group(group, retry_max_attempts=max_attempts, retry_delays_ms=delays_ms)
 
     answer = run(servers, work, as_json=as_json)
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
-    say(f"{group}: a message is redelivered {answer['retry_max_attempts']} times, then it is a dead letter")
-    say(f"delays: {', '.join(duration(each) or '' for each in answer['retry_delays_ms'])}")
+    say(f"{group}: a message is redelivered {answer.retry_max_attempts} times, then it is a dead letter")
+    say(f"delays: {', '.join(duration(each) or '' for each in answer.retry_delays_ms)}")
 
 
 @app.command("clone-offsets", epilog="Example:  keelmq group clone-offsets points points-2 --topic orders")
@@ -111,10 +112,10 @@ def clone_offsets(
         servers, lambda connection: Admin(connection).clone_offsets(source, target, topic=topic), as_json=as_json
     )
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
-    say(f"{target} goes on from where {source} is, generation {answer['generation']}")
-    print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+    say(f"{target} goes on from where {source} is, generation {answer.generation}")
+    print_table(None, ["topic", "queue", "offset"], [(o.topic, o.queue, o.offset) for o in answer.offsets])
 
 
 @app.command(epilog="Example:  keelmq group delete points --reason 'the service is gone'")
@@ -177,16 +178,16 @@ def reset(
         as_json=as_json,
     )
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
-    say(f"{group}: generation {answer['generation']}")
-    print_table(None, ["topic", "queue", "offset"], [(o["topic"], o["queue"], o["offset"]) for o in answer["offsets"]])
+    say(f"{group}: generation {answer.generation}")
+    print_table(None, ["topic", "queue", "offset"], [(o.topic, o.queue, o.offset) for o in answer.offsets])
 
 
-def _queues(assignment: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{each['topic']}/{each['queue']}" for each in assignment) or "-"
+def _queues(assignment: "Sequence[AssignedQueue]") -> str:
+    return ", ".join(f"{each.topic}/{each.queue}" for each in assignment) or "-"
 
 
-def _print_offsets(offsets: list[dict[str, Any]]) -> None:
-    rows = [(o["topic"], o["queue"], o["offset"], o["max_offset"], o["lag"]) for o in offsets]
+def _print_offsets(offsets: "Sequence[GroupOffset]") -> None:
+    rows = [(o.topic, o.queue, o.offset, o.max_offset, o.lag) for o in offsets]
     print_table(None, ["topic", "queue", "committed", "max offset", "lag"], rows)

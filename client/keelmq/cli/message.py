@@ -1,15 +1,17 @@
 """Commands of `keelmq message`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from keelmq.cli.complete import topic_names
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
-from keelmq.cli.timeline import Event, print_timeline
+from keelmq.cli.timeline import print_timeline
 from keelmq.cli.times import parse_time
 
 if TYPE_CHECKING:
+    from keelmq.admin import StoredMessage, TraceEvent
     from keelmq.transport.connection import Connection
 
 app = typer.Typer(no_args_is_help=True, help="Find messages by id, key, time or offset, and trace one.")
@@ -22,6 +24,16 @@ GET_EXAMPLES: Final = (
     "    keelmq message get --topic orders --at 2026-05-04T09:12:00 --limit 20\n\n"
     "    keelmq message get --topic orders --queue 0 --offset 17"
 )
+
+
+class Found(NamedTuple):
+    """Messages that were found, the JSON document about them, and the cursor of the next page, if there is one."""
+
+    messages: "Sequence[StoredMessage]"
+    document: dict[str, Any]
+    next: str | None = None
+
+
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the message.", show_default=False)]
 
 
@@ -56,24 +68,25 @@ def get(
     from_ms = 0 if at is None else parse_time(at, "--at")
     to_ms = None if until is None else parse_time(until, "--until")
 
-    async def work(connection: "Connection") -> dict[str, Any]:
+    async def work(connection: "Connection") -> Found:
         from keelmq.admin import Admin
 
         admin = Admin(connection)
         if message_id is not None:
-            return {"messages": await admin.message(message_id, topic=topic)}
+            return _found(await admin.message(message_id, topic=topic))
         assert topic is not None
         if queue is not None and offset is not None:
-            return {"messages": [await admin.message_at(topic, queue, offset)]}
-        return await admin.messages(topic, key=key, from_ms=from_ms, to_ms=to_ms, limit=limit, after=after)
+            return _found([await admin.message_at(topic, queue, offset)])
+        page = await admin.messages(topic, key=key, from_ms=from_ms, to_ms=to_ms, limit=limit, after=after)
+        return Found(page.messages, page.document, page.next)
 
-    page = run(servers, work, as_json=as_json)
+    found = run(servers, work, as_json=as_json)
     if as_json:
-        print_json(page)
+        print_json(found.document)
     elif listed:
-        _print_list(page)
+        _print_list(found)
     else:
-        for message in page["messages"]:
+        for message in found.messages:
             _print_message(message)
 
 
@@ -91,67 +104,73 @@ def trace(
 
     traces = run(servers, lambda connection: Admin(connection).trace(message_id, topic=topic), as_json=as_json)
     if as_json:
-        print_json({"message_id": message_id, "traces": traces})
+        print_json({"message_id": message_id, "traces": [each.document for each in traces]})
         return
     for each in traces:
-        where = f"{each['topic']}/{each['queue']}" + (f" at offset {each['offset']}" if "offset" in each else "")
-        print_timeline(f"message {message_id} is {each['state']} in {where} (UTC)", each["events"], _said_of)
+        where = f"{each.topic}/{each.queue}" + (f" at offset {each.offset}" if each.offset is not None else "")
+        print_timeline(f"message {message_id} is {each.state} in {where} (UTC)", each.events, _said_of)
 
 
-def _said_of(event: Event) -> list[str]:
+def _said_of(event: "TraceEvent") -> list[str]:
     """Return the parts of an event in the order of the printed line."""
     said: list[str] = []
-    if "group" in event:
-        said.append(f"by group {event['group']}")
-    if "topic" in event:
-        place = f"{event['topic']}/{event['queue']}" if "queue" in event else event["topic"]
-        said.append(f"in {place}" + (f" at offset {event['offset']}" if "offset" in event else ""))
-    if "committed_offset" in event:
-        said.append(f"offset set to {event['committed_offset']}")
-    if event.get("first_commit"):
+    if event.group is not None:
+        said.append(f"by group {event.group}")
+    if event.topic is not None:
+        place = f"{event.topic}/{event.queue}" if event.queue is not None else event.topic
+        said.append(f"in {place}" + (f" at offset {event.offset}" if event.offset is not None else ""))
+    if event.committed_offset is not None:
+        said.append(f"offset set to {event.committed_offset}")
+    if event.first_commit:
         said.append("first commit of the group in this queue: it may have begun after the message")
-    if event.get("attempt"):
-        said.append(f"attempt {event['attempt']}")
-    if "due_at_ms" in event:
-        said.append(f"due {when(event['due_at_ms'])}")
+    if event.attempt:
+        said.append(f"attempt {event.attempt}")
+    if event.due_at_ms is not None:
+        said.append(f"due {when(event.due_at_ms)}")
     labels = ("transaction_id", "source", "via", "answer", "member_id", "client_id", "operator", "reason")
-    said += [f"{label.removesuffix('_id')} {event[label]}" for label in labels if event.get(label)]
-    return [*said, "forced"] if event.get("forced") else said
+    said += [f"{label.removesuffix('_id')} {getattr(event, label)}" for label in labels if getattr(event, label)]
+    return [*said, "forced"] if event.forced else said
 
 
-def _print_list(page: dict[str, Any]) -> None:
+def _found(messages: "Sequence[StoredMessage]") -> Found:
+    return Found(messages, {"messages": [each.document for each in messages]})
+
+
+def _print_list(page: Found) -> None:
     rows = [
-        (when(m["stored_at_ms"]), f"{m['topic']}/{m['queue']}", m["offset"], m["message_id"], m["tag"], _shown(m))
-        for m in page["messages"]
+        (when(m.stored_at_ms), f"{m.topic}/{m.queue}", m.offset, m.message_id, m.tag, _shown(m)) for m in page.messages
     ]
     print_table(None, ["stored (UTC)", "queue", "offset", "message", "tag", "body"], rows)
-    if page.get("next"):
-        say(f"there are more: --after {page['next']}")
+    if page.next:
+        say(f"there are more: --after {page.next}")
 
 
-def _shown(message: dict[str, Any]) -> str:
-    body: str = message["body"]
+def _shown(message: "StoredMessage") -> str:
+    body = message.body
     text = body if len(body) <= BODY_SHOWN else body[:BODY_SHOWN] + "…"
-    return repr(text)[1:-1] + (" (base64)" if message["encoding"] == "base64" else "")
+    return repr(text)[1:-1] + (" (base64)" if message.encoding == "base64" else "")
 
 
-def _print_message(message: dict[str, Any]) -> None:
-    where = f"{message['topic']}/{message['queue']}"
-    where += f" at offset {message['offset']}" if "offset" in message else f", {message['state']}"
-    say(f"message {message['message_id']} in {where}")
+def _print_message(message: "StoredMessage") -> None:
+    from keelmq.admin import FoundMessage
+
+    found = message if isinstance(message, FoundMessage) else None
+    where = f"{message.topic}/{message.queue}"
+    where += f" at offset {message.offset}" if found is None or found.offset is not None else f", {found.state}"
+    say(f"message {message.message_id} in {where}")
     rows: list[tuple[str, Any]] = [
-        ("stored", f"{when(message['stored_at_ms'])} UTC"),
-        ("due", f"{when(message['deliver_at_ms'])} UTC" if "deliver_at_ms" in message else None),
-        ("born", f"{when(message['born_at_ms'])} UTC" if message["born_at_ms"] else None),
-        ("tag", message["tag"]),
-        ("keys", ", ".join(message["keys"])),
-        ("properties", ", ".join(f"{name}={value}" for name, value in message["properties"].items())),
-        ("sharding key", message["sharding_key"]),
-        ("transaction", message.get("transaction_id")),
-        ("attempt", message.get("attempt")),
-        ("log entry", f"#{message['raft_index']}" if "raft_index" in message else None),
+        ("stored", f"{when(message.stored_at_ms)} UTC"),
+        ("due", f"{when(found.deliver_at_ms)} UTC" if found and found.deliver_at_ms is not None else None),
+        ("born", f"{when(message.born_at_ms)} UTC" if message.born_at_ms else None),
+        ("tag", message.tag),
+        ("keys", ", ".join(message.keys)),
+        ("properties", ", ".join(f"{name}={value}" for name, value in message.properties.items())),
+        ("sharding key", message.sharding_key),
+        ("transaction", message.transaction_id),
+        ("attempt", message.attempt),
+        ("log entry", f"#{found.raft_index}" if found else None),
     ]
     for name, value in rows:
         if value:
             say(f"  {name}: {value}")
-    say(f"  body{' (base64)' if message['encoding'] == 'base64' else ''}: {message['body']}")
+    say(f"  body{' (base64)' if message.encoding == 'base64' else ''}: {message.body}")

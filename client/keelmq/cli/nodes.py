@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,6 +10,7 @@ from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, prin
 from keelmq.errors import Conflict
 
 if TYPE_CHECKING:
+    from keelmq.admin import Admin, ClusterMembers
     from keelmq.transport.connection import Connection
 
 LOOK_AGAIN_S: Final = 0.5
@@ -60,7 +61,7 @@ def promote(
     """Promote a learner that has caught up to voter."""
     from keelmq.admin import Admin
 
-    async def work(connection: "Connection") -> dict[str, Any]:
+    async def work(connection: "Connection") -> "ClusterMembers":
         admin = Admin(connection)
         return await (_promote_when_ready(admin, node_id) if wait else admin.promote_node(node_id))
 
@@ -83,7 +84,7 @@ def set_address(
     if peer is None and url is None:
         raise typer.BadParameter("give --peer, --url or both")
 
-    async def work(connection: "Connection") -> dict[str, Any]:
+    async def work(connection: "Connection") -> "ClusterMembers":
         return await Admin(connection).set_node_address(node_id, peer_address=peer, http_address=url, force=force)
 
     _print(run(servers, work, as_json=as_json), as_json)
@@ -119,14 +120,14 @@ def rebuild(
 
     answer = run(servers, lambda connection: Admin(connection).rebuild_node(node_id, force=force), as_json=as_json)
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
-    others = ", ".join(map(str, answer["filled_by"]))
+    others = ", ".join(map(str, answer.filled_by))
     say(f"node {node_id} starts again with an empty disk and is filled by the others ({others})")
     say("it votes again once it has caught up: see keelmq cluster status")
 
 
-async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
+async def _promote_when_ready(admin: "Admin", node_id: int) -> "ClusterMembers":
     from rich.console import Console
     from rich.progress import Progress
 
@@ -135,7 +136,7 @@ async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
         bar = bars.add_task(f"node {node_id} catches up", total=None)
         while True:
             try:
-                answer: dict[str, Any] = await admin.promote_node(node_id)
+                answer = await admin.promote_node(node_id)
             except Conflict as exc:
                 if exc.code not in _WAITED_FOR:
                     raise
@@ -143,23 +144,22 @@ async def _promote_when_ready(admin: Any, node_id: int) -> dict[str, Any]:
             else:
                 return answer
             view = await admin.cluster(leader=True)
-            node: dict[str, Any] = next((node for node in view["nodes"] if node["node_id"] == node_id), {})
+            node = next((node for node in view.nodes if node.node_id == node_id), None)
+            match_index = 0 if node is None else node.match_index
             if refusal.detail != said:
                 said = refusal.detail
-                progress = f"it has {node.get('match_index', 0)} of {view['durable_index']} entries"
+                progress = f"it has {match_index} of {view.durable_index} entries"
                 bars.console.print(f"waiting: {said}; {progress}", markup=False, highlight=False, soft_wrap=True)
-            bars.update(bar, completed=node.get("match_index", 0), total=view["durable_index"])
+            bars.update(bar, completed=match_index, total=view.durable_index)
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def _print(answer: dict[str, Any], as_json: bool) -> None:
+def _print(answer: "ClusterMembers", as_json: bool) -> None:
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
     columns = ["node", "membership", "peer address", "URL"]
-    rows = [
-        (each["node_id"], each["membership"], each["peer_address"], each["http_address"]) for each in answer["members"]
-    ]
+    rows = [(each.node_id, each.membership, each.peer_address, each.http_address) for each in answer.members]
     print_table(None, columns, rows)
-    for warning in answer["warnings"]:
+    for warning in answer.warnings:
         say(f"warning: {warning}", file=sys.stderr)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
 
@@ -112,7 +112,7 @@ def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None 
     print(printable(text), end=end, flush=flush, file=file)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str).translate(_JSON_CONTROLS), flush=True)
 
 

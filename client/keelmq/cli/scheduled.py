@@ -25,15 +25,14 @@ def list_scheduled(
         servers, lambda connection: Admin(connection).scheduled(topic, limit=limit, after=after), as_json=as_json
     )
     if as_json:
-        print_json(page)
+        print_json(page.document)
         return
     rows = [
-        (m["message_id"], m["queue"], when(m["deliver_at_ms"]), when(m["scheduled_at_ms"]), m.get("transaction_id"))
-        for m in page["messages"]
+        (m.message_id, m.queue, when(m.deliver_at_ms), when(m.scheduled_at_ms), m.transaction_id) for m in page.messages
     ]
     print_table(None, ["message", "queue", "due (UTC)", "scheduled (UTC)", "transaction"], rows)
-    if page.get("next"):
-        say(f"there are more: --after {page['next']}")
+    if page.next:
+        say(f"there are more: --after {page.next}")
 
 
 @app.command(epilog="Example:  keelmq scheduled cancel reminders reminder-17")

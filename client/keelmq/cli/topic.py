@@ -1,11 +1,14 @@
 """Commands of `keelmq topic`."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from keelmq.cli.complete import TopicArgument
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
+
+if TYPE_CHECKING:
+    from keelmq.admin import TopicInfo
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show and delete topics.")
 
@@ -44,9 +47,9 @@ def list_topics(
 
     topics = run(servers, lambda connection: Admin(connection).topics(system=system), as_json=as_json)
     if as_json:
-        print_json({"topics": topics})
+        print_json({"topics": [each.document for each in topics]})
         return
-    rows = [(t["topic"], t["type"], t["queues"], _messages(t), _kept(t)) for t in topics]
+    rows = [(t.topic, t.type, t.queues, _messages(t), _kept(t)) for t in topics]
     print_table(None, ["topic", "type", "queues", "messages", "retention"], rows)
 
 
@@ -77,28 +80,28 @@ def delete(
         say(f"topic {topic} is deleted")
 
 
-def _kept(topic: dict[str, Any]) -> str:
-    return "for ever" if topic["retention_ms"] == -1 else f"for {duration(topic['retention_ms'])}"
+def _kept(topic: "TopicInfo") -> str:
+    return "for ever" if topic.retention_ms == -1 else f"for {duration(topic.retention_ms)}"
 
 
-def _messages(topic: dict[str, Any]) -> int:
-    return sum(int(each["max_offset"]) - int(each["min_offset"]) for each in topic["queue_offsets"])
+def _messages(topic: "TopicInfo") -> int:
+    return sum(each.max_offset - each.min_offset for each in topic.queue_offsets)
 
 
-def _print_topic(topic: dict[str, Any], as_json: bool) -> None:
+def _print_topic(topic: "TopicInfo", as_json: bool) -> None:
     if as_json:
-        print_json(topic)
+        print_json(topic.document)
         return
-    created = when(topic["created_at_ms"])
-    say(f"{topic['topic']}: {topic['type']}, kept {_kept(topic)}, created {created} UTC")
+    created = when(topic.created_at_ms)
+    say(f"{topic.topic}: {topic.type}, kept {_kept(topic)}, created {created} UTC")
     rows = [
         (
-            q["queue"],
-            q["min_offset"],
-            q["max_offset"],
-            when(q.get("first_stored_at_ms")),
-            when(q.get("last_stored_at_ms")),
+            q.queue,
+            q.min_offset,
+            q.max_offset,
+            when(q.first_stored_at_ms),
+            when(q.last_stored_at_ms),
         )
-        for q in topic["queue_offsets"]
+        for q in topic.queue_offsets
     ]
     print_table(None, ["queue", "min offset", "max offset", "first stored (UTC)", "last stored (UTC)"], rows)

@@ -1,12 +1,15 @@
 """Commands of `keelmq transaction`."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
-from keelmq.cli.timeline import Event, print_timeline
+from keelmq.cli.timeline import print_timeline
 from keelmq.cli.times import parse_duration
+
+if TYPE_CHECKING:
+    from keelmq.admin import TimelineEvent, TransactionInfo
 
 app = typer.Typer(no_args_is_help=True, help="List, show, resume and decide half transactions.")
 
@@ -43,15 +46,15 @@ def list_transactions(
         as_json=as_json,
     )
     if as_json:
-        print_json(page)
+        print_json(page.document)
         return
     rows = [
-        (t["transaction_id"], t["state"], t["producer_group"], when(t["prepared_at_ms"]), t["check_times"], _topics(t))
-        for t in page["transactions"]
+        (t.transaction_id, t.state, t.producer_group, when(t.prepared_at_ms), t.check_times, _topics(t))
+        for t in page.transactions
     ]
     print_table(None, ["transaction", "state", "group", "prepared (UTC)", "checks", "messages"], rows)
-    if page.get("next"):
-        say(f"there are more: --after {page['next']}")
+    if page.next:
+        say(f"there are more: --after {page.next}")
 
 
 @app.command(epilog="Example:  keelmq transaction show 4b39f920a1c28884d447c708f3f858b6")
@@ -61,20 +64,20 @@ def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_j
 
     found = run(servers, lambda connection: Admin(connection).transaction(transaction_id), as_json=as_json)
     if as_json:
-        print_json(found)
+        print_json(found.document)
         return
-    say(f"transaction {found['transaction_id']} of producer group {found['producer_group']} is {found['state']}")
-    for batch in found["messages"]:
-        say(f"  {batch['count']} message(s) for {batch['topic']}")
-    for place in found.get("positions") or ():
-        where = f"{place['topic']}/{place['queue']}"
-        if "offset" in place:
-            say(f"  visible in {where} at offset {place['offset']}, {place['count']} message(s)")
+    say(f"transaction {found.transaction_id} of producer group {found.producer_group} is {found.state}")
+    for batch in found.messages:
+        say(f"  {batch.count} message(s) for {batch.topic}")
+    for place in found.positions:
+        where = f"{place.topic}/{place.queue}"
+        if place.offset is not None:
+            say(f"  visible in {where} at offset {place.offset}, {place.count} message(s)")
         else:
-            say(f"  due in {where} {when(place['deliver_at_ms'])} UTC, {place['count']} message(s)")
-    if found.get("next_check_at_ms"):
-        say(f"  next check {when(found['next_check_at_ms'])} UTC")
-    print_timeline("timeline (UTC)", found["timeline"], _said_of)
+            say(f"  due in {where} {when(place.deliver_at_ms)} UTC, {place.count} message(s)")
+    if found.next_check_at_ms:
+        say(f"  next check {when(found.next_check_at_ms)} UTC")
+    print_timeline("timeline (UTC)", found.timeline, _said_of)
 
 
 @app.command(epilog="Example:  keelmq transaction resume 4b39f920a1c28884d447c708f3f858b6 --reason 'shop is back'")
@@ -94,9 +97,9 @@ def resume(
         as_json=as_json,
     )
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
     else:
-        say(f"transaction {transaction_id} is {answer['state']}, next check {when(answer['next_check_at_ms'])} UTC")
+        say(f"transaction {transaction_id} is {answer.state}, next check {when(answer.next_check_at_ms)} UTC")
 
 
 @app.command(epilog="Example:  keelmq transaction commit 4b39f920a1c28884d447c708f3f858b6")
@@ -148,17 +151,17 @@ def _decide(
         as_json=as_json,
     )
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
     else:
-        say(f"transaction {answer['transaction_id']} is {answer['state']}")
+        say(f"transaction {answer.transaction_id} is {answer.state}")
 
 
-def _topics(transaction: dict[str, Any]) -> str:
-    return ", ".join(f"{batch['count']} to {batch['topic']}" for batch in transaction["messages"])
+def _topics(transaction: "TransactionInfo") -> str:
+    return ", ".join(f"{batch.count} to {batch.topic}" for batch in transaction.messages)
 
 
-def _said_of(event: Event) -> list[str]:
-    said = [f"answer {event['answer']}"] if event.get("answer") else []
-    said += ["forced"] if event.get("forced") else []
+def _said_of(event: "TimelineEvent") -> list[str]:
+    said = [f"answer {event.answer}"] if event.answer else []
+    said += ["forced"] if event.forced else []
     labels = ("source", "via", "client_id", "operator", "reason")
-    return said + [f"{label} {event[label]}" for label in labels if event.get(label)]
+    return said + [f"{label} {getattr(event, label)}" for label in labels if getattr(event, label)]

@@ -1,10 +1,13 @@
 """Command `keelmq cluster upgrade`, and the version that runs on each node."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
+
+if TYPE_CHECKING:
+    from keelmq.admin import ClusterStatus, NodeBuild, NodeStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -27,25 +30,24 @@ def upgrade(
 
     answer = run(servers, lambda connection: Admin(connection).raise_feature_level(level), as_json=as_json)
     if as_json:
-        print_json(answer)
+        print_json(answer.document)
         return
-    done = "raised" if answer["raised"] else "nothing to do"
-    say(f"{done}: feature level {answer['feature_level']} is in force")
-    rows = [(node["node_id"], node["version"], _levels(node)) for node in answer["nodes"]]
+    done = "raised" if answer.raised else "nothing to do"
+    say(f"{done}: feature level {answer.feature_level} is in force")
+    rows = [(node.node_id, node.version, _levels(node)) for node in answer.nodes]
     print_table(None, ["node", "version", "feature levels"], rows)
 
 
-def build_of(node: dict[str, Any]) -> str | None:
-    """Return version and feature levels of a node by its own view; None for a node that did not answer."""
-    mine: dict[str, Any] = next((each for each in node.get("nodes", ()) if each["node_id"] == node.get("node_id")), {})
-    version: str | None = node.get("version")
-    levels = _levels(mine)
-    return version if levels is None else f"{version} ({levels})"
+def build_of(status: "ClusterStatus") -> str | None:
+    """Return version and feature levels of a node by its own view; None for a node that does not name its version."""
+    mine = next((each for each in status.nodes if each.node_id == status.node_id), None)
+    levels = None if mine is None else _levels(mine)
+    return status.version if levels is None else f"{status.version} ({levels})"
 
 
-def _levels(node: dict[str, Any]) -> str | None:
+def _levels(node: "NodeBuild | NodeStatus") -> str | None:
     """Return the range of feature levels as text."""
-    low, high = node.get("feature_level_min"), node.get("feature_level_max")
+    low, high = node.feature_level_min, node.feature_level_max
     if low is None or high is None:
         return None
     return str(high) if low == high else f"{low}-{high}"

@@ -5,16 +5,27 @@ from typing import Any
 import pytest
 
 from keelmq import Admin, Connection
+from keelmq.admin import ClusterMembers
 from keelmq.cli.nodes import _promote_when_ready
 from keelmq.errors import NotFound
 from keelmq.transport.http1 import HttpResponse
 from tests.unit.client.scripted import Request, ScriptedTransport, json_answer, problem
 
 LEADER = "http://n1:1"
+STATUS: dict[str, Any] = {
+    "cluster_id": "c",
+    "node_id": 1,
+    "role": "leader",
+    "term": 1,
+    "leader_url": LEADER,
+    "commit_index": 100,
+    "applied_index": 100,
+    "durable_index": 100,
+}
 PROMOTED: dict[str, Any] = {"members": [], "warnings": []}
 
 
-async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse) -> dict[str, Any]:
+async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse) -> ClusterMembers:
     """The node is refused as often as there are (code, how much it has then), then `last` is the answer."""
     match_index = 0
 
@@ -22,7 +33,7 @@ async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse
         nonlocal match_index
         if request.method == "GET":
             node = {"node_id": 4, "match_index": match_index, "url": ""}
-            return json_answer({"leader_url": LEADER, "durable_index": 100, "nodes": [node]})
+            return json_answer({**STATUS, "nodes": [node]})
         if not refusals:
             return last
         code, match_index = refusals.pop(0)
@@ -40,7 +51,7 @@ async def test_who_waits_for_a_promotion_is_told_for_what_whenever_that_changes(
         [("change_in_progress", 0), ("not_caught_up", 0), ("not_caught_up", 60), ("change_in_progress", 99)],
         json_answer(PROMOTED),
     )
-    assert answer == PROMOTED
+    assert answer.document == PROMOTED
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keelmq.admin import TimelineEvent
 from keelmq.cli.output import fail, print_json, print_table, say
 from keelmq.cli.timeline import print_timeline
 from keelmq.errors import NotFound
@@ -15,7 +16,7 @@ ESCAPED = r"key\x1b[2J\x1b]0;owned\x07\x0d\x9b31m\x7f"
 def test_lines_tables_timelines_and_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     say(f"tag={SENT}\tand\nmore")
     print_table(SENT, ["key"], [[SENT]])
-    event = {"event": SENT, "at_ms": 1, "raft_index": 1}
+    event = TimelineEvent(event=SENT, at_ms=1, raft_index=1)
     print_timeline(SENT, [event], lambda _: [SENT])
     with pytest.raises(BaseException, match="1"):
         fail(NotFound("not_found", SENT, status=404, extra={}), as_json=False)

@@ -43,7 +43,7 @@ async def test_topics_are_listed_page_by_page(node: Node, admin: Admin) -> None:
     named = [each["topic"] for page in await pages(node, "/v1/topics?system=true&limit=3", "topics") for each in page]
     assert named == sorted(named)
     assert len(named) == 5 + 3
-    assert [each["topic"] for each in await admin.topics()] == [f"t{number}" for number in range(5)]
+    assert [each.topic for each in await admin.topics()] == [f"t{number}" for number in range(5)]
     refused = await node.call("GET", f"/v1/topics?limit={LIST_MAX + 1}")
     assert (refused.status, refused.body["code"]) == (400, "invalid_request")
 
@@ -98,9 +98,9 @@ async def test_groups_members_and_offsets_are_listed_page_by_page(
     assert [len(page) for page in await pages(node, "/v1/groups?limit=9", "groups")] == [1, 1, 1]
     short = (await node.call("GET", "/v1/groups/g2")).body
     assert (len(short["offsets"]), short["offsets_next"]) == (2, "a/1")
-    assert [each["group"] for each in await admin.groups()] == ["g1", "g2", "g3"]
-    assert (await admin.group("g1"))["members"] == whole["members"]
-    assert len((await admin.group("g2"))["offsets"]) == 5
+    assert [each.group for each in await admin.groups()] == ["g1", "g2", "g3"]
+    assert [each.document for each in (await admin.group("g1")).members] == whole["members"]
+    assert len((await admin.group("g2")).offsets) == 5
 
 
 async def test_all_offsets_are_given_to_whoever_asks_for_no_page_and_others_get_their_turn(

@@ -2,7 +2,9 @@
 none is waited for that it does not always send.
 """
 
+import pkgutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, get_args
@@ -14,7 +16,7 @@ import cluster.limits
 import keelmq.limits
 import store.limits
 from cluster.operations import log_events as broker_events
-from keelmq import wire
+from keelmq import admin, wire
 from keelmq.consuming import pop_calls
 from keelmq.log import log_events as sdk_events
 from store.messages.outcomes import EventType
@@ -27,6 +29,11 @@ Own = tuple[Schema, dict[str, Schema]]
 JSON, MSGPACK = wire.JSON, wire.MSGPACK
 GROUP, TOPIC = "/v1/groups/{group}", "/v1/topics/{topic}"
 DECISIONS = tuple(f"/v1/transactions/{{transaction_id}}/{decision}" for decision in ("commit", "rollback", "unknown"))
+
+
+def _listing(name: str, struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a struct for an answer of which the SDK reads the list `name` only, entry by entry."""
+    return msgspec.defstruct(f"{struct.__name__}s", [(name, list[struct])])  # type: ignore[valid-type]
 
 
 class Sent(NamedTuple):
@@ -65,6 +72,36 @@ READ = (
     Sent(pop_calls._PopAnswer, "post", f"{GROUP}/pop"),
     Sent(pop_calls._AckAnswer, "post", f"{GROUP}/pop/ack"),
     Sent(pop_calls._InvisibleAnswer, "post", f"{GROUP}/pop/invisible"),
+    Sent(admin.TopicInfo, "get", TOPIC),
+    Sent(admin.TopicInfo, "put", TOPIC),
+    Sent(_listing("topics", admin.TopicInfo), "get", "/v1/topics"),
+    Sent(_listing("messages", admin.FoundMessage), "get", "/v1/messages/{message_id}"),
+    Sent(_listing("traces", admin.MessageTrace), "get", "/v1/messages/{message_id}/trace"),
+    Sent(_listing("messages", admin.StoredMessage), "get", f"{TOPIC}/queues/{{queue}}/messages"),
+    Sent(admin.MessagePage, "get", f"{TOPIC}/messages"),
+    Sent(admin.ScheduledPage, "get", f"{TOPIC}/scheduled"),
+    Sent(admin.TransactionPage, "get", "/v1/transactions"),
+    Sent(admin.TransactionDetail, "get", "/v1/transactions/{transaction_id}"),
+    *(Sent(admin.DecidedTransaction, "post", path) for path in DECISIONS),
+    Sent(admin.ResumedTransaction, "post", "/v1/transactions/{transaction_id}/resume"),
+    Sent(_listing("groups", admin.GroupDetail), "get", "/v1/groups"),
+    Sent(admin.GroupDetail, "get", GROUP),
+    Sent(_listing("members", admin.GroupMember), "get", f"{GROUP}/members"),
+    Sent(_listing("offsets", admin.GroupOffset), "get", f"{GROUP}/offsets"),
+    Sent(admin.GroupSettings, "put", GROUP),
+    Sent(admin.CommittedOffsets, "post", f"{GROUP}/reset"),
+    Sent(admin.CommittedOffsets, "post", f"{GROUP}/clone-offsets"),
+    Sent(admin.DeadLetterPage, "get", f"{GROUP}/dead-letters"),
+    Sent(admin.ReplayResult, "post", f"{GROUP}/dead-letters/replay"),
+    Sent(admin.ClusterStatus, "get", "/v1/cluster"),
+    Sent(admin.ClusterSettings, "get", "/v1/cluster/settings"),
+    Sent(admin.ClusterSettings, "put", "/v1/cluster/settings"),
+    Sent(admin.ClusterMembers, "post", "/v1/cluster/members"),
+    Sent(admin.ClusterMembers, "post", "/v1/cluster/members/{node_id}/promote"),
+    Sent(admin.ClusterMembers, "put", "/v1/cluster/members/{node_id}/address"),
+    Sent(admin.ClusterMembers, "delete", "/v1/cluster/members/{node_id}"),
+    Sent(admin.RebuildStarted, "post", "/v1/cluster/rebuild"),
+    Sent(admin.FeatureLevel, "post", "/v1/cluster/feature-level"),
 )
 OTHER_NAMES = {
     "BATCH_MESSAGES_MAX": "BLOCK_MESSAGES_MAX",
@@ -74,7 +111,8 @@ OTHER_NAMES = {
 NOT_A_LIMIT_OF_THE_BROKER = {"REQUEST_BYTES_MAX", "TRANSACTION_ID_LENGTH_MAX"}
 IN_PARTS_ONLY = {"HalfResponse.problem", "DecisionResponse.problem"}
 """The SDK reads the answer to one transaction as it reads each part of the answer to several."""
-NOT_ON_THE_WIRE = {"PartResult", "PoppedMessage"}
+ADMIN_MODULES = [import_module(f"{admin.__name__}.{each.name}") for each in pkgutil.iter_modules(admin.__path__)]
+NOT_ON_THE_WIRE = {"PartResult", "PoppedMessage", "View"}
 
 
 @pytest.fixture
@@ -104,7 +142,7 @@ def test_every_struct_of_the_sdk_is_compared() -> None:
     compared |= {name for struct, *_ in (*SENT, *READ) for name in _own(struct)[1]}
     written = {
         name
-        for module in (wire, pop_calls)
+        for module in (wire, pop_calls, *ADMIN_MODULES)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
     }

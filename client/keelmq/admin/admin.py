@@ -1,18 +1,29 @@
-"""Administration calls for programs: the operations of the `keelmq` command. Answers are the API's JSON as dicts."""
+"""Administration calls for programs: the operations of the `keelmq` command. Answers are structs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
-from urllib.parse import quote, urlencode
+from collections.abc import Sequence
+from typing import Final, Literal
 
-import msgspec
-
-from keelmq import wire
+from keelmq.admin.calls import AdminCalls, given_of, group_path, message_path, query_of, topic_path
+from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, RebuildStarted
+from keelmq.admin.cluster import ClusterStatus
+from keelmq.admin.groups import CommittedOffsets, GroupDetail, GroupMember, GroupOffset, GroupSettings
+from keelmq.admin.messages import (
+    DeadLetterPage,
+    FoundMessage,
+    MessagePage,
+    ReplayResult,
+    ScheduledPage,
+    StoredMessage,
+)
+from keelmq.admin.topics import TopicInfo
+from keelmq.admin.traces import MessageTrace
+from keelmq.admin.transactions import DecidedTransaction, ResumedTransaction, TransactionDetail, TransactionPage
+from keelmq.admin.view import View, view_of, views_of
 from keelmq.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from keelmq.limits import (
     QUEUES_MAX,
     check_audit,
     check_group,
-    check_message_id,
     check_range,
     check_topic,
     check_transaction_id,
@@ -30,47 +41,49 @@ LOG_MARGIN_MS: Final = 5_000
 OFFSET_MAX: Final = (1 << 63) - 1
 NODE_ID_MAX: Final = 1 << 31
 
-Json = dict[str, Any]
 ResetTo = Literal["earliest", "latest"]
 
 
 class Admin:
     """Sends administration calls to one cluster over `connection`, which the caller owns and closes.
 
-    Names are checked before anything is sent. Every method raises the errors of Connection.call.
+    Names are checked before anything is sent. Every method raises the errors of Connection.call, and Corrupt
+    (`invalid_response`) when an answer does not follow the contract. Fields that only a newer broker knows are ignored;
+    `document` of an answer has them.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._calls = AdminCalls(connection)
 
     async def put_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None, type: str | None = None
-    ) -> Json:
+    ) -> TopicInfo:
         """Create the topic, or change the given settings of an existing topic; durable on return."""
         settings = {"queues": queues, "retention_ms": retention_ms, "type": type}
-        return await self._call("PUT", _topic_path(topic), {k: v for k, v in settings.items() if v is not None})
+        return await self._calls.view(TopicInfo, "PUT", topic_path(topic), given_of(settings))
 
-    async def topics(self, *, system: bool = False) -> list[Json]:
+    async def topics(self, *, system: bool = False) -> list[TopicInfo]:
         """Return all topics by name, fetched page by page; with `system` also the system topics."""
-        return await self._pages("/v1/topics", "topics", {"system": "true" if system else None})
+        return await self._calls.pages(TopicInfo, "/v1/topics", "topics", {"system": "true" if system else None})
 
-    async def topic(self, topic: str) -> Json:
-        return await self._call("GET", _topic_path(topic))
+    async def topic(self, topic: str) -> TopicInfo:
+        return await self._calls.view(TopicInfo, "GET", topic_path(topic))
 
     async def delete_topic(self, topic: str) -> None:
-        await self._connection.call("DELETE", _topic_path(topic))
+        await self._connection.call("DELETE", topic_path(topic))
 
-    async def message(self, message_id: str, *, topic: str | None = None) -> list[Json]:
+    async def message(self, message_id: str, *, topic: str | None = None) -> list[FoundMessage]:
         """Return the messages with this id, at most 16, visible or not (`state` says which). Raises MessageNotFound
         when `topic`, or without `topic` the whole cluster, has no such message."""
-        found: list[Json] = (await self._call("GET", _message_path(message_id, topic)))["messages"]
-        return found
+        found = await self._calls.document("GET", message_path(message_id, topic))
+        return views_of(FoundMessage, found, "messages")
 
-    async def trace(self, message_id: str, *, topic: str | None = None) -> list[Json]:
+    async def trace(self, message_id: str, *, topic: str | None = None) -> list[MessageTrace]:
         """Return the history of the messages with this id: per message `topic`, `queue`, `state` and the ordered
         `events`. Raises MessageNotFound when no message has the id."""
-        traces: list[Json] = (await self._call("GET", _message_path(message_id, topic, "/trace")))["traces"]
-        return traces
+        found = await self._calls.document("GET", message_path(message_id, topic, "/trace"))
+        return views_of(MessageTrace, found, "traces")
 
     async def messages(
         self,
@@ -81,27 +94,29 @@ class Admin:
         to_ms: int | None = None,
         limit: int = 100,
         after: str | None = None,
-    ) -> Json:
+    ) -> MessagePage:
         """Return one page of the messages stored from `from_ms` (inclusive) to `to_ms` (exclusive), in time order.
 
         The page covers all queues; with `key`, only messages that carry it. `next` is the cursor to pass as `after`."""
         query = {"key": key, "from_ms": from_ms, "to_ms": to_ms, "limit": limit, "after": after}
-        return await self._call("GET", f"{_topic_path(topic)}/messages?" + _query(query))
+        return await self._calls.view(MessagePage, "GET", f"{topic_path(topic)}/messages?" + query_of(query))
 
-    async def message_at(self, topic: str, queue: int, offset: int) -> Json:
+    async def message_at(self, topic: str, queue: int, offset: int) -> StoredMessage:
         """Return the message at this offset. Raises OffsetOutOfRange when the queue has no message there."""
         check_range("queue", queue, 0, QUEUES_MAX - 1)
         check_range("offset", offset, 0, OFFSET_MAX)
-        query = _query({"offset": offset, "max_messages": 1})
-        page = await self._call("GET", f"{_topic_path(topic)}/queues/{queue}/messages?{query}")
-        if not page["messages"] or page["messages"][0]["offset"] != offset:
+        query = query_of({"offset": offset, "max_messages": 1})
+        page = await self._calls.document("GET", f"{topic_path(topic)}/queues/{queue}/messages?{query}")
+        found = views_of(StoredMessage, page, "messages")
+        if not found or found[0].offset != offset:
             raise OffsetOutOfRange("offset_out_of_range", f"queue {queue} of {topic} has no message at {offset}")
-        message: Json = page["messages"][0]
-        return message
+        return found[0]
 
-    async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> Json:
+    async def scheduled(self, topic: str, *, limit: int = 100, after: str | None = None) -> ScheduledPage:
         """Return one page of the messages that wait for their time; `next` is the cursor of the following page."""
-        return await self._call("GET", f"{_topic_path(topic)}/scheduled?" + _query({"limit": limit, "after": after}))
+        return await self._calls.view(
+            ScheduledPage, "GET", f"{topic_path(topic)}/scheduled?" + query_of({"limit": limit, "after": after})
+        )
 
     async def cancel_scheduled(self, topic: str, message_id: str) -> None:
         """Cancel a message before its delivery time. Raises NotScheduled when it does not wait (any more)."""
@@ -109,15 +124,15 @@ class Admin:
 
     async def transactions(
         self, *, state: str | None = None, older_than_ms: int | None = None, limit: int = 100, after: str | None = None
-    ) -> Json:
+    ) -> TransactionPage:
         """Return one page of transactions; `next` is the cursor of the following page."""
         query = {"state": state, "older_than_ms": older_than_ms, "limit": limit, "after": after}
-        return await self._call("GET", "/v1/transactions?" + _query(query))
+        return await self._calls.view(TransactionPage, "GET", "/v1/transactions?" + query_of(query))
 
-    async def transaction(self, transaction_id: str) -> Json:
+    async def transaction(self, transaction_id: str) -> TransactionDetail:
         """Return the transaction with its timeline. Raises TransactionNotFound when the id is not known."""
         check_transaction_id(transaction_id)
-        return await self._call("GET", f"/v1/transactions/{transaction_id}")
+        return await self._calls.view(TransactionDetail, "GET", f"/v1/transactions/{transaction_id}")
 
     async def decide(
         self,
@@ -127,7 +142,7 @@ class Admin:
         force: bool = False,
         operator: str | None = None,
         reason: str | None = None,
-    ) -> Json:
+    ) -> DecidedTransaction:
         """Decide a transaction as an operator; the timeline records the decision.
 
         `force` also decides a discarded transaction and requires `operator` and `reason`. Raises TransactionConflict
@@ -136,11 +151,12 @@ class Admin:
         check_transaction_id(transaction_id)
         if force:
             check_audit(operator, reason)
-        given = {"force": force or None, "operator": operator, "reason": reason}
-        request = {"source": "operator", **{name: value for name, value in given.items() if value is not None}}
-        return await self._call("POST", f"/v1/transactions/{transaction_id}/{decision}", request)
+        request = given_of({"source": "operator", "force": force or None, "operator": operator, "reason": reason})
+        return await self._calls.view(
+            DecidedTransaction, "POST", f"/v1/transactions/{transaction_id}/{decision}", request
+        )
 
-    async def resume(self, transaction_id: str, *, operator: str, reason: str) -> Json:
+    async def resume(self, transaction_id: str, *, operator: str, reason: str) -> ResumedTransaction:
         """Restart the checks of a discarded transaction, from the first check on.
 
         The timeline records `operator` and `reason`. Raises TransactionConflict when the transaction is not discarded.
@@ -149,44 +165,48 @@ class Admin:
         check_transaction_id(transaction_id)
         check_audit(operator, reason)
         request = {"operator": operator, "reason": reason}
-        return await self._call("POST", f"/v1/transactions/{transaction_id}/resume", request)
+        return await self._calls.view(ResumedTransaction, "POST", f"/v1/transactions/{transaction_id}/resume", request)
 
-    async def settings(self) -> Json:
+    async def settings(self) -> ClusterSettings:
         """Return the settings of the whole cluster: `reject_transactions`."""
-        return await self._call("GET", "/v1/cluster/settings")
+        return await self._calls.view(ClusterSettings, "GET", "/v1/cluster/settings")
 
-    async def put_settings(self, *, reject_transactions: bool) -> Json:
+    async def put_settings(self, *, reject_transactions: bool) -> ClusterSettings:
         """Refuse new half transactions (`transactions_rejected`), or accept them again; durable on return. Decisions
         and checks of prepared transactions continue."""
-        return await self._call("PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions})
+        return await self._calls.view(
+            ClusterSettings, "PUT", "/v1/cluster/settings", {"reject_transactions": reject_transactions}
+        )
 
-    async def cluster(self, *, leader: bool = False) -> Json:
+    async def cluster(self, *, leader: bool = False) -> ClusterStatus:
         """Return the cluster as the answering node sees it; with `leader`, the leader answers.
 
         Only the leader knows the progress of the other nodes."""
-        response = await self._connection.call("GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
-        return wire.decode(dict, response.body, response.headers.get("content-type", ""))
+        return await self._calls.view(ClusterStatus, "GET", "/v1/cluster", anywhere=not leader, leader_only=leader)
 
-    async def groups(self) -> list[Json]:
+    async def groups(self) -> list[GroupDetail]:
         """Return all groups by name, fetched page by page; each with at most 1,000 members and 1,000 offsets."""
-        return await self._pages("/v1/groups", "groups", {})
+        return await self._calls.pages(GroupDetail, "/v1/groups", "groups", {})
 
-    async def group(self, group: str) -> Json:
+    async def group(self, group: str) -> GroupDetail:
         """Return the group with all members and offsets; fetches further pages as needed."""
-        found = await self._call("GET", _group_path(group))
-        for name in ("members", "offsets"):
+        path = group_path(group)
+        first = await self._calls.view(GroupDetail, "GET", path)
+        found = {**first.document}
+        lists: tuple[tuple[str, type[View]], ...] = (("members", GroupMember), ("offsets", GroupOffset))
+        for name, kind in lists:
             following = found.pop(f"{name}_next", None)
             if following is not None:
-                limit = {"limit": PAGE_MAX, "after": following}
-                found[name] += await self._pages(f"{_group_path(group)}/{name}", name, limit)
-        return found
+                rest = await self._calls.pages(kind, f"{path}/{name}", name, {"limit": PAGE_MAX, "after": following})
+                found[name] = [*found[name], *(each.document for each in rest)]
+        return view_of(GroupDetail, found)
 
     async def put_group(
         self, group: str, *, retry_max_attempts: int | None = None, retry_delays_ms: Sequence[int] | None = None
-    ) -> Json:
+    ) -> GroupSettings:
         """Create the group, or change the given settings of an existing group; durable on return."""
         settings = {"retry_max_attempts": retry_max_attempts, "retry_delays_ms": retry_delays_ms}
-        return await self._call("PUT", _group_path(group), {k: v for k, v in settings.items() if v is not None})
+        return await self._calls.view(GroupSettings, "PUT", group_path(group), given_of(settings))
 
     async def delete_group(
         self, group: str, *, with_dead_letters: bool = False, operator: str = "", reason: str = ""
@@ -196,19 +216,21 @@ class Admin:
         `operator` and `reason` are kept in the log. Raises GroupNotFound, or Conflict while the group has members or
         its pop consumers hold messages."""
         flag = "true" if with_dead_letters else "false"
-        query = _query({"with_dead_letters": flag, "operator": operator, "reason": reason})
-        await self._connection.call("DELETE", f"{_group_path(group)}?{query}")
+        query = query_of({"with_dead_letters": flag, "operator": operator, "reason": reason})
+        await self._connection.call("DELETE", f"{group_path(group)}?{query}")
 
-    async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> Json:
+    async def dead_letters(self, group: str, *, offset: int = 0, limit: int = 100) -> DeadLetterPage:
         """Return dead letters from `offset` on, each with its history: `messages`, `next_offset` and `max_offset`."""
-        return await self._call(
-            "GET", f"{_group_path(group)}/dead-letters?" + _query({"offset": offset, "limit": limit})
+        return await self._calls.view(
+            DeadLetterPage, "GET", f"{group_path(group)}/dead-letters?" + query_of({"offset": offset, "limit": limit})
         )
 
-    async def replay_dead_letters(self, group: str, offsets: Sequence[int]) -> Json:
+    async def replay_dead_letters(self, group: str, offsets: Sequence[int]) -> ReplayResult:
         """Deliver dead letters to the group once more, at most 256 per call. Each dead letter is replayed once, even
         when the call is repeated."""
-        return await self._call("POST", f"{_group_path(group)}/dead-letters/replay", {"offsets": list(offsets)})
+        return await self._calls.view(
+            ReplayResult, "POST", f"{group_path(group)}/dead-letters/replay", {"offsets": list(offsets)}
+        )
 
     async def reset_group(
         self,
@@ -219,18 +241,21 @@ class Admin:
         to: ResetTo | None = None,
         offset: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Json:
+    ) -> CommittedOffsets:
         """Set the group's committed offsets; running members continue from there. Raises InvalidRequest unless exactly
         one of `to`, `offset` and `timestamp_ms` is given."""
         check_topic(topic)
         if sum(each is not None for each in (to, offset, timestamp_ms)) != 1:
             raise InvalidRequest("invalid_request", "give exactly one of to, offset and timestamp_ms")
         request = {"topic": topic, "queue": queue, "to": to, "offset": offset, "timestamp_ms": timestamp_ms}
-        return await self._call(
-            "POST", f"{_group_path(group)}/reset", {name: value for name, value in request.items() if value is not None}
+        return await self._calls.view(
+            CommittedOffsets,
+            "POST",
+            f"{group_path(group)}/reset",
+            given_of(request),
         )
 
-    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> Json:
+    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> CommittedOffsets:
         """Set the committed offsets of `target` to those of `source`, for one topic or for all; durable on return.
 
         Raises Conflict (`group_has_members`) while `target` has members, which would continue at their own positions.
@@ -238,15 +263,14 @@ class Admin:
         check_group(source)
         if topic is not None:
             check_topic(topic)
-        request = {"source": source, "topic": topic}
-        given = {name: value for name, value in request.items() if value is not None}
-        return await self._call("POST", f"{_group_path(target)}/clone-offsets", given)
+        request = given_of({"source": source, "topic": topic})
+        return await self._calls.view(CommittedOffsets, "POST", f"{group_path(target)}/clone-offsets", request)
 
     async def log(self, from_index: int, *, wait_ms: int = 0, max_bytes: int = LOG_BYTES) -> tuple[bytes, int]:
         """Return committed records from `from_index` on, and the next index. keelmq.log.log_records decodes them."""
         response = await self._connection.call(
             "GET",
-            "/v1/log?" + _query({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),
+            "/v1/log?" + query_of({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),
             accept="application/octet-stream, application/json",
             deadline=Deadline(wait_ms + LOG_MARGIN_MS),
             follower_ok=True,
@@ -281,7 +305,7 @@ class Admin:
         }
         response = await self._connection.call(
             "GET",
-            "/v1/log/events?" + _query(query),
+            "/v1/log/events?" + query_of(query),
             accept="application/octet-stream, application/json",
             deadline=Deadline(wait_ms + LOG_MARGIN_MS),
             anywhere=anywhere,
@@ -296,15 +320,15 @@ class Admin:
             int(headers.get("keelmq-applied-index", 0)),
         )
 
-    async def add_node(self, node_id: int, peer_address: str, http_address: str) -> Json:
+    async def add_node(self, node_id: int, peer_address: str, http_address: str) -> ClusterMembers:
         """Add a node as a learner and return the resulting `members`. Durable on return, and harmless to repeat."""
         body = {"node_id": node_id, "peer_address": peer_address, "http_address": http_address}
-        return await self._call("POST", "/v1/cluster/members", body)
+        return await self._calls.view(ClusterMembers, "POST", "/v1/cluster/members", body)
 
-    async def promote_node(self, node_id: int) -> Json:
+    async def promote_node(self, node_id: int) -> ClusterMembers:
         """Promote a learner to voter. Raises Conflict (`not_caught_up`) while the learner is not up to date."""
         check_range("node_id", node_id, 0, NODE_ID_MAX)
-        return await self._call("POST", f"/v1/cluster/members/{node_id}/promote")
+        return await self._calls.view(ClusterMembers, "POST", f"/v1/cluster/members/{node_id}/promote")
 
     async def set_node_address(
         self,
@@ -313,23 +337,24 @@ class Admin:
         peer_address: str | None = None,
         http_address: str | None = None,
         force: bool = False,
-    ) -> Json:
+    ) -> ClusterMembers:
         """Change the addresses of a node; an address that is None stays. Durable on return, and harmless to repeat.
 
         Raises Conflict (`address_unreachable`) unless the node already answers at `peer_address`, or `force` is set.
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
-        given = {"peer_address": peer_address, "http_address": http_address}
-        body = {name: value for name, value in given.items() if value is not None}
+        body = given_of({"peer_address": peer_address, "http_address": http_address})
         target = f"/v1/cluster/members/{node_id}/address" + ("?force=true" if force else "")
-        return await self._call("PUT", target, body)
+        return await self._calls.view(ClusterMembers, "PUT", target, body)
 
-    async def remove_node(self, node_id: int, *, force: bool = False) -> Json:
+    async def remove_node(self, node_id: int, *, force: bool = False) -> ClusterMembers:
         """Remove a node, even the leader. `force` allows it when the remaining nodes do not answer as a majority."""
         check_range("node_id", node_id, 0, NODE_ID_MAX)
-        return await self._call("DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else ""))
+        return await self._calls.view(
+            ClusterMembers, "DELETE", f"/v1/cluster/members/{node_id}" + ("?force=true" if force else "")
+        )
 
-    async def rebuild_node(self, node_id: int, *, force: bool = False) -> Json:
+    async def rebuild_node(self, node_id: int, *, force: bool = False) -> RebuildStarted:
         """Discard the node's copy of the data and have the other nodes fill it again. Durable on return.
 
         The request goes to that node. Raises Conflict (`quorum_at_risk`) when too few other nodes hold the committed
@@ -337,61 +362,22 @@ class Admin:
         """
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         view = await self.cluster()
-        url = next((node["url"] for node in view["nodes"] if node["node_id"] == node_id and node["url"]), None)
+        url = next((node.url for node in view.nodes if node.node_id == node_id and node.url), None)
         if url is None:
             raise NotFound("node_not_found", f"the cluster has no node {node_id}")
         target = f"/v1/cluster/rebuild?node_id={node_id}" + ("&force=true" if force else "")
         connection = Connection(url)
         try:
-            return await connection.call_for(dict, "POST", target, anywhere=True)
+            return await AdminCalls(connection).view(RebuildStarted, "POST", target, anywhere=True)
         finally:
             connection.close()
 
-    async def raise_feature_level(self, level: int | None = None) -> Json:
+    async def raise_feature_level(self, level: int | None = None) -> FeatureLevel:
         """Raise the feature level to `level`, by default the highest that every node knows; it cannot be lowered.
 
         Returns the new `feature_level` and the version of each of the `nodes`. Durable on return, and harmless to
         repeat. Raises Conflict (`feature_level_not_known`) while a node does not know the level.
         """
-        return await self._call("POST", "/v1/cluster/feature-level", {} if level is None else {"level": level})
-
-    async def _pages(self, path: str, name: str, query: Json) -> list[Json]:
-        """Return the entries of all pages of a list. A broker without paging sends the whole list as the first page."""
-        found: list[Json] = []
-        asked = dict(query)
-        while True:
-            given = _query(asked)
-            page = await self._call("GET", f"{path}?{given}" if given else path)
-            found += page[name]
-            following = page.get("next")
-            if following is None:
-                return found
-            asked["after"] = following
-
-    async def _call(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Json:
-        response = await self._connection.call(
-            method, target, body=b"" if body is None else msgspec.json.encode(body), content_type=wire.JSON
+        return await self._calls.view(
+            FeatureLevel, "POST", "/v1/cluster/feature-level", {} if level is None else {"level": level}
         )
-        return wire.decode(dict, response.body, response.headers.get("content-type", ""))
-
-
-def _topic_path(topic: str) -> str:
-    check_topic(topic)
-    return f"/v1/topics/{quote(topic, safe='')}"
-
-
-def _message_path(message_id: str, topic: str | None, what: str = "") -> str:
-    check_message_id(message_id)
-    if topic is not None:
-        check_topic(topic)
-    query = f"?{_query({'topic': topic})}" if topic is not None else ""
-    return f"/v1/messages/{quote(message_id, safe='')}{what}{query}"
-
-
-def _group_path(group: str) -> str:
-    check_group(group)
-    return f"/v1/groups/{quote(group, safe='')}"
-
-
-def _query(values: Mapping[str, str | int | None]) -> str:
-    return urlencode({name: value for name, value in values.items() if value is not None})

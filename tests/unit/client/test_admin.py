@@ -1,0 +1,94 @@
+"""The structs that `Admin` returns: fields of newer and older brokers, pages, and answers that break the contract."""
+
+from typing import Any
+
+import pytest
+
+from keelmq import Admin, Connection
+from keelmq.admin import GroupSettings, QueueInfo, TopicInfo
+from keelmq.errors import Corrupt
+from keelmq.transport.http1 import HttpResponse
+from tests.unit.client.scripted import Request, ScriptedTransport, json_answer
+
+LEADER = "http://n1:1"
+TOPIC: dict[str, Any] = {"topic": "orders", "queues": 1, "type": "any", "retention_ms": -1}
+OFFSETS = {"queue": 0, "min_offset": 0, "max_offset": 5}
+MEMBER: dict[str, Any] = {"member_id": "m1", "joined_at_ms": 1, "assignment": [{"topic": "orders", "queue": 0}]}
+OFFSET = {"topic": "orders", "queue": 0, "offset": 3, "max_offset": 5, "lag": 2}
+GROUP: dict[str, Any] = {
+    "group": "points",
+    "generation": 1,
+    "members": [MEMBER],
+    "offsets": [OFFSET],
+    "retry_max_attempts": 16,
+    "retry_delays_ms": [1_000],
+}
+
+
+def admin_of(*answers: dict[str, Any]) -> Admin:
+    """Return an Admin whose requests get these answers in turn."""
+    left = list(answers)
+
+    def script(request: Request) -> HttpResponse:
+        return json_answer({"leader_url": LEADER} if request.target == "/v1/cluster" else left.pop(0))
+
+    return Admin(Connection([LEADER], transport=ScriptedTransport(script, answers_cluster=True)))
+
+
+async def test_fields_of_a_newer_broker_are_ignored_and_kept_in_the_document() -> None:
+    sent = {**TOPIC, "color": "red", "queue_offsets": [{**OFFSETS, "bytes": 7}]}
+    topic = await admin_of(sent).topic("orders")
+    assert topic == TopicInfo(
+        topic="orders",
+        queues=1,
+        type="any",
+        retention_ms=-1,
+        queue_offsets=(QueueInfo(queue=0, min_offset=0, max_offset=5),),
+    )
+    assert topic.document == sent
+
+
+async def test_fields_that_the_broker_leaves_out_have_defaults() -> None:
+    topic = await admin_of(TOPIC).topic("orders")
+    assert (topic.system, topic.created_at_ms, topic.queue_offsets) == (False, 0, ())
+    (offset,) = (await admin_of(GROUP).group("points")).offsets
+    assert (offset.lag, offset.held) == (2, 0)
+
+
+async def test_a_list_is_read_page_by_page_and_each_entry_keeps_its_document() -> None:
+    sent = [{**TOPIC, "topic": name, "color": "red"} for name in ("a", "b", "c")]
+    topics = await admin_of({"topics": sent[:2], "next": "b"}, {"topics": sent[2:], "next": None}).topics()
+    assert [each.topic for each in topics] == ["a", "b", "c"]
+    assert [each.document for each in topics] == sent
+
+
+async def test_a_group_is_completed_by_the_pages_of_its_members_and_offsets() -> None:
+    admin = admin_of(
+        {**GROUP, "members_next": "m1", "offsets_next": "orders/0"},
+        {"members": [{**MEMBER, "member_id": "m2", "zone": "a"}], "next": None},
+        {"offsets": [{**OFFSET, "queue": 1}], "next": None},
+    )
+    group = await admin.group("points")
+    assert [each.member_id for each in group.members] == ["m1", "m2"]
+    assert [each.queue for each in group.offsets] == [0, 1]
+    assert (group.members_next, group.offsets_next) == (None, None)
+    assert group.document == {
+        **GROUP,
+        "members": [MEMBER, {**MEMBER, "member_id": "m2", "zone": "a"}],
+        "offsets": [OFFSET, {**OFFSET, "queue": 1}],
+    }
+
+
+async def test_the_document_of_a_struct_that_a_program_makes_has_its_fields() -> None:
+    settings = GroupSettings(group="points", retry_max_attempts=3, retry_delays_ms=(1, 2))
+    assert settings.document == {"group": "points", "retry_max_attempts": 3, "retry_delays_ms": [1, 2]}
+
+
+@pytest.mark.parametrize("answer", [{}, {**TOPIC, "queues": "four"}, {**TOPIC, "queue_offsets": [{}]}])
+async def test_an_answer_that_does_not_follow_the_contract_is_corrupt(answer: dict[str, Any]) -> None:
+    with pytest.raises(Corrupt, match="invalid_response"):
+        await admin_of(answer).topic("orders")
+    with pytest.raises(Corrupt, match="invalid_response"):
+        await admin_of({"topics": [answer]}).topics()
+    with pytest.raises(Corrupt, match="invalid_response"):
+        await admin_of({"topics": None}).topics()
