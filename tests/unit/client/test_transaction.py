@@ -390,7 +390,7 @@ async def test_check_handlers_run_at_once_but_bounded_and_never_twice_for_one() 
 async def test_errors_say_what_they_are() -> None:
     broker = Broker()
     broker.half_error = problem(503, "no_leader")
-    producer, _ = transactions(broker, send_timeout_ms=30)
+    producer, _ = transactions(broker, retries=0)
     async with producer:
         with pytest.raises(NoLeader):
             await producer.execute(ORDER, never)
