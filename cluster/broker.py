@@ -31,10 +31,10 @@ from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.transactions.webhooks import HttpWebhooks
-from raft.clock import SYSTEM_CLOCK, Clock
 from raft.config import AddressOverride, PeerAddress, RaftConfig, TlsConfig
+from raft.health.clock import SYSTEM_CLOCK, Clock
 from raft.node import RaftNode
-from raft.peer_secret import SecretError, read_peer_secrets
+from raft.peers.secret import SecretError, read_peer_secrets
 from store.errors import IndexDamaged, IndexOutdated
 from store.features import LevelOf, UnknownFeatureLevel
 from store.index.index import Index

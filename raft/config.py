@@ -54,7 +54,9 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     election_timeout_ms: int = 1000
     heartbeat_ms: int = 100
     max_clock_skew_ms: int = 10_000
-    """Limit in ms: a wall clock further away from the time a majority agrees on is wrong (raft/clock_agreement.py)."""
+    """Limit in ms: a wall clock further away from the time that a majority agrees on is wrong
+    (raft/health/clock_agreement.py).
+    """
     max_entry_bytes: int = 1 * MIB
     """Waiting proposals are put into one entry up to this size in bytes; a larger proposal becomes an entry of its own.
     """

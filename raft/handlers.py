@@ -12,18 +12,26 @@ from typing import Any
 
 from pysyncobj.transport import Transport as LibraryTransport
 
-from raft.applier import Applier, Apply
-from raft.clock import SYSTEM_CLOCK
-from raft.clock_agreement import ClockAgreement
 from raft.config import RaftConfig
-from raft.disk_health import DiskHealth
-from raft.election import Election
+from raft.copies.new_disk import NewDisk
+from raft.copies.own_copy import OwnCopy
+from raft.copies.replicas import Replicas
+from raft.election.election import Election
+from raft.election.leadership import Leadership
+from raft.election.stalls import Stalls
+from raft.election.unsynced import Unsynced
+from raft.entries.applier import Applier, Apply
+from raft.entries.follower import Follower
+from raft.entries.log_writer import LogWriter
+from raft.entries.proposing import Proposing
 from raft.errors import ProtocolError
-from raft.follower import Follower
+from raft.health.clock import SYSTEM_CLOCK
+from raft.health.clock_agreement import ClockAgreement
+from raft.health.disk_health import DiskHealth
+from raft.health.presence import Presence
+from raft.health.vital_signs import VitalSigns
 from raft.journal import Journal
-from raft.leadership import Leadership
 from raft.library import LEADER, ROLE_NAMES, Guard, PinnedSyncObj, library_configuration
-from raft.log_writer import LogWriter
 from raft.membership import Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
@@ -41,18 +49,10 @@ from raft.messages import (
     Vitals,
     VoteReply,
 )
-from raft.new_disk import NewDisk
-from raft.own_copy import OwnCopy
-from raft.presence import Presence
-from raft.proposing import Proposing
-from raft.replicas import Replicas
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.sender import Sender
-from raft.snapshots import Snapshots
-from raft.stalls import Stalls
+from raft.snapshots.snapshots import Snapshots
 from raft.state import RaftState
-from raft.unsynced import Unsynced
-from raft.vital_signs import VitalSigns
 from store.log.errors import DiskFull
 from store.log.record_chain import Link
 from store.snapshots.install import SnapshotStore

@@ -1,8 +1,8 @@
 """The commit log and the hard state as the journal PySyncObj expects (row 7).
 
 The library asks its journal for the last index on every step and for terms in its commit rule, never for payloads:
-those travel through raft/replication.py. So an item here is `(b"", index, term)` and costs no disk read. Of a log whose
-front was removed the first item is its base, so the journal is never empty.
+those travel through raft/replication/replication.py. So an item here is `(b"", index, term)` and costs no disk read. Of
+a log whose front was removed the first item is its base, so the journal is never empty.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # the library is untyped
             self._hard_state.lose_vote()
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
-        raise SafetyViolation("only raft/log_writer.py truncates the log")
+        raise SafetyViolation("only raft/entries/log_writer.py truncates the log")
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
         raise SafetyViolation("the library must not compact the log")

@@ -10,7 +10,7 @@ other nodes know:
 * Every node remembers, for every other node, the latest term in which that node spoke and which entries it
   acknowledged to this node as leader, and sends both on every new connection. A node that finds that its disk holds
   less has forgotten: from then on its disk counts as a new one, under a new incarnation, which neither votes nor
-  counts until a leader has filled it (raft/rejoin.py).
+  counts until a leader has filled it (raft/copies/rejoin.py).
 
 A node may hold less than it acknowledged and still have forgotten nothing, because later leaders cut entries that were
 never committed. So the term of the last cut is kept, and is durable before anything is cut.

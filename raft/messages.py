@@ -66,7 +66,8 @@ class Build(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The first frame of a connection, from its opener: names the opener and the node it means (raft/handshake.py).
+    """The first frame of a connection, from its opener: names the opener and the node it means
+    (raft/peers/handshake.py).
 
     The first five elements never change their places, so that nodes of any two versions can exchange their versions.
     """
@@ -84,7 +85,7 @@ class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
     cluster_uid: Name = ""
     """Name of the cluster that the sender's disk belongs to; empty before the sender knows it."""
     lane: Natural = 0
-    """The lane of this connection (raft/lanes.py)."""
+    """The lane of this connection (raft/peers/lanes.py)."""
     nonce: Nonce = b""
     build: Build = Build()
 
@@ -178,7 +179,7 @@ class AppendReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, t
     index of the follower's conflicting term (row 12) or the end of its log.
 
     `counts`: this copy may be counted for a commit. It is False while the node's old disk, which is lost, may have
-    voted in a later term than its new one knows of (raft/rejoin.py).
+    voted in a later term than its new one knows of (raft/copies/rejoin.py).
     """
 
     term: Natural
@@ -188,7 +189,7 @@ class AppendReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, t
     hint: Natural = 0
     counts: bool = True
     votes: bool = False
-    """True when the follower would vote: its disk holds everything it ever acknowledged (raft/rejoin.py)."""
+    """True when the follower would vote: its disk holds everything it ever acknowledged (raft/copies/rejoin.py)."""
     heartbeat: bool = False
     """True in an answer to an append without entries; it says nothing about entries under way."""
 
@@ -264,7 +265,7 @@ class Recall(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=16
 
 
 class DiskVitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Health of the disk under the sender's log (raft/disk_health.py)."""
+    """Health of the disk under the sender's log (raft/health/disk_health.py)."""
 
     free_bytes: Natural
     is_low: bool
@@ -285,7 +286,7 @@ class StateAt(NamedTuple):
 
 
 class ReplicaState(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """State that the sender of `Vitals` has applied, and the results of its comparisons (raft/replicas.py)."""
+    """State that the sender of `Vitals` has applied, and the results of its comparisons (raft/copies/replicas.py)."""
 
     kind: Natural
     """Identifies how the hashes are computed; hashes of different kinds are not compared."""
@@ -312,7 +313,7 @@ class Compared(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=
 
 class Vitals(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=15, frozen=True):
     """Vital signs of the sender, told to every other node once an interval. The message has no term and proves no
-    leader alive: a receiver adopts nothing from it, it compares (raft/clock_agreement.py).
+    leader alive: a receiver adopts nothing from it, it compares (raft/health/clock_agreement.py).
     """
 
     wall_ms: Natural

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 from raft.applied_listeners import AppliedListeners
 from raft.applying import Applying
-from raft.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
-from raft.clock_agreement import ClockAgreement
 from raft.cluster_name import ClusterName
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import NodeStopped, NoLeader, NotLeader, ProtocolError, RaftError
 from raft.feature_levels import FeatureLevels
 from raft.handing_over import hand_over
 from raft.handlers import SafeRaft
+from raft.health.clock import SYSTEM_CLOCK, Clock, ReplicatedClock
+from raft.health.clock_agreement import ClockAgreement
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
 from raft.membership import Configuration, recover_membership
+from raft.peers.transport import TcpTransport
 from raft.proposals import ProposalQueue, Proposed, awaited
-from raft.snapshots import SnapshotCounts
+from raft.snapshots.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
-from raft.transport import TcpTransport
 from store.commands.entry import Proposal
 from store.features import LevelOf, UnknownFeatureLevel
 from store.log.commit_log import CommitLog
@@ -121,7 +121,7 @@ class RaftNode:
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, differs)
-        """Whether this replica differs from the others, or others do (raft/replicas.py)."""
+        """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)
         self.feature_levels = FeatureLevels(
             self._state, lambda: self._raft.leads_and_knows_all, self._transport.build_of, self.propose_configuration
@@ -171,7 +171,7 @@ class RaftNode:
         return self._log.synced_index
 
     def needed_from(self) -> int:
-        """The first entry that must stay in this node's log for others (raft/retention.py)."""
+        """The first entry that must stay in this node's log for others (raft/replication/retention.py)."""
         return self._raft.replication.needed_from()
 
     @property

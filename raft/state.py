@@ -4,7 +4,8 @@ Each field has one owner, the only part that changes it:
 
 * role, term, vote, leader, election deadline, commit index and applied index: `library`, the translator to PySyncObj,
   which writes terms and votes through `journal`;
-* `log`: LogWriter appends and cuts (raft/log_writer.py); a new leader's no-op comes from the library, by `journal`;
+* `log`: LogWriter appends and cuts (raft/entries/log_writer.py); a new leader's no-op comes from the library, by
+  `journal`;
 * `membership`: LogWriter, when a configuration enters or leaves the log; SafeRaft, when one is committed;
 * `knowledge`: itself, by what the parts tell it.
 

@@ -20,8 +20,8 @@ from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
-from raft.clock import Clock
 from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
+from raft.health.clock import Clock
 from raft.membership import Configuration
 from raft.node import RaftNode
 from raft.proposals import Applied, Proposed

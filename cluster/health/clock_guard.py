@@ -1,7 +1,7 @@
 """Alarms for wrong clocks.
 
-The timestamps of a leader do not depend on its own wall clock (raft/clock.py). As a precaution, a leader with a wrong
-clock hands leadership over all the same (cluster/health/leadership_guard.py).
+The timestamps of a leader do not depend on its own wall clock (raft/health/clock.py). As a precaution, a leader with a
+wrong clock hands leadership over all the same (cluster/health/leadership_guard.py).
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
-from raft.clock_agreement import Agreement
+from raft.health.clock_agreement import Agreement
 
 
 class ClockGuard:

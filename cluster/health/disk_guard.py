@@ -1,7 +1,7 @@
 """Measures the free space on the disk of the log, and raises alarms for disks that have no room or are slow.
 
-Other modules act on the result: cluster/health/leadership_guard.py hands leadership over, and raft/leadership.py
-decides whether a write is accepted.
+Other modules act on the result: cluster/health/leadership_guard.py hands leadership over, and
+raft/election/leadership.py decides whether a write is accepted.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Hands leadership over when this node is hindered from leading well and another voter is hindered less.
 
-A hand-over that fails loses nothing. It is tried only when a fitter voter is there (raft/fitness.py), and not again
-soon when no node took over.
+A hand-over that fails loses nothing. It is tried only when a fitter voter is there (raft/election/fitness.py), and not
+again soon when no node took over.
 """
 
 import logging
@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from cluster.core.core import Core
-from raft.fitness import FIT
+from raft.election.fitness import FIT
 
 logger = logging.getLogger(__name__)
 

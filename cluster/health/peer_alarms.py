@@ -6,7 +6,7 @@ from typing import Final
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
 from cluster.health.readiness import STUCK_S
-from raft.vital_signs import BACKLOG_ENTRIES
+from raft.health.vital_signs import BACKLOG_ENTRIES
 
 GRACE_TIMEOUTS: Final = 4
 """Number of election timeouts after a start, or the loss of a leader, during which no alarm is raised."""

@@ -7,7 +7,7 @@ from cluster.core.core import Core
 from cluster.health.alarms import Condition
 from cluster.health.index_rebuild import IndexRebuild
 from cluster.health.loop_watch import STALL_S
-from raft.vital_signs import BACKLOG_ENTRIES
+from raft.health.vital_signs import BACKLOG_ENTRIES
 
 STUCK_S: Final = 5.0
 """Seconds without an applied entry after which a node that lacks entries counts as stuck: its state is too old to serve

@@ -15,10 +15,10 @@ from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import Route, json_of
 from cluster.problems import Problem
+from raft.copies.replicas import FRESH_INTERVALS
 from raft.errors import MembershipRefused
 from raft.library import now
 from raft.membership import NODE_ID_MAX
-from raft.replicas import FRESH_INTERVALS
 
 
 class RebuildQuery(Request, kw_only=True, frozen=True):

@@ -25,7 +25,7 @@ from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
-from raft.peer_secret import HOW_TO_MAKE
+from raft.peers.secret import HOW_TO_MAKE
 from store.log.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"

@@ -29,7 +29,7 @@ class Defect(NamedTuple):
 
 def acks_alone() -> None:
     from raft.handlers import SafeRaft
-    from raft.replication import Replication
+    from raft.replication.replication import Replication
 
     def count(self: Any, peer: int) -> None:
         self._library.set_match(peer, self._state.log.synced_index)
@@ -63,7 +63,7 @@ def forgets_term() -> None:
 
 
 def votes_for_any_log() -> None:
-    from raft.election import Election
+    from raft.election.election import Election
 
     def at_least_as_complete(self: Any, last_index: int, last_term: int) -> bool:
         return True

@@ -318,7 +318,7 @@ class TestNodeLogs:
         leaders: dict[int, int] = {}
         for node_id in (1, 2):
             path = tmp_path / f"node{node_id}.log"
-            path.write_text("INFO raft.election: candidate -> leader in term 4\n")
+            path.write_text("INFO raft.election.election: candidate -> leader in term 4\n")
             leaders_in(node_id, path, leaders, violations)
         assert violations.counts == {Kind.TWO_LEADERS: 1}
 

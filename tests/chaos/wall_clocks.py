@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster.process.config import NodeConfig
-from raft.clock_agreement import READING_INTERVALS
+from raft.health.clock_agreement import READING_INTERVALS
 from tests.chaos.skewed_node import set_offset_ns
 
 SLACK_MS: Final = 100

@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from raft.handshake import NONCE_BYTES, PROTOCOL, opener_statement
 from raft.messages import (
     FRAME,
     Append,
@@ -23,7 +22,8 @@ from raft.messages import (
     encode,
     make_append,
 )
-from raft.peer_secret import prove
+from raft.peers.handshake import NONCE_BYTES, PROTOCOL, opener_statement
+from raft.peers.secret import prove
 from store.log.record import KIND_ENTRY, Entry
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.patience import PATIENCE_S

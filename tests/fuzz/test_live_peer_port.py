@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.errors import ProtocolError
-from raft.handshake import NONCE_BYTES, PROTOCOL
 from raft.messages import FRAME, Challenge, Hello, Welcome, decode
+from raft.peers.handshake import NONCE_BYTES, PROTOCOL
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.fuzz.budget import fuzz
 from tests.fuzz.test_peer_frames import frame_of, hostile_frames

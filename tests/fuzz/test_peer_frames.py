@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raft.errors import ProtocolError
-from raft.frames import FrameProtocol
 from raft.messages import (
     FRAME,
     MAX_FRAME_BYTES,
@@ -34,6 +33,7 @@ from raft.messages import (
     encode,
     make_append,
 )
+from raft.peers.frames import FrameProtocol
 from store.log.record import KIND_ENTRY, KIND_NOOP, Entry
 from tests.fuzz.budget import fuzz
 from tests.fuzz.mutation import damaged, integers_at_edges, msgpack_like, plain_values
@@ -47,7 +47,7 @@ NESTED = b"\x93\x09\x01" + b"\x91" * 5000 + b"\x01"
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
     """Disable the log, since thousands of refusals are not worth a line each."""
-    log = logging.getLogger("raft.frames")
+    log = logging.getLogger("raft.peers.frames")
     log.disabled = True
     yield
     log.disabled = False

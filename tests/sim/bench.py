@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from unittest import mock
 
-from raft.stalls import Stalls
+from raft.election.stalls import Stalls
 
 from .checkers.acknowledged_kept import check_acknowledged_kept
 from .library import simulated_library

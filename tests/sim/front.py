@@ -15,7 +15,7 @@ from cluster.health.disk_guard import DiskGuard
 from cluster.metrics import Metrics
 from cluster.process.config import NodeConfig
 from cluster.transactions.webhooks import WebhookFailed, WebhookReply
-from raft.clock import Clock
+from raft.health.clock import Clock
 from raft.proposals import Applied
 from store.commands.entry import Command, Proposal
 from store.commands.groups import CommitOffsets, JoinGroup, LeaveGroup

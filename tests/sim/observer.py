@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
-from raft.clock_agreement import READING_INTERVALS
+from raft.health.clock_agreement import READING_INTERVALS
 from raft.library import LEADER, ROLE_NAMES
 from raft.messages import AppendReply, PreVoteReply, SnapshotBegin, SnapshotReject, TimeoutNow, VoteReply
 from raft.proposals import Applied
@@ -44,7 +44,8 @@ _FAILURE = re.compile(r"(\w+) \S+: (write-back failed|Input/output error)")
 _READS = ("pread", "read_bytes")
 MAX_INDEX = 1 << 63
 HELD_US_MAX = 20_000
-"""A step may apply entries for the budget of raft/applier.py, and one more: a few milliseconds in these runs."""
+"""A step may apply entries for the budget of raft/entries/applier.py, and one more: a few milliseconds in these runs.
+"""
 FIRST_WORD_US_MAX = 3_000_000
 """What a node says of its clock as soon as it is connected is at most so old when it arrives: nobody measures that."""
 LOG_DIRECTORY = "/data/log"

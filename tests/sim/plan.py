@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from unittest import mock
 
-import raft.applier
-import raft.progress
-import raft.snapshot_sender
+import raft.entries.applier
+import raft.replication.progress
+import raft.snapshots.sender
 import store.snapshots.snapshot
 
 from .log_cuts import CutSettings, draw_cuts
@@ -95,10 +95,10 @@ class Windows:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module, name, value in (
-                (raft.replication, "APPEND_BYTES", self.append_bytes),
-                (raft.applier, "APPLY_BYTES", self.apply_bytes),
-                (raft.progress, "WINDOW_MESSAGES", self.window_messages),
-                (raft.progress, "WINDOW_BYTES", self.window_bytes),
+                (raft.replication.replication, "APPEND_BYTES", self.append_bytes),
+                (raft.entries.applier, "APPLY_BYTES", self.apply_bytes),
+                (raft.replication.progress, "WINDOW_MESSAGES", self.window_messages),
+                (raft.replication.progress, "WINDOW_BYTES", self.window_bytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             if self.cuts is not None:
@@ -106,7 +106,7 @@ class Windows:
                     mock.patch.object(store.snapshots.snapshot, "PORTION_BYTES", self.cuts.portion_bytes)
                 )
                 stack.enter_context(
-                    mock.patch.object(raft.snapshot_sender, "WINDOW_MESSAGES", self.cuts.window_messages)
+                    mock.patch.object(raft.snapshots.sender, "WINDOW_MESSAGES", self.cuts.window_messages)
                 )
             yield
 

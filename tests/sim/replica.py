@@ -13,9 +13,9 @@ from unittest import mock
 import raft.node
 import store.snapshots.install
 from cluster.core.long_poll import AppliedWaiters
-from raft.clock import Clock
 from raft.config import RaftConfig
 from raft.handlers import SafeRaft
+from raft.health.clock import Clock
 from raft.library import LEADER, now
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull, LogError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import aiohttp.web_app
 
-from raft.lanes import DATA
+from raft.peers.lanes import DATA
 
 from .account import check_account
 from .checkers import Violation

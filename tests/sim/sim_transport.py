@@ -9,9 +9,9 @@ from pysyncobj.transport import Transport
 from raft.config import PeerAddress
 from raft.errors import ProtocolError
 from raft.feature_levels import own_build
-from raft.lanes import ARRIVED_BYTES, CONTROL, DATA, DataLane, Part, lane_of
 from raft.membership import Membership
 from raft.messages import FRAME, Arrived, Build, decode, encode
+from raft.peers.lanes import ARRIVED_BYTES, CONTROL, DATA, DataLane, Part, lane_of
 
 from .addresses import PLACES
 

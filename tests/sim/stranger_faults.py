@@ -21,7 +21,7 @@ from .fault import Action, Fault
 from .replica import Replica
 from .world import World
 
-LEAP = 1 << 32  # of raft/distrust.py; deliberately not taken from there
+LEAP = 1 << 32  # of raft/election/distrust.py; deliberately not taken from there
 TERM_MAX = (1 << 63) - 1
 ELECTIONS_MAX: Final = 10_000
 """A frozen node hears a message later, and may be in a later term by then: more elections than any run has."""

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raft.handshake import NONCE_BYTES, PROTOCOL
 from raft.messages import (
     FRAME,
     MAX_FRAME_BYTES,
@@ -25,6 +24,7 @@ from raft.messages import (
     encode,
     make_append,
 )
+from raft.peers.handshake import NONCE_BYTES, PROTOCOL
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.nemeses.fault import FaultKind

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raft.clock import ReplicatedClock
+from raft.health.clock import ReplicatedClock
 from store.commands.entry import DecodedEntry, Result
 from store.errors import Refused
 from store.index.index import Index

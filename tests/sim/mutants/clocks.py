@@ -1,10 +1,10 @@
 """Which time it is, and what is done in doubt of it, broken."""
 
-import raft.clock_agreement
+import raft.health.clock_agreement
 import store.state.machine
 from cluster.core.core import Core
-from raft.clock import ReplicatedClock
-from raft.clock_agreement import Agreement, ClockAgreement, agreement
+from raft.health.clock import ReplicatedClock
+from raft.health.clock_agreement import Agreement, ClockAgreement, agreement
 from tests.sim.variant import Swap, mutant
 
 _now_ms = ReplicatedClock.__call__
@@ -50,9 +50,9 @@ def does_in_doubt_what_cannot_be_undone(core: Core) -> bool:
 MUTANTS = (
     mutant(20, Swap(ClockAgreement, "time_ms", stamps_its_own_wall_clock)),
     mutant(20, Swap(ReplicatedClock, "__call__", holds_on_to_its_own_wall_clock), rare=True),
-    mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_latest_clock)),
-    mutant(20, Swap(raft.clock_agreement, "agreement", takes_the_median_of_those_heard)),
-    mutant(20, Swap(raft.clock_agreement, "agreement", asks_one_clock)),
+    mutant(20, Swap(raft.health.clock_agreement, "agreement", takes_the_latest_clock)),
+    mutant(20, Swap(raft.health.clock_agreement, "agreement", takes_the_median_of_those_heard)),
+    mutant(20, Swap(raft.health.clock_agreement, "agreement", asks_one_clock)),
     mutant(
         20,
         Swap(Core, "clock_is_sure", does_in_doubt_what_cannot_be_undone),

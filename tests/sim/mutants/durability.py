@@ -5,7 +5,7 @@ from typing import Any
 from raft.gate import DurabilityGate
 from raft.library import PinnedSyncObj
 from raft.proposals import ProposalQueue
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.sender import Sender
 from store.log.commit_log import CommitLog
 from store.log.errors import LogFailed

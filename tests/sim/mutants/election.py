@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from raft.election import Election
+from raft.copies.new_disk import NewDisk
+from raft.copies.rejoin import Rejoin
+from raft.election.election import Election
+from raft.election.stalls import Stalls
 from raft.handlers import SafeRaft
 from raft.knowledge import Knowledge
 from raft.library import CANDIDATE, LEADER, PinnedSyncObj
 from raft.messages import PreVote, RequestVote, VoteReply
-from raft.new_disk import NewDisk
-from raft.rejoin import Rejoin
-from raft.stalls import Stalls
 from store.log.hard_state import HardState
 from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, Variant, mutant

@@ -1,7 +1,7 @@
 """Who should lead, broken."""
 
 from cluster.health.leadership_guard import LeadershipGuard
-from raft.leadership import Leadership
+from raft.election.leadership import Leadership
 from tests.sim.variant import Swap, mutant
 
 

@@ -1,11 +1,11 @@
 """Slow links: lanes, their pace, and what counts as contact, broken."""
 
-import raft.lanes
-from raft.follower import Follower
-from raft.lanes import DATA, Pace
+import raft.peers.lanes
+from raft.entries.follower import Follower
 from raft.messages import Append, Message
-from raft.progress import Progress
-from raft.replication import Replication
+from raft.peers.lanes import DATA, Pace
+from raft.replication.progress import Progress
+from raft.replication.replication import Replication
 from tests.sim import sim_transport
 from tests.sim.mutants.parts import swap_part
 from tests.sim.variant import Swap, mutant
@@ -45,6 +45,6 @@ MUTANTS = (
         Swap(sim_transport, "lane_of", puts_all_into_one_lane),
         swap_part(HearsWholeMessagesOnly),
     ),
-    mutant(0, Swap(raft.lanes, "Pace", HandsEverythingOver)),
+    mutant(0, Swap(raft.peers.lanes, "Pace", HandsEverythingOver)),
     mutant(0, swap_part(ClaimsWhatIsOnItsWay)),
 )

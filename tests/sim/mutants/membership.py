@@ -7,12 +7,12 @@ import cluster.core.core
 import raft.membership
 from cluster.core.core import Core
 from raft.config import AddressOverride, PeerAddress
+from raft.copies.new_disk import NewDisk
+from raft.entries.proposing import OnOutcome, Proposing
 from raft.handlers import SafeRaft
 from raft.library import LEADER
 from raft.membership import Configuration, InForce, Member, Membership, encode_configuration, recovered
-from raft.new_disk import NewDisk
-from raft.proposing import OnOutcome, Proposing
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.state import RaftState
 from store.log.record import KIND_CONFIG
 from tests.sim.mutants.parts import swap_part

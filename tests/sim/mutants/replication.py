@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from raft.applier import APPLY_BYTES, Applier
-from raft.follower import Follower
+from raft.entries.applier import APPLY_BYTES, Applier
+from raft.entries.follower import Follower
+from raft.entries.proposing import Proposing
 from raft.gate import DurabilityGate
 from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER
 from raft.messages import Append, AppendEntries, AppendReply
-from raft.proposing import Proposing
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.sender import Sender
 from store.log.record import Entry
 from tests.sim.mutants.parts import swap_part

@@ -9,10 +9,10 @@ import store.snapshots.install
 from raft.handlers import SafeRaft
 from raft.library import LEADER
 from raft.messages import AppendReply, PreVote, RequestVote, SnapshotBegin, SnapshotChunk
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.sender import Sender
-from raft.snapshot_receiver import SnapshotReceiver
-from raft.snapshots import Snapshots
+from raft.snapshots.receiver import SnapshotReceiver
+from raft.snapshots.snapshots import Snapshots
 from store.index.index import Index
 from store.log.base import StoredBase
 from store.log.disk import Disk

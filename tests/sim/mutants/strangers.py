@@ -1,7 +1,7 @@
 """Whoever says something is believed."""
 
-import raft.election
-from raft.election import Election
+import raft.election.election
+from raft.election.election import Election
 from raft.messages import PreVote
 from tests.sim.variant import Swap, mutant
 
@@ -21,5 +21,5 @@ def adopts_any_term(own: int, told: int) -> None:
 
 MUTANTS = (
     mutant(21, Swap(Election, "on_pre_vote", takes_a_question_for_an_election)),
-    mutant(21, Swap(raft.election, "check_term", adopts_any_term)),
+    mutant(21, Swap(raft.election.election, "check_term", adopts_any_term)),
 )

@@ -13,7 +13,7 @@ from cluster.broker import Broker
 from cluster.core.core import Core
 from cluster.process.config import NodeConfig
 from deploy.local_nodes import free_ports
-from raft.clock import Clock
+from raft.health.clock import Clock
 from tests.patience import PATIENCE_S
 
 START_MS = 1_700_000_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import raft.applier
+import raft.entries.applier
 from cluster.health.index_rebuild import ENTRIES_MIN
 from cluster.health.readiness import STUCK_S
 from cluster.problems import problem_of
@@ -73,7 +73,7 @@ async def test_a_removed_index_is_made_anew_with_a_line_and_its_progress(
         for _ in range(ENTRIES_MIN):
             await node.core.raft.propose(Proposal(PutSettings(reject_transactions=False)))
     shutil.rmtree(Path(config.data_dir) / "index")
-    monkeypatch.setattr(raft.applier, "APPLY_BUDGET_MS", 0)  # one entry in a turn of the loop
+    monkeypatch.setattr(raft.entries.applier, "APPLY_BUDGET_MS", 0)  # one entry in a turn of the loop
     seen: list[dict[str, Any]] = []
     with caplog.at_level(logging.INFO):
         async with running_node(config, fatal, before_ready=lambda node: _note_progress(node, seen)) as node:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raft.clock import Clock, ReplicatedClock
+from raft.health.clock import Clock, ReplicatedClock
 
 
 class Times:

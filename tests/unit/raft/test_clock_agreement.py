@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.clock import Clock
-from raft.clock_agreement import READING_INTERVALS, ClockAgreement, agreement
+from raft.health.clock import Clock
+from raft.health.clock_agreement import READING_INTERVALS, ClockAgreement, agreement
 
 YEAR_MS = 365 * 86_400_000
 NOW_MS = 1_700_000_000_000

@@ -6,17 +6,17 @@ import pytest
 from pysyncobj import syncobj as library
 from pysyncobj.transport import Transport
 
-from raft import disk_health
 from raft.config import PeerAddress, RaftConfig
-from raft.disk_health import SLOW_MS, SYNCS, DiskHealth, pace
-from raft.fitness import FIT, Fitness
+from raft.election.fitness import FIT, Fitness
+from raft.election.leadership import PATIENCE_TIMEOUTS
 from raft.handlers import SafeRaft
+from raft.health import disk_health
+from raft.health.disk_health import SLOW_MS, SYNCS, DiskHealth, pace
+from raft.health.vital_signs import BACKLOG_ENTRIES
 from raft.journal import Journal
-from raft.leadership import PATIENCE_TIMEOUTS
 from raft.library import LEADER
 from raft.messages import DiskVitals, PreVote, TimeoutNow, Vitals
-from raft.progress import Progress
-from raft.vital_signs import BACKLOG_ENTRIES
+from raft.replication.progress import Progress
 from store.log.commit_log import CommitLog
 from store.log.hard_state import HardState
 from store.log.watermarks import Watermarks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raft.distrust import CONTRADICTIONS_MAX, TERM_LEAP_MAX, Distrust, check_term
+from raft.election.distrust import CONTRADICTIONS_MAX, TERM_LEAP_MAX, Distrust, check_term
 from raft.errors import ProtocolError, SafetyViolation
 
 

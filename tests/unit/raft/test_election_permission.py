@@ -6,12 +6,12 @@ import pytest
 from pysyncobj import syncobj as library
 from pysyncobj.transport import Transport
 
-from raft.clock import Clock
-from raft.clock_agreement import ClockAgreement
 from raft.config import PeerAddress, RaftConfig
+from raft.election.leadership import PATIENCE_TIMEOUTS
 from raft.handlers import SafeRaft
+from raft.health.clock import Clock
+from raft.health.clock_agreement import ClockAgreement
 from raft.journal import Journal
-from raft.leadership import PATIENCE_TIMEOUTS
 from raft.library import FOLLOWER
 from raft.messages import PreVote, Vitals
 from store.log.commit_log import CommitLog

@@ -7,7 +7,8 @@ import pytest
 from pysyncobj import syncobj as library
 
 from raft.errors import ProtocolError
-from raft.lanes import (
+from raft.messages import AppendReply, SnapshotChunk, TimeoutNow, make_append
+from raft.peers.lanes import (
     ARRIVED_BYTES,
     CONTROL,
     DATA,
@@ -19,7 +20,6 @@ from raft.lanes import (
     DataLane,
     lane_of,
 )
-from raft.messages import AppendReply, SnapshotChunk, TimeoutNow, make_append
 from store.log.record import KIND_ENTRY, Entry
 
 ELECTION_TIMEOUT_MS = 1_000

@@ -31,7 +31,7 @@ def test_private_names_are_used_in_one_module_only() -> None:
 
     users = {
         path.name
-        for path in Path(raft.__path__[0]).glob("*.py")
+        for path in Path(raft.__path__[0]).rglob("*.py")
         if any(name in path.read_text() for name in PRIVATE_NAMES)
     }
     assert users == {"library.py"}

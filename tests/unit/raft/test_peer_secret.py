@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raft.peer_secret import SECRETS_MAX, SecretError, find_secret, prove, read_peer_secrets
+from raft.peers.secret import SECRETS_MAX, SecretError, find_secret, prove, read_peer_secrets
 
 SECRET = "s" * 32
 

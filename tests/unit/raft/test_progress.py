@@ -1,6 +1,6 @@
 """A leader's view of one follower."""
 
-from raft.progress import WINDOW_BYTES, WINDOW_MESSAGES, Progress
+from raft.replication.progress import WINDOW_BYTES, WINDOW_MESSAGES, Progress
 
 
 def test_probe_sends_one_append_until_it_is_answered() -> None:

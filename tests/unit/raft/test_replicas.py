@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raft import chain_check
-from raft.replicas import Replicas
+from raft.copies.replicas import Replicas
+from raft.replication import chain_check
 from store.index.index import Index
 from store.log.commit_log import CommitLog
 from store.log.record import KIND_NOOP, Entry

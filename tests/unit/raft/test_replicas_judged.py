@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pysyncobj import syncobj as library
 
+from raft.copies.replicas import Replicas
 from raft.membership import Configuration, InForce, Member, Membership
-from raft.replicas import Replicas
 from store.log.commit_log import CommitLog
 from store.log.record import KIND_ENTRY
 from store.state.state_history import StateDigest, StateHistory

@@ -1,6 +1,6 @@
 """What of a leader's log stays for other nodes."""
 
-from raft.retention import needed_from
+from raft.replication.retention import needed_from
 from store.log.commit_log import CommitLog
 from store.log.record import HEADER_BYTES, KIND_ENTRY
 from tests.unit.store.logs import sim_disk

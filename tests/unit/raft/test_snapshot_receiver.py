@@ -10,8 +10,8 @@ import pytest
 import store.snapshots.snapshot
 from raft.errors import ProtocolError, SafetyViolation
 from raft.messages import SnapshotAck, SnapshotAnswer, SnapshotBegin, SnapshotChunk, SnapshotEnd, SnapshotReject
-from raft.snapshot_receiver import SnapshotReceiver
-from raft.snapshot_sender import SnapshotSender
+from raft.snapshots.receiver import SnapshotReceiver
+from raft.snapshots.sender import SnapshotSender
 from store.log.base import LogBase
 from store.log.commit_log import CommitLog
 from store.log.errors import DiskFull

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import raft.snapshot_sender
+import raft.snapshots.sender
 import store.snapshots.snapshot
 from raft.config import RaftConfig
 from raft.messages import Append, Message, SnapshotBegin, SnapshotChunk, SnapshotReject
@@ -221,7 +221,7 @@ async def test_a_leader_that_was_deposed_is_told_so_and_not_followed(
 
 async def test_what_is_lost_on_the_way_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.snapshots.snapshot, "PORTION_BYTES", 1000)
-    monkeypatch.setattr(raft.snapshot_sender, "WINDOW_MESSAGES", 3)
+    monkeypatch.setattr(raft.snapshots.sender, "WINDOW_MESSAGES", 3)
     async with cluster(tmp_path) as members:
         leader = await leader_with_topic(members)
         away = other_than(members, leader)

@@ -11,9 +11,6 @@ import uvloop
 
 from deploy.local_nodes import free_ports
 from raft.config import PeerAddress, RaftConfig
-from raft.frames import FrameProtocol
-from raft.handshake import HANDSHAKE_FRAME_BYTES, NONCE_BYTES, PROTOCOL, opener_statement
-from raft.lanes import ARRIVED_BYTES, CONTROL, DATA
 from raft.messages import (
     FRAME,
     MAX_FRAME_BYTES,
@@ -28,8 +25,11 @@ from raft.messages import (
     encode,
     make_append,
 )
-from raft.peer_secret import prove
-from raft.transport import HANDSHAKES_MAX, TcpTransport
+from raft.peers.frames import FrameProtocol
+from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, NONCE_BYTES, PROTOCOL, opener_statement
+from raft.peers.lanes import ARRIVED_BYTES, CONTROL, DATA
+from raft.peers.secret import prove
+from raft.peers.transport import HANDSHAKES_MAX, TcpTransport
 from store.log.record import Entry
 from store.version import VERSION
 from tests.founded import founded

@@ -5,11 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
-from raft import transport
 from raft.config import PeerAddress, RaftConfig
 from raft.membership import Configuration, InForce, Member, Membership
 from raft.messages import TimeoutNow
-from raft.transport import TcpTransport
+from raft.peers import transport
+from raft.peers.transport import TcpTransport
 from tests.unit.raft.test_transport import running, two_nodes, until
 
 FIRST_FAILURE_S = 0.3

@@ -7,7 +7,7 @@ from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
 from raft.membership import Configuration, InForce, Member, Membership
 from raft.messages import TimeoutNow
-from raft.whereabouts import Whereabouts, parse
+from raft.peers.whereabouts import Whereabouts, parse
 from tests.unit.raft.test_transport import free_port, running, two_nodes, until
 
 IN_LOG, SAID = PeerAddress("10.0.0.2", 7091), PeerAddress("10.1.0.2", 7091)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raft.entries.proposing import Proposing
 from raft.library import now
-from raft.proposing import Proposing
 from raft.state import RaftState
 from store.log.errors import LogError, LogFailed
 from store.log.record import Entry

@@ -1,9 +1,9 @@
-"""TCP between peers: two connections for each direction, one per lane (raft/lanes.py), opened by the sender.
+"""TCP between peers: two connections for each direction, one per lane (raft/peers/lanes.py), opened by the sender.
 
-A connection starts with a handshake (raft/handshake.py). A node never reaches the handlers (row 9) if it is of another
-cluster, does not know the secret, means another node, or is not in the configuration and cannot know a later one. A
-node that knows a later configuration may be its leader: it is heard, and dialled at the address it gives. Sending
-never blocks and may drop messages: Raft repeats those that matter.
+A connection starts with a handshake (raft/peers/handshake.py). A node never reaches the handlers (row 9) if it is of
+another cluster, does not know the secret, means another node, or is not in the configuration and cannot know a later
+one. A node that knows a later configuration may be its leader: it is heard, and dialled at the address it gives.
+Sending never blocks and may drop messages: Raft repeats those that matter.
 """
 
 import asyncio
@@ -20,9 +20,6 @@ from pysyncobj.transport import Transport as LibraryTransport
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
 from raft.feature_levels import own_build, refusal_of_build
-from raft.frames import FrameProtocol
-from raft.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
-from raft.lanes import CONTROL, DATA, lane_of
 from raft.membership import Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
@@ -37,10 +34,13 @@ from raft.messages import (
     Welcome,
     encode,
 )
-from raft.outgoing import Arriving, LanedSender, Outgoing
-from raft.peer_tls import make_client_tls, make_server_tls
-from raft.whereabouts import Whereabouts, is_reachable
-from raft.who_answers import check_answers
+from raft.peers.frames import FrameProtocol
+from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
+from raft.peers.lanes import CONTROL, DATA, lane_of
+from raft.peers.outgoing import Arriving, LanedSender, Outgoing
+from raft.peers.tls import make_client_tls, make_server_tls
+from raft.peers.whereabouts import Whereabouts, is_reachable
+from raft.peers.who_answers import check_answers
 from store.features import UnknownFeatureLevel
 
 log = logging.getLogger(__name__)

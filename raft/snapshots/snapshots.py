@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raft.errors import ProtocolError
-from raft.lanes import Lanes
 from raft.library import LEADER, now
 from raft.messages import (
     SnapshotAnswer,
@@ -20,9 +19,10 @@ from raft.messages import (
     SnapshotMessage,
     SnapshotReject,
 )
+from raft.peers.lanes import Lanes
 from raft.sender import Sender
-from raft.snapshot_receiver import SnapshotReceiver
-from raft.snapshot_sender import SnapshotSender
+from raft.snapshots.receiver import SnapshotReceiver
+from raft.snapshots.sender import SnapshotSender
 from raft.state import RaftState
 from store.snapshots.install import SnapshotStore
 

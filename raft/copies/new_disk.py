@@ -1,10 +1,10 @@
-"""A node whose disk is new to the cluster: when its copies count, and when it votes (raft/rejoin.py says why)."""
+"""A node whose disk is new to the cluster: when its copies count, and when it votes (raft/copies/rejoin.py has why)."""
 
 import logging
 
+from raft.copies.own_copy import OwnCopy
+from raft.copies.rejoin import Rejoin
 from raft.messages import PreVote
-from raft.own_copy import OwnCopy
-from raft.rejoin import Rejoin
 from raft.sender import Sender
 from raft.state import RaftState
 from store.log.errors import DiskFull

@@ -2,7 +2,7 @@
 
 import logging
 
-from raft.election import Election
+from raft.election.election import Election
 from raft.library import LEADER, now
 from raft.state import RaftState
 

@@ -19,10 +19,10 @@ import msgspec
 from raft.config import RaftConfig
 from raft.errors import ProtocolError
 from raft.feature_levels import own_build, refusal_of_build
-from raft.lanes import CONTROL, DATA
 from raft.membership import Membership
 from raft.messages import Build, Challenge, Hello, Proof, Welcome
-from raft.peer_secret import find_secret, prove
+from raft.peers.lanes import CONTROL, DATA
+from raft.peers.secret import find_secret, prove
 from store.features import FEATURES, LevelOf
 
 PROTOCOL: Final = 3

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raft.election.stalls import Stalls
+from raft.entries.log_writer import LogWriter
 from raft.errors import MembershipRefused, NoLeader, NotLeader, SafetyViolation, UnknownOutcome
 from raft.library import LEADER
-from raft.log_writer import LogWriter
 from raft.membership import Configuration, encode_configuration, is_next
-from raft.replication import Replication
-from raft.stalls import Stalls
+from raft.replication.replication import Replication
 from raft.state import RaftState
 from store.log.record import KIND_CONFIG, KIND_ENTRY, Entry
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from raft.errors import ProtocolError
-from raft.frames import FrameProtocol
-from raft.lanes import ARRIVED_BYTES, DATA, DataLane
 from raft.library import now
 from raft.messages import Append, Arrived, Message, encode
+from raft.peers.frames import FrameProtocol
+from raft.peers.lanes import ARRIVED_BYTES, DATA, DataLane
 
 UNSENT_CONTROL_BYTES_MAX = 1024 * 1024
 """Limit of the bytes in the control lane's buffer beyond which messages are dropped, since the peer reads nothing."""

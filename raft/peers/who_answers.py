@@ -5,9 +5,9 @@ import ssl
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
-from raft.frames import FrameProtocol
-from raft.handshake import HANDSHAKE_FRAME_BYTES, Opening, Refusal, no_peer
 from raft.messages import Append, Challenge, Hello, Message, Welcome, encode
+from raft.peers.frames import FrameProtocol
+from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, Opening, Refusal, no_peer
 
 TIMEOUT_MS = 2_000
 

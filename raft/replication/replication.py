@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Sequence
 
-from raft.chain_check import chain_append
 from raft.errors import ProtocolError
-from raft.lanes import Lanes
 from raft.library import LEADER, now
 from raft.messages import Append, AppendReply, make_append
-from raft.progress import Progress
-from raft.retention import needed_from
+from raft.peers.lanes import Lanes
+from raft.replication.chain_check import chain_append
+from raft.replication.progress import Progress
+from raft.replication.retention import needed_from
 from raft.sender import Sender
-from raft.snapshots import Snapshots
+from raft.snapshots.snapshots import Snapshots
 from raft.state import RaftState
 from store.log.record import Entry
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from raft.errors import ProtocolError
-from raft.lanes import Part
 from raft.messages import FRAME, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Append, Message, decode
+from raft.peers.lanes import Part
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ time is their median. The clocks are *sure* when a majority of readings lies wit
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Self
 
-from raft.clock import Clock
 from raft.config import RaftConfig
+from raft.health.clock import Clock
 from raft.membership import Membership
 from raft.messages import DiskVitals, ReplicaState, Vitals
 

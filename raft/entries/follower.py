@@ -3,17 +3,17 @@
 import logging
 from collections.abc import Sequence
 
-from raft import chain_check
-from raft.disk_health import DiskHealth
-from raft.distrust import Distrust
-from raft.election import Election
+from raft.copies.new_disk import NewDisk
+from raft.copies.own_copy import OwnCopy
+from raft.election.distrust import Distrust
+from raft.election.election import Election
+from raft.entries.log_writer import LogWriter
 from raft.errors import ProtocolError
+from raft.health.disk_health import DiskHealth
 from raft.library import FOLLOWER, LEADER, now
-from raft.log_writer import LogWriter
 from raft.membership import decode_configuration
 from raft.messages import Append, AppendEntries, AppendReply
-from raft.new_disk import NewDisk
-from raft.own_copy import OwnCopy
+from raft.replication import chain_check
 from raft.sender import Sender
 from raft.state import RaftState
 from store.log.differs import Difference
@@ -202,7 +202,7 @@ class Follower:
         return False
 
     def _refuse_to_cut(self, index: int, term: int) -> None:
-        """Raises ProtocolError, or SafetyViolation when it goes on (raft/distrust.py)."""
+        """Raises ProtocolError, or SafetyViolation when it goes on (raft/election/distrust.py)."""
         self._distrust.contradicted(
             f"the leader of term {term} has another entry at {index}, which is committed here. "
             + LOST_ELSEWHERE.format(index=index)

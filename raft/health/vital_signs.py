@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from raft.clock_agreement import ClockAgreement
-from raft.disk_health import DiskHealth
+from raft.copies.own_copy import OwnCopy
+from raft.copies.replicas import Replicas
+from raft.health.clock_agreement import ClockAgreement
+from raft.health.disk_health import DiskHealth
 from raft.messages import Vitals
-from raft.own_copy import OwnCopy
-from raft.replicas import Replicas
 from raft.sender import Sender
 from raft.state import RaftState
 
@@ -15,8 +15,8 @@ BACKLOG_ENTRIES: Final = 10_000
 
 
 class VitalSigns:
-    """Loop-only. The comparisons of what is heard are elsewhere: raft/clock_agreement.py, raft/disk_health.py,
-    raft/replicas.py.
+    """Loop-only. The comparisons of what is heard are elsewhere: raft/health/clock_agreement.py,
+    raft/health/disk_health.py, raft/copies/replicas.py.
     """
 
     def __init__(

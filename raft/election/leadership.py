@@ -3,16 +3,16 @@
 import logging
 from collections.abc import Collection
 
-from raft.clock_agreement import ClockAgreement
-from raft.disk_health import DiskHealth
-from raft.fitness import FIT, Fitness
+from raft.election.fitness import FIT, Fitness
+from raft.health.clock_agreement import ClockAgreement
+from raft.health.disk_health import DiskHealth
+from raft.health.presence import Presence
+from raft.health.vital_signs import VitalSigns
 from raft.library import LEADER, now
 from raft.messages import TimeoutNow
-from raft.presence import Presence
-from raft.replication import Replication
+from raft.replication.replication import Replication
 from raft.sender import Sender
 from raft.state import RaftState
-from raft.vital_signs import VitalSigns
 
 log = logging.getLogger(__name__)
 

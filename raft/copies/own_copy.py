@@ -7,9 +7,9 @@ since whoever looks for the cause needs it as it is.
 import logging
 from collections.abc import Callable
 
+from raft.copies.replicas import Replicas
 from raft.library import LEADER
 from raft.messages import Recall
-from raft.replicas import Replicas
 from raft.state import RaftState
 from store.log.differs import Difference, DiffersMark
 from store.log.errors import DiskFull

@@ -1,9 +1,9 @@
 """The time a leader stamps on entries: it never goes back, and is never ahead of the clocks of a majority.
 
 No wall clock is stamped directly. The replicated clock advances at the pace of the monotonic clock from its last
-value, and moves ahead to the time that a majority of wall clocks has reached (raft/clock_agreement.py) when that is
-later. When no majority is heard, the clock keeps advancing at the monotonic pace. When the clock was carried ahead, it
-also keeps advancing from there: waiting for the wall clocks to catch up would stop everything that is due by time.
+value, and moves ahead to the time that a majority of wall clocks has reached (raft/health/clock_agreement.py) when that
+is later. When no majority is heard, the clock keeps advancing at the monotonic pace. When the clock was carried ahead,
+it also keeps advancing from there: waiting for the wall clocks to catch up would stop everything that is due by time.
 """
 
 import time

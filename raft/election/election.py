@@ -7,14 +7,14 @@ them.
 import logging
 from collections.abc import Callable
 
-from raft.distrust import check_term
-from raft.leadership import Leadership
+from raft.copies.own_copy import OwnCopy
+from raft.election.distrust import check_term
+from raft.election.leadership import Leadership
+from raft.election.unsynced import Unsynced
 from raft.library import CANDIDATE, FOLLOWER, LEADER, now
 from raft.messages import PreVote, PreVoteReply, RequestVote, TimeoutNow, VoteReply
-from raft.own_copy import OwnCopy
 from raft.sender import Sender
 from raft.state import RaftState
-from raft.unsynced import Unsynced
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,8 @@ class Election:
         have caught up once.
 
         A majority that acknowledged an entry and a majority that elects share a node that remembers; a wiped node would
-        break that. It gets the log from a leader that the others elected, and votes when raft/new_disk.py says so.
+        break that. It gets the log from a leader that the others elected, and votes when raft/copies/new_disk.py says
+        so.
         """
         state = self._state
         return state.has_blank_log and state.is_voter if first_election else self._own_copy.votes

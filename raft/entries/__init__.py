@@ -1,0 +1,1 @@
+"""The path of entries: proposed by a leader, taken by followers, appended, applied."""

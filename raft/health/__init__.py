@@ -1,0 +1,1 @@
+"""What nodes tell each other of themselves: clocks, disks, presence, backlog."""

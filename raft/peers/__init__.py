@@ -1,0 +1,1 @@
+"""Connections between nodes: who may speak, frames, lanes, and the pace of data."""
