@@ -18,7 +18,7 @@ from tests.requirements import POSTGRESQL, database_user, path_of
 
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
-    """SQLAlchemy URL of a server on a unix socket in a directory of its own; gone afterwards."""
+    """Return the SQLAlchemy URL of a server on a unix socket in a directory of its own, which is removed afterwards."""
     POSTGRESQL.require()
     initdb, pg_ctl = path_of("initdb"), path_of("pg_ctl")
     user = database_user()
@@ -53,7 +53,7 @@ def postgresql_url() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database with the outbox and inbox tables and a table `account`."""
+    """Return the URL of an empty database with the outbox and inbox tables and a table `account`."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'test.db'}"
     url: str = request.getfixturevalue("postgresql_url")
@@ -67,7 +67,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def sqlite_engine(tmp_path: Path) -> Iterator[Engine]:
-    """A SQLite file with the inbox table, for what does not depend on the database. Nothing of it stays open."""
+    """Return the engine of a SQLite file with the inbox table, for tests that do not depend on the database. Nothing of
+    it stays open.
+    """
     made = create_engine(f"sqlite:///{tmp_path / 'sqlite.db'}")
     inbox.create_tables(made)
     yield made

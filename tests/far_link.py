@@ -18,7 +18,7 @@ READY = b"ready\n"
 
 
 class FarLink:
-    """A context manager: while it is entered, what connects to one of the ports reaches the port that it stands for.
+    """A context manager: while it is entered, connections to one of the ports reach the port that it stands for.
 
     `targets` are ports of loopback by the ports of loopback to listen on; `one_way_ms` passes in each direction.
     """
@@ -43,7 +43,7 @@ class FarLink:
 
 
 class _End(asyncio.Protocol):
-    """One end of a relayed connection: what it receives leaves at the other end `one_way_s` later."""
+    """One end of a relayed connection. Received bytes leave at the other end `one_way_s` later."""
 
     def __init__(self, one_way_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class _End(asyncio.Protocol):
 
 
 class _NearEnd(_End):
-    """The end that the client sees; it connects to the target, and what comes meanwhile waits."""
+    """The end that the client sees. It connects to the target; data that comes meanwhile waits."""
 
     def __init__(self, one_way_s: float, target_port: int) -> None:
         super().__init__(one_way_s)

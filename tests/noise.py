@@ -17,7 +17,7 @@ WRITE_BYTES: Final = 1 << 20
 
 
 def keep_the_core_busy(until_s: float) -> int:
-    """Returns how often it counted to a thousand."""
+    """Count until `until_s` and return how often it counted to a thousand."""
     rounds = 0
     while time.monotonic() < until_s:
         for _ in range(1_000):
@@ -27,7 +27,9 @@ def keep_the_core_busy(until_s: float) -> int:
 
 
 def keep_the_disk_busy(directory: str, until_s: float, synced: list[int]) -> None:
-    """Every write is new to the disk and synced, each of them appended to `synced`; the file begins anew when full."""
+    """Write and sync new bytes until `until_s`; start over at the front when the file is full. Appends the size of each
+    write to `synced`.
+    """
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         while time.monotonic() < until_s:
             if file.tell() >= FILE_BYTES:
@@ -37,7 +39,7 @@ def keep_the_disk_busy(directory: str, until_s: float, synced: list[int]) -> Non
 
 
 def make_noise(directory: str, seconds: float) -> str:
-    """What was done, in a line."""
+    """Keep one core and the disk busy for `seconds`. Returns one line that says how much was done."""
     until_s = time.monotonic() + seconds
     synced: list[int] = []
     # Writing and syncing leave the interpreter to the other thread.

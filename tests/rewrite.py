@@ -1,5 +1,6 @@
-"""Changes a record of a stopped node's log so that no CRC can tell: what a bit that flips in memory before it is
-written comes to."""
+"""Change a record of a stopped node's log so that no CRC shows it, as if a bit had flipped in memory before the
+write.
+"""
 
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from store.log.record import HEADER_BYTES, Header, encode_header, parse_header
 
 
 def rewrite_record(segment: Path, index: int) -> Header:
-    """One bit of the payload of record `index`, with both CRCs made to fit; the header as it was."""
+    """Flip one bit in the payload of record `index` and make both CRCs fit. Returns the record's old header."""
     data, at = bytearray(segment.read_bytes()), 0
     while (header := parse_header(bytes(data[at : at + HEADER_BYTES]))) is not None and header.index != index:
         at += HEADER_BYTES + header.payload_length

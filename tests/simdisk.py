@@ -69,7 +69,7 @@ class _Resize(NamedTuple):
 
 
 class _NameChange(NamedTuple):
-    """What names stand for after one operation on a directory; all of it survives or nothing."""
+    """The targets of all names that one directory operation changes. Either all of the changes survive or none."""
 
     directory: str
     targets: dict[str, _Inode | None]
@@ -108,7 +108,7 @@ class _Inode:
         self.unsynced.clear()
 
     def settle(self, change: _Write | _Resize) -> None:
-        """The change is durable."""
+        """Make the change durable."""
         change.apply(self.durable)
         if self.flips:
             if isinstance(change, _Resize):
@@ -126,7 +126,7 @@ class _Inode:
 
     @property
     def pristine(self) -> bytearray:
-        """`durable` without the flips."""
+        """Return `durable` without the flips."""
         if not self.flips:
             return self.durable
         content = bytearray(self.durable)
@@ -135,7 +135,7 @@ class _Inode:
         return content
 
     def lose(self, random: Random) -> None:
-        """Keeps an arbitrary part of the unsynced changes."""
+        """Keep an arbitrary part of the unsynced changes."""
         keep = random.choice((0.0, 0.2, 0.5, 0.8, 1.0))
         for change in self.unsynced:
             if isinstance(change, _Resize):
@@ -150,7 +150,7 @@ class _Inode:
 
 
 def _torn(write: _Write, random: Random) -> list[_Write]:
-    """Cuts a write into parts that reach the platter or do not: at an arbitrary byte, or at sectors."""
+    """Cut a write into parts that reach the platter or do not: at an arbitrary byte, or at sectors."""
     size = len(write.data)
     if size < 2 or random.random() < 0.3:
         return [write]
@@ -226,7 +226,9 @@ class SimFile:
 
 
 class SimDisk:
-    """See the module's docstring. `era` counts power losses and kills; files opened in an older one are dead."""
+    """A disk in memory, as the module describes it. `era` counts power losses and kills; files opened in an older era
+    are dead.
+    """
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
         self._random = random
@@ -294,7 +296,7 @@ class SimDisk:
     # What happens to a disk
 
     def lose_power(self) -> None:
-        """Unsynced bytes and names are lost in part; open files are dead."""
+        """Lose unsynced bytes and names in part; open files are dead."""
         self._end_era()
         for directory in sorted({change.directory for change in self._name_changes}):
             changes = [change for change in self._name_changes if change.directory == directory]
@@ -306,11 +308,11 @@ class SimDisk:
         self._names = dict(self._durable_names)
 
     def kill_process(self) -> None:
-        """The process dies, the kernel lives: open files are dead, nothing is lost and nothing becomes durable."""
+        """Kill the process while the kernel lives: open files are dead, nothing is lost and nothing becomes durable."""
         self._end_era()
 
     def lose_power_at(self, operation_number: int) -> None:
-        """Loses power right before the operation with that number (`operations` counts them); it raises `PowerLost`."""
+        """Lose power right before the operation with that number (`operations` counts them); it raises `PowerLost`."""
 
         def count(operation: str, path: str) -> None:
             if self.operations >= operation_number:
@@ -321,47 +323,47 @@ class SimDisk:
         self.on_operation = count
 
     def fail_write_back(self, path: str) -> None:
-        """Dirty pages of `path` are dropped; readers still see them, and each open file's next `fdatasync` fails."""
+        """Drop the dirty pages of `path`. Readers still see them, and each open file's next `fdatasync` fails."""
         inode = self._names[path]
         inode.unsynced.clear()
         inode.write_back_errors += 1
 
     def damage(self, path: str, position: int, data: bytes) -> None:
-        """Overwrites durable bytes behind everyone's back."""
+        """Overwrite durable bytes behind everyone's back."""
         for content in (self._names[path].current, self._names[path].durable):
             _Write(position, data).apply(content)
 
     def flip(self, path: str, position: int, mask: int) -> None:
-        """Turns bits of a durable byte over behind everyone's back."""
+        """Flip bits of a durable byte behind everyone's back."""
         self._durable_names[path].flip(position, mask)
 
     def pristine(self, path: str) -> bytearray | None:
-        """The durable content of a file without flipped bits; None if its name is not durable."""
+        """Return the durable content of a file without flipped bits; None if its name is not durable."""
         inode = self._durable_names.get(path)
         return None if inode is None else inode.pristine
 
     def flipped(self) -> Sequence[str]:
-        """The durable names of files with flipped bits that are still there."""
+        """Return the durable names of files with flipped bits that are still there."""
         return sorted(path for path, inode in self._durable_names.items() if inode.flips)
 
     def cut(self, path: str, size: int) -> None:
-        """Shortens or lengthens (with zeros) a file behind everyone's back."""
+        """Shorten or lengthen (with zeros) a file behind everyone's back."""
         for content in (self._names[path].current, self._names[path].durable):
             _Resize(size).apply(content)
 
     def image(self) -> dict[str, bytes]:
-        """What is durable, by path."""
+        """Return the durable bytes of every file, by path."""
         return {path: bytes(inode.durable) for path, inode in self._durable_names.items()}
 
     def put_back(self, image: dict[str, bytes]) -> None:
-        """Everything is as it was when the image was taken. No process may be running."""
+        """Put everything back to the image. No process may be running."""
         self._end_era()
         self._name_changes.clear()
         self._durable_names = {path: _Inode.holding(content) for path, content in image.items()}
         self._names = dict(self._durable_names)
 
     def remove(self, path: str) -> None:
-        """A file disappears behind everyone's back."""
+        """Remove a file behind everyone's back."""
         del self._names[path], self._durable_names[path]
 
     # Inside
@@ -395,5 +397,5 @@ class SimDisk:
 
 
 def io_error(operation: str, path: str, number: int = errno.EIO) -> DiskError:
-    """The error a failing operation raises, for `on_operation`."""
+    """Return the error that a failing operation raises, for `on_operation`."""
     return disk_error(operation, path, OSError(number, os.strerror(number)))

@@ -1,4 +1,4 @@
-"""What a transport of a test lacks to be one of Raft's: lanes."""
+"""A mixin that adds Raft's lanes to a test transport that has none."""
 
 from raft.messages import Append, Message
 

@@ -1,4 +1,4 @@
-"""Slow links between real processes, in user space: a TCP relay that lets so many bytes per second pass to its target.
+"""Slow links between real processes, in user space: a TCP relay that passes `bytes_per_s` at most to its target.
 
 All connections share the rate, as they would share a cable; the way back is quick. Little is buffered on the way, so
 whoever sends too much keeps it.
@@ -16,7 +16,7 @@ BUFFER_BYTES: Final = 32 * 1024
 
 
 class ThinLink:
-    """A context manager: while it is entered, what connects to `port` of loopback reaches `target_port`."""
+    """A context manager: while it is entered, connections to `port` of loopback reach `target_port`."""
 
     def __init__(self, port: int, target_port: int, bytes_per_s: int) -> None:
         self.bytes_per_s = bytes_per_s

@@ -1,1 +1,1 @@
-"""What a node's own copy is worth: new disks, disks that were put back, replicas that differ."""
+"""The worth of a node's own copy: new disks, disks that were put back, replicas that differ."""

@@ -1,1 +1,1 @@
-"""What nodes tell each other of themselves: clocks, disks, presence, backlog."""
+"""State that nodes tell each other of themselves: clocks, disks, presence, backlog."""

@@ -1,4 +1,4 @@
-"""One broker process of the chaos cluster: started, killed, paused, resumed and stopped by nemeses."""
+"""One broker process of the chaos cluster. Nemeses start, kill, pause, resume and stop it."""
 
 import signal
 import sys
@@ -50,7 +50,7 @@ class ChaosNode(BrokerProcess):
         self.launch([*self._prefix, *command], self.environment, REPOSITORY)
 
     def kill(self) -> None:
-        """kill -9, and wait until the process is gone."""
+        """Kill the process as kill -9 does, and wait until it is gone."""
         self.exits_allowed.add(-signal.SIGKILL)
         super().kill()
 

@@ -80,7 +80,7 @@ def test_starting_again_brings_a_killed_node_back(made: Made) -> None:
 
 
 def test_the_readme_examples_run(made: Made, tmp_path: Path) -> None:
-    """In the order of the document: the commands that make topics, then each program, with the addresses of here."""
+    """The commands that make topics and the programs run in the README's order, with the addresses of this cluster."""
     urls = [node.url for node in made.nodes()]
     environment = os.environ | {"KEELMQ_SERVERS": ",".join(urls)}
     printed = []

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 class Reply(NamedTuple):
-    """One HTTP response; `headers` has lower-case names."""
+    """One HTTP response. The names in `headers` are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,7 +70,7 @@ def ok(reply: Reply) -> Any:
 
 
 class NodeProcess(BrokerProcess):
-    """One broker: its addresses and data survive `kill` and `start`."""
+    """One broker process. Its addresses and data survive `kill` and `start`."""
 
     EXIT_TIMEOUT_S: ClassVar[float | None] = PATIENCE_S
 

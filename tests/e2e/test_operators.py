@@ -121,7 +121,7 @@ def test_a_forced_decision_and_the_switch_survive_the_leader(cluster: ClusterPro
 
 
 def test_what_is_refused_while_transactions_are_switched_off(cluster: ClusterProcess) -> None:
-    """Every node refuses, followers by a redirect to the leader; plain messages go on."""
+    """Every node refuses half messages; followers redirect to the leader. Plain messages go on."""
     leader = cluster.wait_leader()
     leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": True})
     half = {"producer_group": "shop", "messages": [{"topic": "orders", "body": "x"}]}

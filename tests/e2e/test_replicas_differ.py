@@ -188,7 +188,7 @@ def test_a_bit_that_flips_in_an_old_segment_is_found_and_named(tmp_path: Path) -
 
 
 def test_two_that_differ_say_so_and_the_third_decides(cluster: ClusterProcess) -> None:
-    """With the third node down nobody knows which of the two is right: the leader serves, the other one does not."""
+    """While the third node is down, nobody knows which of the two is right: only the leader serves."""
     send(cluster.wait_leader(), 20)
     cluster.wait_same_state()
     node, third = [each for each in cluster.nodes.values() if each is not cluster.wait_leader()]

@@ -12,7 +12,7 @@ from .workload import GROUP, TOPICS
 
 
 def check_account(replica: Replica, ledger: Ledger, history: History) -> None:
-    """Violation unless the node, which has applied everything, holds exactly what it should."""
+    """Raise Violation unless the node, which has applied everything, holds exactly what it should."""
     machine = replica.machine
     payload_at = replica.observer.archive.reader(replica.log)
     contents = {}

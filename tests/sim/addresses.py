@@ -1,5 +1,5 @@
-"""Addresses of nodes, which the simulated network does not need: what is tried is that no record which changes them
-changes anything else, and no override of them at a start brings a node into the cluster or gives it a vote.
+"""Addresses of nodes, which the simulated network does not need. The runs check that no record which changes addresses
+changes anything else, and that no override at a start brings a node into the cluster or gives it a vote.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,9 @@ def url(node_id: int, place: int = 0) -> str:
 
 
 def draw_override(replica: "Replica") -> AddressOverride | None:
-    """Of every node, also of those that are not in the cluster; as often used up as not."""
+    """Draw an address override for one start of the replica; None when it starts without one. The override names every
+    node, also nodes outside the cluster. Its number may have been used already.
+    """
     random = replica.world.random_of(f"override {replica.node_id} {replica.life}")
     if not replica.settings.spare_count or replica.log.last_index == 1 or random.random() > OVERRIDE_PROBABILITY:
         return None

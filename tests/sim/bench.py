@@ -51,7 +51,7 @@ MakeMember = Callable[[World, "ManualNetwork", int, Safety], Member]
 
 
 class ManualNetwork:
-    """Queues per directed pair; nothing moves by itself."""
+    """A network with one queue per directed pair; nothing moves by itself."""
 
     def __init__(self, node_ids: Iterable[int]) -> None:
         self._node_ids = tuple(node_ids)
@@ -92,7 +92,9 @@ class ManualNetwork:
         return True
 
     def deliver(self, source: int, target: int, count: int = 1, *, twice: bool = False) -> None:
-        """Hand over the next messages of one link; fewer if there are fewer. `twice`: the network duplicates them."""
+        """Hand over the next messages of one link; fewer if there are fewer. With `twice`, the network duplicates
+        them.
+        """
         for _ in range(count):
             queue = self.queues.get((source, target))
             if not queue:
@@ -120,8 +122,8 @@ class ManualNetwork:
 
 @contextmanager
 def bench_world() -> Iterator[World]:
-    """The library patched, with every election timeout drawn in the middle of its range: no patience by luck. Members
-    only do what a scenario lets them do, and did not stand in between.
+    """Patch the library and draw every election timeout in the middle of its range, so that no node's patience is luck.
+    Members only do what a scenario lets them do, and did not stand in between.
     """
     world = World(0)
     with simulated_library(world, draw=lambda: 0.5), mock.patch.object(Stalls, "has_stood", False):
@@ -146,7 +148,7 @@ class Bench:
         return self.members[node_id]
 
     def elect(self, candidate: int, *voters: int) -> None:
-        """Let `candidate`'s patience run out alone, and carry what it and the voters say until it leads."""
+        """Let only the election timeout of `candidate` pass, and carry its and the voters' messages until it leads."""
         member = self.members[candidate]
         self.world.now_us += LEADER_FORGOTTEN_US
         member.skew_us += IMPATIENCE_US
@@ -159,7 +161,7 @@ class Bench:
         raise AssertionError(f"node {candidate} does not win the votes of {voters}")
 
     def submit(self, node_id: int, *payloads: bytes) -> None:
-        """Clients write to that node, one entry each."""
+        """Let clients write to that node, one entry each."""
         for payload in payloads:
             self.members[node_id].submit(payload, lambda payload=payload: self.acknowledged.append(payload))  # type: ignore[misc]
 
@@ -172,7 +174,7 @@ class Bench:
                         self.network.deliver(source, target, len(self.network.queues.get((source, target), ())))
 
     def run(self, *node_ids: int, heartbeats: int = 10) -> None:
-        """These nodes tick and talk for so many heartbeats; nobody's patience runs out."""
+        """Let these nodes tick and exchange messages for `heartbeats` heartbeats. No election timeout passes."""
         for _ in range(heartbeats):
             self.world.now_us += HEARTBEAT_US
             for node_id in node_ids:
@@ -181,6 +183,6 @@ class Bench:
             self.exchange(*node_ids, rounds=2)
 
     def check_acknowledged_in(self, node_id: int) -> None:
-        """Everything acknowledged is in the log of the leader that the cluster ended with."""
+        """Check that everything acknowledged is in the log of the leader that the cluster ended with."""
         assert self.members[node_id].is_leader
         check_acknowledged_kept(self.acknowledged, self.members[node_id].payloads)

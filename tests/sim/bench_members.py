@@ -39,7 +39,7 @@ _STOCK_CONF = {
 
 
 class Poisoned(Exception):
-    """What the state machine of a scenario raises at the entry meant for it."""
+    """Raised by the state machine of a scenario at the entry meant for it."""
 
 
 def refuse_poison(node_id: int, payload: bytes) -> None:
@@ -178,7 +178,7 @@ class SafeMember:
         self.node.state.library.forceLogCompaction()
 
     def _drive(self, action: Callable[[], Any]) -> None:
-        """What the owner of the handlers does around every event; the disk is fast here."""
+        """Run the action as the owner of the handlers does around every event. The disk is fast here."""
         if self._node is None:
             return
         try:

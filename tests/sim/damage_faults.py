@@ -1,7 +1,7 @@
-"""Damage to what a node has synced: to a minority of the nodes at a time, so that the others can make up for it.
+"""Damage to the synced data of a minority of the nodes at a time, so that the others can make up for it.
 
-A node must notice damage when it reads it, stop with the name of what it found, and change nothing. The one case that
-a single log cannot decide is left out: damage to the last group that was synced, before anything else on that disk says
+A node must notice damage when it reads it, stop with the name of the damage, and change nothing. The one case that a
+single log cannot decide is left out: damage to the last group that was synced, before anything else on that disk says
 that it was (docs/powerloss.md).
 """
 
@@ -60,7 +60,7 @@ class DamageFaults:
         return damage, begin, min(length, MARK_SLOT_BYTES) if target == "mark" else length
 
     def _aim_at_record(self, random: Random, replica: Replica, target: str) -> Aim | None:
-        """A record that a majority holds without this node, and of which this node's disk says that it was synced."""
+        """Return a record that a majority holds without this node, and that this node's disk marks as synced."""
         durable = replica.durable
         last = durable.at(durable.last_index)
         if last is None:
@@ -85,7 +85,7 @@ class DamageFaults:
     # --- whole files, of a node that is down -------------------------------------------------------------------
 
     def _file_damage(self, fault: Fault) -> None:
-        """While the node is down, a segment disappears, or has another length afterwards."""
+        """Remove a segment, or change its length, while its node is down."""
         replica = fault.random.choice(list(self._replicas.values()))
         if replica.disk.standing_damages or not minority_impaired(self._replicas, replica.node_id):
             return
@@ -118,7 +118,7 @@ class DamageFaults:
 
 
 def _floor(disk: TimedDisk) -> int:
-    """The log position below which the node's `synced` file says, durably, that everything is synced."""
+    """Return the log position below which everything is synced, according to the node's durable `synced` file."""
     content = disk.pristine(MARK) or b""
     if len(content) < _FLOOR.size or content[:4] != b"KMQS":
         return 0

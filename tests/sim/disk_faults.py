@@ -27,7 +27,7 @@ class DiskFaults:
         }
 
     def heal(self) -> None:
-        """Space on every disk, and nothing fails any more."""
+        """Make space on every disk and end all failures."""
         for replica in self._replicas.values():
             replica.disk.make_space()
             replica.disk.clear_hooks()
@@ -49,14 +49,16 @@ class DiskFaults:
         fault.happened(replica.node_id, disk.slow_sync_us // 1000, duration_us // 1000)
 
     def _sync_failure(self, fault: Fault, replica: Replica) -> None:
-        """The kernel cannot write the dirty pages of the segment in use: it drops them, and the next sync says so."""
+        """Make the kernel fail to write the dirty pages of the active segment: it drops them, and the next sync
+        fails.
+        """
         segments = [path for path in replica.disk.files(LOG) if path.endswith(".log")]
         if segments:
             replica.disk.fail_write_back(segments[-1])
             fault.happened(replica.node_id)
 
     def _hard_state_failure(self, fault: Fault, replica: Replica) -> None:
-        """The next term or vote cannot be synced: the file, or the directory after the rename."""
+        """Make the next sync of term or vote fail: that of the file, or of the directory after the rename."""
         disk = replica.disk
         doomed = fault.random.choice((("fdatasync", f"{HARD_STATE}.tmp"), ("sync_directory", "/data")))
 
@@ -70,7 +72,7 @@ class DiskFaults:
         disk.add_hook(fail)
 
     def _read_failure(self, fault: Fault, replica: Replica) -> None:
-        """Sectors that cannot be read: some reads of the log or the hard state fail, in recovery too."""
+        """Make some sectors unreadable: some reads of the log or the hard state fail, in recovery too."""
         disk, at = replica.disk, replica.disk.operations + fault.random.randint(0, 40)
         failures_left = fault.random.randint(1, FAILING_READS_MAX)
 
@@ -87,7 +89,7 @@ class DiskFaults:
         disk.add_hook(fail)
 
     def _disk_full(self, fault: Fault, replica: Replica) -> None:
-        """Takes effect when the node wants to grow its log meanwhile."""
+        """Fill the disk. The fault takes effect when the node wants to grow its log meanwhile."""
         disk, duration_us = replica.disk, fault.random.randint(PAUSE_US_MIN, PAUSE_US_MAX)
         disk.fill(RESERVED_BYTES, lambda: fault.happened(replica.node_id, duration_us // 1000))
         self._world.after(duration_us, disk.make_space)

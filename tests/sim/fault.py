@@ -1,4 +1,4 @@
-"""One fault of a plan on its way, and what all faults share."""
+"""One fault of a plan while it happens, and the functions that all faults share."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,9 @@ Action = Callable[["Fault"], None]
 
 
 class Fault:
-    """Called at its moment. The action says by `happened` that it took effect, then or later; otherwise it did not."""
+    """A fault, called at its moment. The action calls `happened` when the fault takes effect, then or later; otherwise
+    it has none.
+    """
 
     def __init__(
         self,
@@ -32,17 +34,17 @@ class Fault:
             self._action(self)
 
     def happened(self, *detail: object) -> None:
-        """`detail` is for the story: what each kind says is in story.py."""
+        """Report that the fault took effect. `detail` is for the story: story.py says what each kind reports."""
         self._on_happened(self)
         self._world.trace("fault", self.number, self.kind, *detail)
 
     def is_over(self) -> None:
-        """For faults that last."""
+        """Trace that a lasting fault has ended."""
         self._world.trace("over", self.number, self.kind)
 
 
 def impaired(replicas: Mapping[int, Replica]) -> set[int]:
-    """The nodes whose disks do not hold everything that they ever acknowledged."""
+    """Return the nodes whose disks do not hold everything that they ever acknowledged."""
     return {
         node_id
         for node_id, replica in replicas.items()
@@ -51,12 +53,12 @@ def impaired(replicas: Mapping[int, Replica]) -> set[int]:
 
 
 def minority_impaired(replicas: Mapping[int, Replica], node_id: int) -> bool:
-    """Whether the impaired nodes would be a minority with that one among them."""
+    """Return whether the impaired nodes would be a minority if `node_id` were among them."""
     return minority(replicas, impaired(replicas) | {node_id})
 
 
 def minority(replicas: Mapping[int, Replica], nodes: set[int]) -> bool:
-    """Whether the nodes are a minority, by any log and whatever operators have asked for."""
+    """Return whether the nodes are a minority, by any log and whatever operators have asked for."""
     logs = [replica.durable.term_at for replica in replicas.values()]
     logs += [replica.term_at for replica in replicas.values() if replica.alive and replica.has_recovered]
     return next(iter(replicas.values())).observer.membership.bears(nodes, logs)

@@ -1,4 +1,4 @@
-"""What goes wrong: the faults of a plan, injected at their moments. Here those of processes and clocks."""
+"""The faults of a plan, injected at their moments. This module holds the faults of processes and clocks."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -38,7 +38,7 @@ CRASH_POINTS = (
 
 
 class Faults:
-    """Injects faults into a running cluster until `stop_and_heal`, and starts again what is down."""
+    """Inject faults into a running cluster until `stop_and_heal`, and start nodes again that are down."""
 
     def __init__(self, world: World, network: Network, replicas: Mapping[int, Replica], observer: Observer) -> None:
         self._world, self._network, self._replicas, self._observer = world, network, replicas, observer
@@ -78,7 +78,7 @@ class Faults:
             self._world.after(planned.at_us - self._world.now_us, self._injection(planned))
 
     def stop_and_heal(self) -> None:
-        """No more faults: links mended, disks emptied and replaced where they are damaged, everybody started again."""
+        """End all faults: mend links, empty disks, replace damaged disks, and start every node again."""
         self.running = False
         self._network.heal()
         self._disks.heal()
@@ -120,7 +120,7 @@ class Faults:
             replica.crash(power_loss=True)
 
     def _crash_in_operation(self, fault: Fault) -> None:
-        """Right before something that the node does with its disk: whatever comes, what is chosen, or in recovery."""
+        """Crash the node right before an operation on its disk: any, a chosen one, or one in recovery."""
         replica, random = self._any(fault), fault.random
         if replica is None:
             return
@@ -156,7 +156,7 @@ class Faults:
             replica.stop()
 
     def _wipe(self, fault: Fault) -> None:
-        """One node loses its disk for good, while no more than a minority has lost anything."""
+        """Replace one node's disk for good, while no more than a minority has lost anything."""
         replica = self._any(fault)
         if replica is not None and minority_impaired(self._replicas, replica.node_id):
             fault.happened(replica.node_id)
@@ -185,13 +185,15 @@ class Faults:
     # --- clocks ----------------------------------------------------------------------------------------------
 
     def _clock_to_leap(self, fault: Fault) -> Replica | None:
-        """At most a minority is wrong at once, and within the time that what a clock said counts."""
+        """Return a replica whose clock may leap; None if no clock may. At most a minority of clocks is wrong at once,
+        and within the time for which a clock's reading counts.
+        """
         wrong, alike = self._true_time.wrong(), list(self._replicas.values())
         allowed = [each for each in alike if self._true_time.is_minority(wrong | {each.node_id})]
         return fault.random.choice(allowed) if allowed else None
 
     def _wall_clock_jump(self, fault: Fault) -> None:
-        """Of one that is right, ahead or back; or of one that is wrong, and then it is right."""
+        """Make a right wall clock jump ahead or back, or set a wrong one right."""
         replica = self._clock_to_leap(fault)
         wrong = [each for each in self._replicas.values() if each.wall_offset_ms]
         if wrong and (replica is None or fault.random.random() < 0.4):
@@ -205,7 +207,7 @@ class Faults:
         fault.happened(replica.node_id, jump_ms)
 
     def _wall_clock_strobe(self, fault: Fault) -> None:
-        """The wall clock leaps to and fro."""
+        """Make the wall clock leap to and fro."""
         replica = self._clock_to_leap(fault)
         if replica is None:
             return
@@ -226,7 +228,7 @@ class Faults:
             self._true_time.set_right(replica.node_id)
 
     def _clock_jump(self, fault: Fault) -> None:
-        """The monotonic clock of one node leaps ahead, as after a suspended virtual machine."""
+        """Make the monotonic clock of one node leap ahead, as after a suspended virtual machine."""
         replica = fault.random.choice(list(self._replicas.values()))
         leap_us = fault.random.randint(100_000, 5 * MICROSECONDS_PER_SECOND)
         replica.skew_us += leap_us

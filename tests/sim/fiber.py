@@ -13,7 +13,7 @@ class FiberKilled(BaseException):
 
 
 class Fiber:
-    """One call with a stack of its own that hands control back at every `Fiber.pause()`.
+    """A call with a stack of its own. It hands control back at every `Fiber.pause()`.
 
     Exceptions of the call end the fiber and are raised by `resume` in the owner.
     """

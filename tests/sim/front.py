@@ -1,6 +1,6 @@
 """The services of one life of a simulated node: the real core, HTTP application, check service and group coordinator.
 
-Served over connections of the simulated client network instead of sockets; webhooks are reached the same way.
+They are served over connections of the simulated client network instead of sockets; webhooks are reached the same way.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ T = TypeVar("T")
 
 
 class InlineReads:
-    """The reader threads' steps, one at a time, where the loop turns to them."""
+    """The steps of the reader threads, run one at a time when the loop turns to them."""
 
     async def run(self, step: Callable[[], T]) -> T:
         await asyncio.sleep(0)
         return step()
 
     def stop(self) -> None:
-        """There is no thread to end."""
+        """Do nothing, because there is no thread to end."""
 
 
 class ObservedReads(LogReads):
-    """The real reads; what was removed from the log is still in the observer's archive."""
+    """The real reads. Payloads that were removed from the log are read from the observer's archive."""
 
     replica: "Replica"
 
@@ -54,7 +54,7 @@ class ObservedReads(LogReads):
 
 
 class ObservedCore(Core):
-    """The real core; the checkers see every promise at the moment it is made, and what the services decide alone."""
+    """The real core. The checkers see every promise when it is made, and every decision of the services alone."""
 
     replica: "Replica"
 
@@ -76,7 +76,7 @@ class ObservedCore(Core):
         return outcomes
 
     def _promise(self, command: Command, applied: Applied) -> None:
-        """Its outcome is about to be told to a client."""
+        """Check the command's outcome, which is about to be told to a client."""
         observer = self.replica.observer
         observer.on_acknowledged(self.replica, applied, _named(command))
         with observer.finding():
@@ -88,7 +88,7 @@ class ObservedCore(Core):
 
 
 def is_duplicate(result: Any) -> bool:
-    """Nothing of it is new."""
+    """Return whether nothing in the result is new."""
     if isinstance(result, Produced):
         return all(each.duplicate for each in result.results)
     return isinstance(result, Prepared) and result.duplicate
@@ -101,10 +101,10 @@ class SimWebhooks:
         self._replica, self._timeout_s = replica, timeout_ms / 1000
 
     def start(self) -> None:
-        """There is nothing to open."""
+        """Do nothing, because there is nothing to open."""
 
     async def stop(self) -> None:
-        """There is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
     async def post(self, url: str, body: bytes) -> WebhookReply:
         front = self._replica.front
@@ -127,7 +127,7 @@ class SimWebhooks:
 
 
 class Front:
-    """What faces the clients of one life of a node."""
+    """The services and the API that face the clients during one life of a node."""
 
     def __init__(self, replica: "Replica", config: NodeConfig, waiters: AppliedWaiters, clock: Clock) -> None:
         self._replica = replica
@@ -168,7 +168,7 @@ class Front:
         return self._replica.alive and not self._ended
 
     async def serve(self) -> None:
-        """As the broker does: Raft first, then the services, then connections."""
+        """Start as the broker does: Raft first, then the services, then connections."""
         await self._runner.setup()
         await self._replica.node.start()
         self.services.start()
@@ -176,14 +176,14 @@ class Front:
         self._replica.clients.attach(self)
 
     async def leave(self) -> None:
-        """As the broker does: hand over, answer everybody, take no more connections."""
+        """Stop as the broker does: hand over, answer every open request, take no more connections."""
         await self._disk_guard.stop()
         await self.services.leave()
         self._replica.clients.refuse(self.node_id)
         await self._runner.cleanup()
 
     def end(self, *, silently: bool) -> None:
-        """The process is dead."""
+        """Record that the process is dead."""
         self._ended = True
         self._replica.clients.detach(self.node_id, silently=silently)
 
@@ -197,7 +197,7 @@ class Front:
 
 
 def _named(command: Command) -> str:
-    """What it is about, as violations name it."""
+    """Return the name that violations give to the subject of the command."""
     if isinstance(command, Produce):
         return ", ".join(f"batch {header.batch_id}" for header in command.batches)
     if isinstance(command, Prepare):

@@ -1,7 +1,7 @@
-"""Where the indexes of simulated nodes live: in RocksDB, or in a map that does to them what RocksDB does, much faster.
+"""The indexes of simulated nodes, kept in RocksDB or in a map that does the same as RocksDB, much faster.
 
-Either way what a dead process leaves is what was flushed: its files, copied while it still has them open. A test runs
-seeds both ways and compares their traces.
+Either way a dead process leaves only flushed data: its files, copied while it still has them open. A test runs seeds
+both ways and compares their traces.
 """
 
 import shutil
@@ -23,7 +23,7 @@ MEMORY_DIRECTORY = Path("/dev/shm")
 
 
 class StillIndex(Index):
-    """Does nothing in the background, so that the files at a crash are a function of the seed."""
+    """An index that does nothing in the background, so that the files at a crash are a function of the seed."""
 
     _flushes = 0
 
@@ -44,7 +44,9 @@ _options = store.index.index._options
 
 
 def _still_options() -> Options:
-    """From the start: a compaction that begins while a database is opened would run into a copy of its files."""
+    """Return options without automatic compactions from the start: a compaction that begins while a database is opened
+    would run into a copy of its files.
+    """
     options = _options()
     options.set_disable_auto_compactions(True)
     return options
@@ -54,7 +56,7 @@ class IndexFiles(Protocol):
     """The indexes of one run, by name."""
 
     def installed(self) -> AbstractContextManager[object]:
-        """Nothing else may be called outside it; afterwards nothing is left."""
+        """Prepare the indexes. No other method may be called outside this context, and no file is left after it."""
         ...
 
     def open(self, name: str) -> Index: ...
@@ -65,7 +67,7 @@ class IndexFiles(Protocol):
 
 
 class RocksFiles:
-    """In a directory of their own, in memory where possible."""
+    """Indexes in RocksDB, in a directory of their own, in memory where possible."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -92,7 +94,7 @@ class RocksFiles:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    """RocksDB deletes what a compaction has replaced when it comes to it: nobody needs it."""
+    """Copy a file unless it is gone: RocksDB deletes files that a compaction has replaced, which nobody needs."""
     with suppress(FileNotFoundError):
         shutil.copy(source, target)
 
@@ -130,7 +132,7 @@ class MemoryFiles:
 
 
 class MemoryBatch:
-    """`rocksdict.WriteBatch`."""
+    """A replacement of `rocksdict.WriteBatch`."""
 
     def __init__(self, raw_mode: bool) -> None:
         assert raw_mode
@@ -149,7 +151,7 @@ class MemoryBatch:
 
 
 class MemoryDatabase:
-    """`rocksdict.Rdict` in raw mode, as far as the index uses it."""
+    """A replacement of `rocksdict.Rdict` in raw mode, as far as the index uses it."""
 
     def __init__(self, flushed: dict[str, dict[bytes, bytes]], name: str) -> None:
         self._flushed, self._name = flushed, name
@@ -161,7 +163,9 @@ class MemoryDatabase:
         return self._values.get(key)
 
     def items(self, *, from_key: bytes, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """From that key on, or from it down. Unlike RocksDB's, the iterator does not survive a write."""
+        """Yield the pairs from `from_key` on, or from it downwards. Unlike RocksDB's iterator, this one does not
+        survive a write.
+        """
         keys, writes = self._keys, self._writes
         if backwards:
             places = range(bisect_right(keys, from_key) - 1, -1, -1)
@@ -200,7 +204,7 @@ class MemoryDatabase:
         self._flushed[self._name] = dict(self._values)
 
     def compact_range(self, begin: None, end: None) -> None:
-        """Nothing to gain here."""
+        """Do nothing, because there is nothing to gain."""
 
     def close(self) -> None:
-        """The index flushes first."""
+        """Do nothing, because the index flushes first."""

@@ -1,4 +1,4 @@
-"""What PySyncObj takes from its surroundings, replaced for the length of a run: clock, randomness, poller, pipes."""
+"""Replacements, for the length of a run, of PySyncObj's surroundings: clock, randomness, poller, pipes."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class SimNode(Node):  # type: ignore[misc]  # untyped library
 
 
 class _NoPoller:
-    """There are no sockets: every message arrives as an event of the world."""
+    """A poller without sockets: every message arrives as an event of the world."""
 
     def subscribe(self, descriptor: Any, callback: Any, mask: Any) -> None:
         raise AssertionError("the simulation has no file descriptors")

@@ -1,7 +1,8 @@
-"""Logs that are cut early: what the index has on disk goes from the front, far sooner than retention would have it go.
+"""Logs that are cut early: entries whose effects the index has on disk go from the front far sooner than retention
+would have them go.
 
-So nodes that were away for a moment are behind the kept log. What the state still points at comes from an archive then:
-retention, which would keep it, is not what is tested here.
+So nodes that were away for a moment are behind the kept log. Payloads that the state still points at come from an
+archive then: retention, which would keep them, is not tested here.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CutSettings:
-    """How often, and how much of what may go stays all the same."""
+    """The pause between cuts of the log, and the amounts that stay although they might go."""
 
     pause_us: int
     keep_entries: int
@@ -32,7 +33,9 @@ class CutSettings:
 
 
 def draw_cuts(random: Random) -> CutSettings | None:
-    """Not in every seed: the faults that need a long log need their seeds too."""
+    """Draw settings for the cuts of the log; None in some seeds, because the faults that need a long log need seeds
+    too.
+    """
     if random.random() < 0.55:
         return None
     return CutSettings(
@@ -45,7 +48,7 @@ def draw_cuts(random: Random) -> CutSettings | None:
 
 
 class Archive:
-    """Every payload that was applied anywhere, by log position: positions are the same on all replicas."""
+    """An archive of every payload applied anywhere, by log position. Positions are the same on all replicas."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
@@ -68,7 +71,7 @@ class Archive:
 
 
 def cut(replica: "Replica", settings: CutSettings, note: Note) -> None:
-    """Remove what this node has applied, durably, and what nobody needs of it. Runs as the node."""
+    """Remove the entries that this node has applied durably and that nobody needs. Runs as the node."""
     log, node = replica.log, replica.node
     if node.is_catching_up or log.base.index >= replica.machine.applied_index:
         return

@@ -1,4 +1,4 @@
-"""What the services call a bug of their own, in their log, is a violation: nobody else may notice it."""
+"""Turn bugs that the services log about themselves into violations: nobody else may notice them."""
 
 import logging
 from asyncio import InvalidStateError
@@ -15,7 +15,9 @@ _SILENT = ("raft", "asyncio", "cluster.health.alarms")  # what they log in earne
 
 class _Watch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """A node that has just died fails everything it was about, and says so."""
+        """Record an error as a violation. A node that has just died fails everything it was doing and logs that, which
+        is none.
+        """
         node = Running.node
         if isinstance(node, Replica) and node.alive and node.observer.found is None:
             if record.name == "cluster.health.alarms" and isinstance(record.args, tuple):
@@ -29,7 +31,7 @@ class _Watch(logging.Handler):
 
 @contextmanager
 def logged_errors_are_violations() -> Iterator[None]:
-    """Silences all logging below errors; errors of the services end the run."""
+    """Silence all logging below errors and end the run at an error of the services."""
     watch, disabled = _Watch(logging.ERROR), logging.root.manager.disable
     levels = {name: logging.getLogger(name).level for name in _SILENT}
     propagated = {name: logging.getLogger(name).propagate for name in _WATCHED}

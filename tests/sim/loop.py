@@ -16,7 +16,9 @@ Around = Callable[[Callable[[], None]], None]
 
 
 class _Numbered:
-    """Hashed by order of creation: the services keep futures and tasks in sets, and their order must not vary."""
+    """A base class that hashes by order of creation: the services keep futures and tasks in sets, and their order must
+    not vary.
+    """
 
     _number: int
 
@@ -41,10 +43,11 @@ class SimTask(_Numbered, asyncio.Task[Any]):
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """As much of a loop as a Raft node uses. Callbacks run as events of the world; a dead loop runs nothing more.
+    """The part of an event loop that a Raft node uses. Callbacks run as events of the world; a dead loop runs nothing
+    more.
 
-    `around(action)` runs an action on behalf of the node: later while the node is frozen, and followed by whatever
-    is looked at after each step of a node.
+    `around(action)` runs an action on behalf of the node: later while the node is frozen, and followed by the checks
+    after each step of a node.
     """
 
     def __init__(self, world: World, around: Around, on_error: Callable[[BaseException], None]) -> None:
@@ -83,7 +86,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def time(self) -> float:
-        """The node's monotonic clock, as it sees it. A leap of that clock brings no timer forward."""
+        """Return the node's monotonic clock, in seconds, as the node sees it. A leap of that clock brings no timer
+        forward.
+        """
         return (self._world.now_us + self._world.skew_us) / MICROSECONDS_PER_SECOND
 
     def create_future(self) -> "asyncio.Future[Any]":
@@ -98,13 +103,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def close_tasks(self) -> None:
-        """The process is gone: unwind what it was doing, now and not whenever the garbage is collected."""
+        """Unwind the tasks of a dead process now, and not whenever the garbage is collected."""
         coroutines, self._coroutines = self._coroutines, {}
         for coroutine in coroutines.values():
             coroutine.close()
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
-        """At once: a thread that the loop awaits has nothing to race with here."""
+        """Run the function at once: a thread that the loop awaits has nothing to race with here."""
         future = self.create_future()
         future.set_result(function(*args))
         return future

@@ -36,7 +36,7 @@ GONE = "offset_out_of_range"
 
 
 class Fleet(Protocol):
-    """What a member shares with the others."""
+    """The objects that all members of the group share."""
 
     world: World
     clients: Clients
@@ -56,7 +56,7 @@ class Fleet(Protocol):
 
 
 class Member:
-    """One consumer: joins, keeps its session, reads its queues from any node, commits to the leader."""
+    """One consumer. It joins, keeps its session, reads its queues from any node, and commits to the leader."""
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self._fleet, self._name = fleet, name
@@ -131,7 +131,7 @@ class Member:
         self._processed.clear()
 
     def _on_heard(self, reply: Reply) -> None:
-        """A node's answer to a join or heartbeat has left it: the session begins anew there."""
+        """Begin the session anew at the node whose answer to a join or heartbeat has left."""
         if reply.status in (200, 201):
             member_id = decode_body(reply)["member_id"]
             now_s = asyncio.get_running_loop().time()
@@ -201,14 +201,16 @@ class Member:
         )
 
     def _check(self, place: Place, offset: int, reply: Reply) -> int:
-        """Where what was read ends."""
+        """Check the messages read from `offset` on and return the offset after the last one."""
         batches, (topic, queue), body = self._fleet.batches, place, decode_body(reply)
         if topic.startswith(RETRY_PREFIX):
             return batches.check_given_again(reply.node_id, topic, offset, body)
         return batches.check_pulled(reply.node_id, topic, queue, offset, body)
 
     def _go_on(self, generation: int) -> None:
-        """With or without committing; now and then, what is processed and not committed is read once more."""
+        """Go on working, with or without a commit. Now and then, processed messages without a commit are read once
+        more.
+        """
         if self._processed and self._random.random() < COMMIT_PROBABILITY:
             self._commit(generation)
         elif self._random.random() < REREAD_PROBABILITY:
@@ -216,12 +218,12 @@ class Member:
         self._work_later()
 
     def _look_up(self) -> None:
-        """Positions are what is committed, whatever this member believes."""
+        """Take the committed offsets for the positions, whatever this member believes."""
         self._processed.clear()
         self._positions = None
 
     def _give_back(self, generation: int, place: Place, offset: int, processed: Callable[[], None]) -> None:
-        """One message fails: it is given back, and counts as processed once that is acknowledged."""
+        """Give one failed message back. It counts as processed once the cluster has acknowledged that."""
         member_id, (topic, queue) = self._member_id, place
         message: dict[str, Any] = {"topic": topic, "queue": queue, "offset": offset, "reason": "it failed"}
         delay_ms = self._random.choice((None, None, 0, 100))
@@ -245,7 +247,7 @@ class Member:
         self._call("POST", f"/v1/groups/{GROUP}/retries", body, on_answer)
 
     def _commit(self, generation: int) -> None:
-        """What is processed, in the generation that it was read in; now and then in another one."""
+        """Commit the processed offsets in the generation in which they were read, now and then in another one."""
         member_id = self._member_id
         offsets, self._processed = self._processed, {}
         if self._random.random() < STALE_PROBABILITY and not self._fleet.healed:
@@ -318,7 +320,7 @@ class Member:
         )
 
     def _when_awake(self, action: Callable[[], None]) -> None:
-        """Now; later when it is frozen; never when it has ended."""
+        """Run the action now; later if the member is frozen; never if it has ended."""
         if self._ended or not self._fleet.running:
             return
         wait_us = self._frozen_until_us - self._fleet.world.now_us

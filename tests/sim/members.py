@@ -58,7 +58,7 @@ class Members:
             self._configure()
 
     def _configure(self) -> None:
-        """Members come once what they give back is not kept for longer than the run."""
+        """Configure the group. The members start once given-back messages are not kept for longer than the run."""
 
         def on_answer(answer: Answer | None) -> None:
             if answer is None or not answer.ok:
@@ -74,7 +74,9 @@ class Members:
         self.running = False
 
     def unsettled(self, ends: Mapping[Place, int]) -> str:
-        """The members commit, in the end, all that anybody was told of."""
+        """Describe the messages that the members have not committed in the end; empty when all that anybody was told of
+        are.
+        """
         if not self.settings.members:
             return ""
         known = self.model.known.get(GROUP)
@@ -86,7 +88,9 @@ class Members:
         return f"{waiting} messages that were given back have not come again" if waiting else ""
 
     def on_processed(self, place: Place, first: int, end: int) -> None:
-        """A member has processed the messages from `first` to before `end`, which it had no reason to skip to."""
+        """Record that a member has processed the messages from `first` to before `end`, and skipped none to get
+        there.
+        """
         processed = self.model.processed.get((GROUP, place), 0)
         if first > processed:
             raise Violation(
@@ -119,7 +123,7 @@ class Members:
             self.clients.try_once(request, lambda answer: None, timeout_us=CALL_TIMEOUT_US)
 
     def _reset(self) -> None:
-        """An operator has a queue read again."""
+        """Let an operator have a queue read again."""
         topic, queue = self.random.choice(self._places)
         known = self.model.known.get(GROUP)
         committed = known.offsets.get((topic, queue), 0) if known is not None else 0

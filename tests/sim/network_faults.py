@@ -14,7 +14,9 @@ Links = list[tuple[int, int]]
 
 
 class NetworkFaults:
-    """A cut is silent, as in a network that drops packets; only a reset is told to both ends."""
+    """Partition and disturb the network. A cut is silent, as when packets are dropped; only a reset is told to both
+    ends.
+    """
 
     def __init__(self, world: World, network: Network, may_go_on: Callable[[], bool]) -> None:
         self._world, self._network, self._may_go_on = world, network, may_go_on
@@ -31,7 +33,7 @@ class NetworkFaults:
         }
 
     def _isolate(self, fault: Fault) -> None:
-        """One node hears and says nothing for a while."""
+        """Cut one node off from all others, in both directions, for a while."""
         node_id = fault.random.choice(self._nodes)
         self._part(fault, [node_id], [peer for peer in self._nodes if peer != node_id])
 
@@ -41,13 +43,13 @@ class NetworkFaults:
         self._part(fault, nodes[:size], nodes[size:])
 
     def _bridge(self, fault: Fault) -> None:
-        """Two halves that only one node sees both of."""
+        """Split the nodes into two halves that only one node can both see."""
         nodes = fault.random.sample(self._nodes, len(self._nodes))
         middle = len(nodes) // 2
         self._part(fault, nodes[:middle], nodes[middle + 1 :])
 
     def _ring(self, fault: Fault) -> None:
-        """Each node sees its two neighbours only: with five nodes, everybody has a majority, and each another one."""
+        """Let each node see only its two neighbours: with five nodes, each has a majority, and each another one."""
         if len(self._nodes) < 4:
             return
         nodes = fault.random.sample(self._nodes, len(self._nodes))
@@ -78,7 +80,7 @@ class NetworkFaults:
         self._world.after(duration_us, mend)
 
     def _flap(self, fault: Fault) -> None:
-        """The links between one node and the others come and go."""
+        """Make the links between one node and the others come and go."""
         node_id = fault.random.choice(self._nodes)
         links = _between([node_id], [peer for peer in self._nodes if peer != node_id])
         times = fault.random.randint(FLAPS_MIN, FLAPS_MAX)

@@ -17,7 +17,9 @@ CODES = {"change_in_progress", "not_caught_up", "last_voter", "quorum_at_risk", 
 
 
 class NodeChanges:
-    """They look at whoever leads, and never bring about that a majority has lost its disk."""
+    """Operators who add, remove and move nodes. They look at whoever leads, and never cause a majority to lose its
+    disk.
+    """
 
     def __init__(self, world: World, clients: Clients, replicas: Mapping[int, Replica], observer: Observer) -> None:
         self._world, self._clients, self._replicas, self._observer = world, clients, replicas, observer
@@ -71,7 +73,7 @@ class NodeChanges:
             self._call_safely(self._model.removals, node_id, "DELETE", f"{path}/{node_id}{force}", kind)
 
     def _call_safely(self, pending: list[int], node_id: int, method: str, target: str, kind: str) -> None:
-        """Unless it could leave a majority that does not hold all that it ever acknowledged."""
+        """Send the request unless it could leave a majority that does not hold all that it ever acknowledged."""
         pending.append(node_id)
         if minority(self._replicas, impaired(self._replicas)):
             self._call(method, target, None, kind, lambda: pending.remove(node_id))

@@ -8,7 +8,9 @@ from .index_files import IndexFiles
 
 
 class NodeIndex:
-    """`store.snapshots.install.IndexPlaces`. Adopting is one step; real directories are for unit tests."""
+    """A `store.snapshots.install.IndexPlaces` for one node. Adopting is one step; real directories are for unit
+    tests.
+    """
 
     def __init__(self, files: IndexFiles, node_id: int) -> None:
         self._files, self._node_id = files, node_id
@@ -24,7 +26,7 @@ class NodeIndex:
         return self._opened
 
     def end_life(self, *, keep: bool) -> None:
-        """The process is gone. What was flushed is what the next life finds, unless the disk is replaced."""
+        """End the process. The next life finds the flushed data, unless the disk is replaced."""
         self.close()
         name = self._name()
         if self._files.exists(name):
@@ -33,25 +35,25 @@ class NodeIndex:
             self.forget()
 
     def leave_flushed(self) -> None:
-        """Copies what was flushed, while it is still open."""
+        """Copy the flushed data while the index is still open."""
         if self._files.exists(self._name()):
             self._files.copy(self._name(), self._name(1))
 
     def forget(self) -> None:
-        """The disk is replaced while the node is down."""
+        """Remove the index because the disk is replaced while the node is down."""
         for name in (self._name(1), self._incoming):
             if self._files.exists(name):
                 self._files.remove(name)
 
     def take_image(self) -> str:
-        """The name of a copy of what is flushed now, while the node runs."""
+        """Copy the flushed data while the node runs, and return the name of the copy."""
         self._images += 1
         name = f"node {self._node_id} image {self._images}"
         self._files.copy(self._name(), name)
         return name
 
     def put_back(self, image: str) -> None:
-        """The next life, which has not begun, finds the copy."""
+        """Let the next life, which has not begun, find the copy."""
         for name in (self._name(1), self._incoming):
             if self._files.exists(name):
                 self._files.remove(name)

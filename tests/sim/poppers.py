@@ -1,4 +1,4 @@
-"""Pop consumers: workers that come and go without a word, and an operator who gets in their way."""
+"""Pop consumers: workers that come and go without a word, and an operator who interferes with them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ BUSY = ("group_has_members", "too_many_held", "group_not_found", "topic_not_foun
 
 
 class Poppers:
-    """All workers of the one group, and who else wants to use it."""
+    """All workers of the one group, and the others who want to use the group."""
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class Poppers:
         self.running = False
 
     def unsettled(self, ends: Mapping[tuple[str, int], int]) -> str:
-        """In the end everything is popped and acknowledged, or dead."""
+        """Describe a message that is not acknowledged or dead in the end, or a queue that is not popped to its end;
+        empty when all is done.
+        """
         if not self.are_there:
             return ""
         group = self._history.pops.known.get(GROUP, PoppedGroup())
@@ -76,7 +78,7 @@ class Poppers:
         return f"{waiting} messages that were given back have not come again" if waiting > 0 else ""
 
     def _configure(self) -> None:
-        """They come once what they give back is not kept for longer than the run."""
+        """Configure the group. The poppers start once given-back messages are not kept for longer than the run."""
 
         def on_answer(answer: Answer | None) -> None:
             if answer is None or not answer.ok:
@@ -120,7 +122,7 @@ class Poppers:
         self._call("POST", f"/v1/groups/{GROUP}/pop", body, on_answer)
 
     def _check(self, node_id: int, message: dict[str, Any]) -> None:
-        """It is what was sent, and nobody has acknowledged this handing out of it."""
+        """Check that the popped message is as it was sent, and that nobody has acknowledged it by this handle."""
         if message["receipt_handle"] in self._acked:
             raise Violation("popped_twice", f"{message} was acknowledged by its handle")
         batch_id = message["message_id"].rpartition("-")[0]
@@ -130,7 +132,7 @@ class Poppers:
         self._batches.check_popped(node_id, origin, message["message_id"], batch_id)
 
     def _handle_later(self, handle: str) -> None:
-        """Processed soon, late, or never."""
+        """Handle the message soon, late, or never."""
 
         def act() -> None:
             if not self.running:
@@ -190,7 +192,7 @@ class Poppers:
         self._world.after(self._random.randint(1, OPERATE_US_MAX), operate)
 
     def _delete_later(self) -> None:
-        """Nobody takes anything for a while, so that nothing is held then."""
+        """Delete the group after a while in which no worker takes anything, so that nothing is held then."""
 
         def delete() -> None:
             if self.running and not self.healed:
@@ -200,12 +202,12 @@ class Poppers:
         self._world.after(REST_US, delete)
 
     def _on_deleted(self, answer: Answer | None) -> None:
-        """Nobody knows of it any more: its settings are made again."""
+        """Make the settings of the deleted group again, since no node knows them any more."""
         body = {"retry_max_attempts": ATTEMPTS_MAX, "retry_delays_ms": RETRY_DELAYS_MS}
         self._clients.call(json_request("PUT", f"/v1/groups/{GROUP}", body), lambda answer: None)
 
     def _intrude(self) -> None:
-        """Somebody joins, and says nothing more until its session is over."""
+        """Let a member join and say nothing more until its session is over."""
         body = {"topics": [self._topic], "client_id": "intruder", "session_timeout_ms": 1_000}
         self._call("POST", f"/v1/groups/{GROUP}/members", body, lambda answer: None)
 

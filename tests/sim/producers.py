@@ -41,7 +41,7 @@ _DECISIONS = ("commit", "rollback", "unknown")
 
 @dataclass
 class _Story:
-    """What the producer of one transaction is up to."""
+    """The course of one transaction, as its producer has it in mind."""
 
     way: int
     truth: str
@@ -59,7 +59,7 @@ class _Client:
 
 
 class Producers:
-    """Groups of producers. Each group is asked by long polls or by a webhook, and now and then changes between them."""
+    """Groups of producers. Each group is asked by long polls or by a webhook, and sometimes changes between them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Producers:
         self.operators.start()
 
     def heal(self) -> None:
-        """From now on everything that is asked is answered, and nobody steps in."""
+        """Answer every check from now on, and let no operator step in."""
         self.healed = True
         self.operators.heal()
 
@@ -108,7 +108,9 @@ class Producers:
         self._running = False
 
     def unsettled(self) -> str:
-        """Where checks are answered, or given up in the end, no transaction stays undecided."""
+        """Describe the work that is not done; empty when all is done. No transaction stays undecided where checks are
+        answered, or given up in the end.
+        """
         if self._halves.waits or self._decisions.waits:
             return "requests are about to be sent"
         undecided = self._model.undecided if self._settings.checks else ()
@@ -229,7 +231,7 @@ class Producers:
         self._clients.try_once(request, on_answer, timeout_us=POLL_TIMEOUT_US)
 
     def _on_checks_left(self, reply: Reply) -> None:
-        """Checks have left a node: it may count them from now on."""
+        """Record checks that have left a node, which may count them from now on."""
         if reply.status == 200:
             for check in decode_body(reply)["checks"]:
                 self._on_check_left(check)
@@ -257,7 +259,7 @@ class Producers:
             self._decide(transaction_id, story, decision, "check")
 
     def _decision(self, story: _Story) -> str | None:
-        """What a process of the group says when it is asked; None when it says nothing."""
+        """Return the answer of a process of the group to a check; None when it says nothing."""
         random = self._random
         if story.way == FORGETS:
             return random.choice((None, "unknown"))
@@ -281,7 +283,7 @@ class Producers:
         self._world.after(self._random.randint(1, SWITCH_US_MAX), switch)
 
     def _on_webhook(self, url: str, body: bytes) -> WebhookReply | None:
-        """A check reaches the webhook: it answers, fails, talks nonsense or hangs."""
+        """Let the webhook answer a check, fail, talk nonsense or hang."""
         check = msgspec.json.decode(body)
         story = self._stories[check["transaction_id"]]
         fate = self._random.random() if not self.healed else 1.0

@@ -15,9 +15,9 @@ _COMMITS = struct.Struct("<4sB3xQQQQ")  # docs/log-format.md; deliberately share
 
 
 class PutBackFaults:
-    """No node can notice what nobody knows. So a disk is put back once all other disks know what is lost with it: a
-    committed entry at or behind its last one, and its term. Until then the node stays down; if that takes too long it
-    starts with the disk it has.
+    """Put older contents of a disk back. No node can notice a loss that nobody knows of, so this waits until all other
+    disks know of the lost records: a committed entry at or behind the disk's last one, and its term. Until then the
+    node stays down. If that takes too long, the node starts with the disk it has.
     """
 
     def __init__(self, world: World, replicas: Mapping[int, Replica], may_happen: Callable[[], bool]) -> None:
@@ -26,7 +26,7 @@ class PutBackFaults:
         self.table: dict[str, Action] = {"put_back": self._take_image}
 
     def holds(self, node_id: int) -> bool:
-        """Whether that node has to stay down."""
+        """Return whether the node has to stay down."""
         return node_id in self._held
 
     def _take_image(self, fault: Fault) -> None:
@@ -42,7 +42,9 @@ class PutBackFaults:
     def _strike(
         self, fault: Fault, replica: Replica, image: Image, then: tuple[int, tuple[int, int]], age_us: int
     ) -> None:
-        """`then`: which disk it was, and the last record on it."""
+        """Crash the node to put `image` back. `then` names the disk of the image by its number of wipes, and the last
+        record on it.
+        """
         wipes, last = then
         if replica.wipes != wipes or replica.durable.last <= last or replica.disk.is_damaged:
             return  # another disk, or nothing would be lost
@@ -76,7 +78,7 @@ class PutBackFaults:
 
 
 def _known_committed(replica: Replica) -> tuple[int, int]:
-    """Term and index of the last entry that would be known there to be committed after a power loss."""
+    """Return term and index of the last entry that the disk would show to be committed after a power loss."""
     content = replica.disk.durable_bytes(f"{DATA}/watermarks")
     if content is None or len(content) < _COMMITS.size:
         return 0, 0

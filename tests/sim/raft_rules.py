@@ -1,4 +1,4 @@
-"""Holds a node's Raft to its rules, by what it sends, receives and believes: breaking one costs an entry much later."""
+"""Check a node's Raft against its rules, by its messages and beliefs: a broken rule costs an entry only much later."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,8 +84,9 @@ class RaftRules:
         bound.update(index for index, term in held.items() if knows(index, term))
 
     def on_leader_commit(self, leader: "Replica", first: int, last: int) -> None:
-        """The entries `first` to `last` are committed. A copy that is lost may be among those that were counted: the
-        leader had heard of it, and not yet of the new disk."""
+        """Record that the entries `first` to `last` are committed. One of the counted copies may be lost: the leader
+        had heard of it, and not yet of the new disk.
+        """
         for node_id, bound in self._bound_by.items():
             if leader.raft.replication.acked(node_id) >= last:
                 bound.update(range(first, last + 1))
@@ -114,20 +115,22 @@ class RaftRules:
 
     @staticmethod
     def _check_gave_up_its_vote(node_id: int, message: Any) -> None:
-        """The node was told what its disk, which was put back, lacks of what it acknowledged."""
+        """Check a node that was told which acknowledged entries its disk, which was put back, lacks."""
         if isinstance(message, RequestVote | PreVote) or getattr(message, "granted", False):
             raise Violation("votes_though_told", f"node {node_id} knows that it has forgotten, and says {message}")
         if isinstance(message, AppendReply) and message.success and message.counts:
             raise Violation("counts_though_told", f"node {node_id} knows that it has forgotten, and says {message}")
 
     def _check_claim(self, replica: "Replica", message: PreVote | RequestVote) -> None:
-        """Who stands speaks of its log. The state may be ahead of that: it came as a snapshot."""
+        """Check that a candidate speaks of its own log. Its state may be ahead of the log, because it came as a
+        snapshot.
+        """
         log = replica.log
         if (message.last_term, message.last_index) > (log.last_term, log.last_index):
             raise Violation("claims_more", f"node {replica.node_id} says {message}, its log ends at {log.last_index}")
 
     def on_receive(self, replica: "Replica", source: int, message: Any) -> None:
-        """Before the node looks at it."""
+        """Record a message before the node looks at it."""
         if not isinstance(message, Vitals | Comparison):  # those have no term
             self._heard[replica.node_id].add(source)
         if isinstance(message, Recall) and replica.is_put_back and message.incarnation == replica.incarnation:
@@ -142,7 +145,7 @@ class RaftRules:
             self._arrived = replica.node_id, source
 
     def on_leader(self, replica: "Replica") -> None:
-        """The node leads since this step."""
+        """Record that the node leads since this step."""
         self._was_led = True
         term, log = replica.raft.state.term, replica.log
         members = self._membership.in_force(replica.term_at)
@@ -171,14 +174,16 @@ class RaftRules:
         self._look_at_vote(node_id)
 
     def _check_term(self, replica: "Replica") -> None:
-        """Terms come from elections: who has a later one than everybody stands in it, or heard it from who did."""
+        """Check that the node's term comes from an election: a node with the latest term of all stands in it, or heard
+        it from a node that did.
+        """
         term, handlers = replica.raft.state.term, replica.raft
         if term > self._term and handlers.state.role == FOLLOWER and handlers.state.other_voters:
             raise Violation("term", f"node {replica.node_id} is in term {term}, nobody has stood after {self._term}")
         self._term = max(self._term, term)
 
     def _check_stood(self, replica: "Replica") -> None:
-        """A leader that stood for an election timeout is none in the first thing it does, whatever that is."""
+        """Check that a leader that stood still for an election timeout leads no more in the first thing it does."""
         node_id, handlers = replica.node_id, replica.raft
         led_term = handlers.state.term if handlers.leads_and_knows_all and handlers.state.other_voters else 0
         before_us, led_before = self._last_step.get(node_id, (replica.now_us, 0))
@@ -215,7 +220,9 @@ class RaftRules:
         check_counted(leader, answer.peer, counted, term, durable, knows_disk=knows_disk)
 
     def _check_knows_terms(self, replica: "Replica", match_index: int) -> None:
-        """The lost disk may have voted for who leads a later term: its node counts once it would know of that."""
+        """Check that a node with a new disk counts only once it knows every term whose leader its lost disk may have
+        voted for.
+        """
         node_id = replica.node_id
         heard = {*self._heard[node_id], node_id}
         silent = self._membership.unheard(heard, replica.term_at, match_index, self._safety.committed.knows)
@@ -234,7 +241,7 @@ class RaftRules:
             )
 
     def _term_in(self, log: CommitLog, index: int) -> int:
-        """Of an entry of that log; of one before its base, what is committed there."""
+        """Return the term of the entry in that log. Before the log's base, it is the term of the committed entry."""
         if index >= log.base.index:
             return log.term_at(index)
         term = self._safety.committed.term_of(index)
@@ -243,8 +250,9 @@ class RaftRules:
         return term
 
     def _look_at_vote(self, node_id: int) -> None:
-        """A node with a new disk may vote when it has what was committed with its old disk's copy, and knows the terms
-        in which that may have voted. A copy that was not counted binds nobody."""
+        """Check the vote of a node with a new disk. It needs the entries committed with its old disk's copy, and must
+        know the terms in which that disk may have voted. A copy that was not counted binds nobody.
+        """
         if node_id not in self._bound_by or not self._disks[node_id].voter:
             return
         disk, committed = self._disks[node_id], self._safety.committed

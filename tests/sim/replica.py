@@ -1,7 +1,7 @@
 """One broker node of the simulation: real RaftNode, commit log, hard state, state machine, RocksDB index and services.
 
-Simulated are the wire, the disk under the log, the clock, and the thread that syncs. The index is a RocksDB in a
-directory of its own, or what takes its place (index_files.py); what a dead process leaves of it is what was flushed.
+Simulated are the wire, the disk under the log, the clock, and the thread that syncs. The index is a RocksDB or its
+replacement (index_files.py). A dead process leaves only flushed data of the index.
 """
 
 from asyncio.events import _get_running_loop, _set_running_loop
@@ -47,7 +47,7 @@ WAKE_US_MAX = 60  # until the kernel lets a woken thread run
 
 
 class Image(NamedTuple):
-    """What a node's disk held at some time."""
+    """The contents of a node's disk at some time."""
 
     files: dict[str, bytes]
     index: str  # type: ignore[assignment]  # the name of the copy; hides tuple.index
@@ -91,8 +91,8 @@ class Replica:
 
     @property
     def joins(self) -> bool:
-        """Not one of the nodes that the cluster begins with; or with a new disk, once its nodes have changed since it
-        began: a lone founder would begin a cluster of its own.
+        """True when the node joins instead of founding: it is not one of the first, or its disk is new and the members
+        have changed since the cluster began. A lone founder would begin a cluster of its own.
         """
         if self.node_id not in self.settings.founders:
             return True
@@ -112,8 +112,8 @@ class Replica:
         return self._front
 
     def term_at(self, index: int) -> int | None:
-        """In its log, as its process sees it; of what that no longer, or not yet, holds and the state does, what was
-        committed.
+        """Return the term of an entry, as the process sees it, or the committed term if only the state holds the
+        entry.
         """
         log = self.log
         if 0 < index < log.first_index or log.last_index < index <= self.machine.applied_index:
@@ -126,7 +126,7 @@ class Replica:
 
     @property
     def now_us(self) -> int:
-        """By its own monotonic clock."""
+        """The time by the node's own monotonic clock, in microseconds."""
         return self.world.now_us + self.skew_us
 
     # --- life --------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Replica:
 
     @property
     def throws_its_log_away(self) -> bool:
-        """Whether the next start begins an empty log, whatever is in the one there is."""
+        """True when the next start begins an empty log, whatever the present one holds."""
         return self._restarting or f"{DATA}/{store.snapshots.install.DECISION_FILE}" in self.disk.files(DATA)
 
     def _on_decided(self) -> None:
@@ -221,7 +221,7 @@ class Replica:
         self.loop.call_soon(self.stop)
 
     def _on_forgotten(self) -> None:
-        """The node has found out that its disk was put back: it goes on with it as with a new one."""
+        """Go on with a disk that was put back as with a new one, now that the node has found out."""
         self.observer.on_forgotten(self)
         self._incarnation_wipes = self.wipes
         self.loop.call_soon(self.stop)
@@ -236,7 +236,7 @@ class Replica:
         self.world.after(self._random.randint(1, 2 * cuts.pause_us), again)
 
     def crash(self, *, power_loss: bool) -> None:
-        """The process dies at once; with `power_loss` the disk forgets, in part, what was not synced."""
+        """Kill the process at once; with `power_loss` the disk forgets, in part, writes that were not synced."""
         if not self.alive:
             return
         self.alive = self.loop.alive = False
@@ -250,7 +250,7 @@ class Replica:
         self.world.after(0, self._bury)  # not here: the dying node's own code may still be on the stack
 
     def wipe(self) -> None:
-        """The machine dies, if it has not, and is replaced by one with an empty disk under the same node id."""
+        """Kill the machine if it runs, and replace it by one with an empty disk under the same node id."""
         if self.buried:
             self._indexes.forget()
             self._replace_disk()
@@ -259,7 +259,7 @@ class Replica:
             self.crash(power_loss=True)
 
     def take_image(self) -> Image | None:
-        """Of the disk and the index as a power loss would leave them; None while that would not be one state."""
+        """Return the disk and the index as a power loss would leave them; None while they would not be one state."""
         if not self.alive or not self.has_recovered or self.disk.is_damaged or self._restarting or self.is_put_back:
             return None
         files = self.disk.image()
@@ -268,7 +268,7 @@ class Replica:
         return Image(files, self._indexes.take_image())
 
     def put_back(self, image: Image) -> None:
-        """The disk of this node, which is down, is what it was when the image was taken."""
+        """Put the disk and the index of this node, which is down, back to the image."""
         self.durable.remember()
         self.disk.put_back(image.files)
         self._indexes.put_back(image.index)
@@ -278,7 +278,7 @@ class Replica:
 
     @property
     def is_put_back(self) -> bool:
-        """Its disk was put back, and the node does not know it yet."""
+        """True when the disk was put back and the node does not know it yet."""
         return self.wipes != self._incarnation_wipes
 
     def _replace_disk(self) -> None:
@@ -294,7 +294,7 @@ class Replica:
         return incarnation(self.node_id, self._incarnation_wipes)
 
     def incarnation_of(self, peer: int) -> str:
-        """What that peer said when it connected last."""
+        """Return the incarnation that the peer named when it connected last."""
         return str(getattr(self._transport.peers[peer], "incarnation", ""))
 
     def _new_disk(self) -> TimedDisk:
@@ -303,7 +303,7 @@ class Replica:
         return disk
 
     def stop(self) -> None:
-        """A graceful stop: leadership is handed over, files are closed. `on_down` follows."""
+        """Stop gracefully: hand leadership over and close all files. `on_down` follows."""
 
         async def stop() -> None:
             await self.front.leave()
@@ -340,7 +340,7 @@ class Replica:
         self.on_down(self)
 
     def dispose(self) -> None:
-        """The run is over."""
+        """Release everything at the end of the run."""
         if self.alive:
             self.alive = self.loop.alive = False
             for fiber in self.fibers:
@@ -351,11 +351,11 @@ class Replica:
     # --- running -----------------------------------------------------------------------------------------------
 
     def freeze(self, duration_us: int) -> None:
-        """SIGSTOP: nothing of this node runs for so long; what arrives waits."""
+        """Stop the node for `duration_us`, as SIGSTOP does. Messages that arrive wait."""
         self._frozen_until_us = max(self._frozen_until_us, self.world.now_us + duration_us)
 
     def take(self, duration_us: int) -> None:
-        """The step that runs takes so long: its clock goes on, and nothing else of the node runs meanwhile."""
+        """Let the running step take `duration_us` of the node's clock. Nothing else of the node runs meanwhile."""
         self._held_us += duration_us
         self.world.skew_us += duration_us
 
@@ -397,7 +397,7 @@ class Replica:
             fiber.resume()
 
     def _may_run(self, again: Callable[[Any], None], what: Any) -> bool:
-        """False when dead, or frozen: then `again(what)` is called when it thaws, in the order of arrival."""
+        """Return False when the node is dead or frozen. Thawing calls `again(what)` in the order of arrival."""
         if not self.alive:
             return False
         if self._thawing or not (self._waiting or self.world.now_us < self._frozen_until_us):
@@ -436,7 +436,7 @@ class Replica:
 
     @property
     def true_ms(self) -> int:
-        """What a wall clock shows that is right."""
+        """Return the time of a right wall clock, in milliseconds."""
         return EPOCH_MS + self.world.now_us // 1000
 
     def _wall_ms(self) -> int:

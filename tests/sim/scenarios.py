@@ -141,7 +141,7 @@ def failing_apply_leaves_a_mute_leader(make_member: MakeMember) -> None:
 
 
 def _bench_with_leader(world: World, make_member: MakeMember, node_count: int) -> Bench:
-    """All nodes are up and agree on node 1."""
+    """Return a bench on which all nodes are up and agree on node 1."""
     bench = Bench(world, make_member, node_count)
     others = range(2, node_count + 1)
     bench.elect(1, *others)
@@ -150,7 +150,7 @@ def _bench_with_leader(world: World, make_member: MakeMember, node_count: int) -
 
 
 def _carry_one_way(bench: Bench, leader: int, *followers: int) -> None:
-    """The leader's appends reach the followers, whose answers reach it; no two followers talk."""
+    """Carry the leader's appends to the followers and their answers back; no two followers talk."""
     for _ in range(30):
         bench.world.now_us += HEARTBEAT_US
         bench[leader].tick()

@@ -1,4 +1,4 @@
-"""Makes a failing plan smaller while it fails in the same way."""
+"""Make a failing plan smaller while it fails in the same way."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ ACTIONS_FIRST = 256
 
 @dataclass
 class Shrunk:
-    """The smallest plan found. `outcome` is what it came to: the same violation as without the edits."""
+    """The smallest plan found, and its `outcome`: the same violation as without the edits."""
 
     edits: Edits
     outcome: Outcome
@@ -23,10 +23,10 @@ class Shrunk:
 def shrink(
     failed: Outcome, run: Callable[[Edits], Outcome], reruns_max: int = RERUNS_MAX, edits: Edits | None = None
 ) -> Shrunk:
-    """Delta debugging over the faults of a plan, and over its length, nodes, links and load.
+    """Shrink by delta debugging over the faults of a plan, and over its length, nodes, links and load.
 
-    `run(edits)` runs the seed again. What is left out changes what happens afterwards, so a smaller plan that does not
-    fail proves nothing; one that fails does. At most `reruns_max` runs.
+    `run(edits)` runs the seed again. Leaving a part out changes everything after it, so a smaller plan that does not
+    fail proves nothing; one that fails does. Makes at most `reruns_max` runs.
     """
     search = _Search(failed, run, reruns_max, edits or Edits())
     search.leave_out_what_did_not_happen()
@@ -46,7 +46,7 @@ class _Search:
         self.best = Shrunk(edits, failed, 0)
 
     def fails(self, edits: Edits) -> bool:
-        """Whether the plan with those edits fails in the same way; then they are the best so far."""
+        """Return whether the plan with those edits fails in the same way. If it does, the edits are the best so far."""
         if self.best.reruns == self._reruns_max:
             return False
         outcome = self._run(edits)
@@ -57,15 +57,16 @@ class _Search:
         return True
 
     def try_all(self, candidates: Sequence[Edits] | Iterator[Edits]) -> None:
-        """The first that fails is taken."""
+        """Try the edits in turn and take the first that fails."""
         any(self.fails(edits) for edits in candidates)
 
     def leave_out_what_did_not_happen(self) -> None:
         self.fails(replace(self.best.edits, only_faults=self.best.outcome.faults, until_ms=self._end_ms()))
 
     def leave_out_faults(self) -> None:
-        """Halves, then quarters and so on, until no single fault can be left out; the last ones first, since the run up
-        to them stays as it was."""
+        """Leave out halves, then quarters and so on, until no single fault can be left out. The last faults go first,
+        since the run up to them stays as it was.
+        """
         faults = list(self.best.outcome.faults)
         if self.best.edits.only_faults not in (None, self.best.outcome.faults):
             self.fails(replace(self.best.edits, only_faults=self.best.outcome.faults))
@@ -84,7 +85,7 @@ class _Search:
             size = min(size, max(1, (len(faults) + 1) // 2))
 
     def shorten(self) -> None:
-        """For what shows only at the end: half the load, and half of that."""
+        """Halve the load up to three times, for violations that show only at the end."""
         for _ in range(3):
             until_ms = (self.best.edits.until_ms or LOAD_US // 1000) // 2
             if not self.fails(replace(self.best.edits, until_ms=until_ms)):
@@ -96,6 +97,6 @@ class _Search:
             actions //= 2
 
     def _end_ms(self) -> int | None:
-        """Nothing after the violation is needed for it."""
+        """Return the time of the violation: nothing after it is needed."""
         end_ms = self.best.outcome.now_us // 1000 + 1
         return end_ms if end_ms < LOAD_US // 1000 else self.best.edits.until_ms

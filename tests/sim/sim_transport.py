@@ -1,4 +1,4 @@
-"""What a node of the simulation speaks to its peers through."""
+"""The transport through which a node of the simulation speaks to its peers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Of what goes by a thin link's data lane, which is a stream as a TCP connection is."""
+    """A piece of the byte stream on a thin link's data lane, which carries bytes as a TCP connection does."""
 
     data: bytes
 
@@ -52,7 +52,9 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
         self._arriving: dict[int, _Arriving] = {}
 
     def set_membership(self, membership: Membership) -> None:
-        """Here everybody is connected to everybody, and who was removed is heard: safety must not need a handshake."""
+        """Do nothing: here every node is connected to every other, and a removed node is heard. Safety must not need a
+        handshake.
+        """
 
     async def start(self) -> None:
         self._network.attach(self._node_id, self._replica)
@@ -64,7 +66,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
         return self._network.connected(self._node_id, peer)
 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
-        """Here the port is that of the node, plus a multiple of PLACES."""
+        """Check the port, which is the number of the node plus a multiple of PLACES here."""
         if address.port % PLACES != node_id:
             raise ProtocolError(f"node {address.port % PLACES} answers there")
 
@@ -104,7 +106,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
             self._lanes[peer].drop_waiting()
 
     def deliver(self, source: int, sent: "bytes | Piece", *, forged: bool = False) -> None:
-        """`forged`: the source has not said it, whatever the frame says."""
+        """Deliver a frame. `forged` says that the source has not sent it, whatever the frame says."""
         try:
             if isinstance(sent, Piece):
                 self._take_piece(source, sent.data)
@@ -157,4 +159,4 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
         self._onNodeDisconnected(self.peers[peer])
 
     def destroy(self) -> None:
-        """The library's way out; `stop` does the work."""
+        """Do nothing: the library calls this on its way out, and `stop` does the work."""

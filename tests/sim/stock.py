@@ -26,7 +26,9 @@ Entry = tuple[bytes, int, int]  # (command, index, term), as the library stores 
 
 
 class PerfectJournal(Journal):  # type: ignore[misc]  # untyped library
-    """Every write is durable at once. Belongs to the node's disk: it is handed to the next start after a crash."""
+    """A journal in which every write is durable at once. It belongs to the node's disk: after a crash, the next start
+    of the node gets it.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -77,7 +79,7 @@ class PerfectJournal(Journal):  # type: ignore[misc]  # untyped library
 
 
 class SimTransport(Transport):  # type: ignore[misc]  # untyped library
-    """The library's transport seam over the simulated network."""
+    """The simulated network behind the library's transport interface."""
 
     def __init__(self, network: Wire, node_id: int) -> None:
         super().__init__(None, None, None)
@@ -92,7 +94,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
 
 
 class StockSyncObj(SyncObj):  # type: ignore[misc]  # untyped library
-    """The stock node; only the body of apply is replaced, to be told of it. All handlers are the library's."""
+    """The stock node with all handlers of the library. Only the body of apply is replaced, to be told of it."""
 
     def __init__(self, on_apply: Callable[[bytes], Any], *arguments: Any, **keywords: Any) -> None:
         self._on_apply = on_apply  # before the library looks which attributes are its own: the rest goes into dumps
@@ -155,7 +157,7 @@ class StockReplica:
         self._tick_later(self._incarnation)
 
     def crash(self) -> None:
-        """kill -9: memory is gone, the journal stays."""
+        """Kill the process as kill -9 does: memory is gone, the journal stays."""
         self._node = self._transport = None
         self._network.detach(self.node_id)
 
@@ -182,7 +184,9 @@ class StockReplica:
             self._transport._onNodeDisconnected(self._peers[peer])
 
     def term_at(self, index: int) -> int | None:
-        """Term of the entry at `index` of the log on disk; None past its end or before its compacted beginning."""
+        """Return the term of the entry at `index` of the log on disk; None past its end or before its compacted
+        beginning.
+        """
         at = index - self.journal.entries[0][1]
         return self.journal.entries[at][2] if 0 <= at < len(self.journal.entries) else None
 
@@ -225,7 +229,7 @@ class StockReplica:
 
 
 class StockCluster:
-    """Stock nodes on one simulated network, with the clients' view: what was acknowledged to them."""
+    """Stock nodes on one simulated network, and the writes acknowledged to their clients."""
 
     def __init__(self, world: World, node_count: int, conf: dict[str, Any], profile: LinkProfile) -> None:
         self.world = world
@@ -243,12 +247,12 @@ class StockCluster:
 
     @property
     def leader(self) -> StockReplica | None:
-        """The leader of the highest term among the running nodes."""
+        """Return the leader of the highest term among the running nodes."""
         leaders = [replica for replica in self.replicas.values() if replica.is_leader]
         return max(leaders, key=lambda replica: replica.term, default=None)
 
     def propose(self, replica: StockReplica, payload: bytes) -> None:
-        """A client writes to what it holds for the leader; success is remembered as acknowledged."""
+        """Let a client write to the node that it holds for the leader. Success is remembered as acknowledged."""
 
         def done(reason: int) -> None:
             if reason == FAIL_REASON.SUCCESS:
@@ -260,7 +264,7 @@ class StockCluster:
 
     @property
     def converged(self) -> bool:
-        """All nodes are up and have applied the whole log of a leader."""
+        """Return whether all nodes are up and have applied the whole log of a leader."""
         leader = self.leader
         if leader is None or not all(replica.up for replica in self.replicas.values()):
             return False

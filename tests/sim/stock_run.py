@@ -58,7 +58,7 @@ class _StockRun:
         self._world.run(LOAD_US)
 
     def settle(self) -> None:
-        """Stop writes and faults, bring everybody back, and look for what was acknowledged."""
+        """Stop writes and faults, bring every node back, and look for the acknowledged entries."""
         self._faults_on = False
         self.cluster.network.heal()
         for replica in self.cluster.replicas.values():
@@ -99,7 +99,7 @@ class _StockRun:
         self._crash(self.cluster.replicas[self._random.choice(self.cluster.network.node_ids)], "crash")
 
     def _isolate(self) -> None:
-        """One node loses all its connections for a while."""
+        """Cut all connections of one node for a while."""
         node_id = self._random.choice(self.cluster.network.node_ids)
         peers = [peer for peer in self.cluster.network.node_ids if peer != node_id]
         for peer in peers:
@@ -113,7 +113,7 @@ class _StockRun:
         self._world.after(self._random.randint(100_000, 3_000_000), rejoin)
 
     def _maybe_kill_after_ack(self, replica: StockReplica, payload: bytes) -> None:
-        """The worst moment to lose a leader is right after it promised something."""
+        """Kill the leader right after it promised something, which is the worst moment to lose it."""
         if self._faults_on and self._random.random() < 0.01:
             self._world.after(self._random.randint(0, 2_000), lambda: self._crash(replica, "leader_crash"))
 
@@ -134,7 +134,7 @@ class _StockRun:
 
 
 def _configuration(random: Random) -> tuple[dict[str, Any], LinkProfile]:
-    """Small batches above all: large ones hide the truncation."""
+    """Draw a configuration with mostly small batches: large ones hide the truncation."""
     conf = {
         "appendEntriesUseBatch": random.random() < 0.3,
         "appendEntriesBatchSizeBytes": random.choice((12, 20, 40, 100)),  # an entry has 9 bytes: never chunked

@@ -65,7 +65,7 @@ _ON_ENTRIES = {
 
 
 class Story:
-    """A listener of a world."""
+    """A listener of a world that collects its events for the story."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -75,7 +75,9 @@ class Story:
             self._events.append((now_us, parts))
 
     def lines(self) -> list[str]:
-        """In the order of time; of long stories the beginning, the end, and every fault."""
+        """Return the lines in the order of time. Of a long story, only the beginning, the end, and every fault are
+        returned.
+        """
         relevant = _entries_of_violation(self._events)
         lines = list(_told(self._events, relevant))
         middle = [number for number in range(LINES_FIRST, len(lines)) if not _A_FAULT.search(lines[number])]
@@ -88,7 +90,7 @@ class Story:
 
 
 def _entries_of_violation(events: Iterable[Event]) -> Collection[int]:
-    """The log entries that the violation is about: those it names, and those of the batches it names."""
+    """Return the log entries that the violation is about: those it names, and those of its batches."""
     detail = next((parts[2] for _, parts in events if parts[0] == "violation"), "")
     entries = {int(number) for number in re.findall(r"(?:entry|entries|index|commits|counts) (?:from )?(\d+)", detail)}
     named = set(re.findall(r"(?:batch|transaction) \w+", detail))
@@ -125,7 +127,7 @@ def _told(events: Iterable[Event], relevant: Collection[int]) -> Iterator[str]:
 
 
 def _words(name: str, detail: tuple[Any, ...], relevant: Collection[int]) -> str | None:
-    """None for what is not told."""
+    """Return the words for an event; None if the story does not tell it."""
     if name == "fault":
         return f"fault {detail[0]}: {_FAULTS[detail[1]].format(*detail[2:])}"
     if name == "over":

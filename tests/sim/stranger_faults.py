@@ -1,4 +1,4 @@
-"""What nobody who takes part can say, over a connection of somebody who does: forged, or garbled in memory."""
+"""Messages that no member can send, forged or garbled in memory, over a connection of a member."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,7 +29,7 @@ MESSAGES_MIN, MESSAGES_MAX = 1, 12
 
 
 class StrangerFaults:
-    """Nothing of it may raise a term, take a leadership, or end a node."""
+    """Send the messages of strangers. None of them may raise a term, take a leadership, or end a node."""
 
     def __init__(self, world: World, replicas: Mapping[int, Replica]) -> None:
         self._world, self._replicas = world, replicas

@@ -1,4 +1,4 @@
-"""Every checker accuses what it is there to accuse, and nothing else."""
+"""Every checker accuses exactly the defect that it is made for."""
 
 import struct
 from pathlib import Path

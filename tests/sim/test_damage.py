@@ -1,4 +1,4 @@
-"""Damage to synced data: what the disk does, and what a node may say about it."""
+"""Damage to synced data: its effects on the disk, and the findings that a node may report."""
 
 from random import Random
 

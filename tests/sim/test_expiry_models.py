@@ -1,4 +1,4 @@
-"""The models where messages and transactions go with time: each rule, kept and broken."""
+"""The models keep to their rules about messages and transactions that go with time; each rule is kept and broken."""
 
 from collections.abc import Callable
 
@@ -50,7 +50,7 @@ def broken(invariant: str, action: Callable[[], None]) -> None:
 
 
 class Begins(Retention):
-    """Queues begin where the test says."""
+    """Queues that begin where the test says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def expire(model: TransactionModel, at_ms: int, transactions: int) -> None:
 
 @pytest.fixture
 def model() -> TransactionModel:
-    """One transaction is prepared."""
+    """Return a model in which one transaction is prepared."""
     made = TransactionModel()
     made.retention_ms = KEPT_MS
     prepare(made)
@@ -145,7 +145,7 @@ def test_one_that_was_forgotten_and_is_prepared_again_is_another(model: Transact
 
 
 def test_a_check_of_one_that_was_forgotten_may_reach_the_one_that_is_prepared_again(model: TransactionModel) -> None:
-    """Seed 1610141: it was on its way when the other one was decided."""
+    """Seed 1610141: the check was on its way when the earlier transaction was decided."""
     model.left["t"] = 2
     check = RecordChecks(("t",), "c", "poll", 50)
     broken("immunity", lambda: model.record(check, ChecksRecorded(("t",)), 1_000))

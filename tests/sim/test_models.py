@@ -1,4 +1,4 @@
-"""The models of transactions, groups and what is given back: each rule, kept and broken."""
+"""The models of transactions, groups and given-back messages accept each rule kept and accuse each rule broken."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The model of pop consumers: each rule, kept and broken."""
+"""The model of pop consumers accepts each rule kept and accuses each rule broken."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def fresh() -> PopModel:
 
 @pytest.fixture
 def model() -> PopModel:
-    """The messages 0 and 1 are handed out."""
+    """Return a model in which the messages 0 and 1 are handed out."""
     made = fresh()
     made.ack_kept_ms = 60
     pop(made, 0, 1)

@@ -16,7 +16,9 @@ LOAD_END_US = 10_000_000
 
 
 def failing_with(needed: Collection[int]) -> Callable[[Edits], Outcome]:
-    """A run of 20 faults that fails at its end when all of `needed` are among them, and differently without fault 1."""
+    """Return a run of 20 faults that fails at its end when all of `needed` are among them, and differently without
+    fault 1.
+    """
 
     def run(edits: Edits) -> Outcome:
         faults = tuple(range(1, 21) if edits.only_faults is None else edits.only_faults)

@@ -1,4 +1,4 @@
-"""The network between clients and nodes: what arrives, what does not, and who is told."""
+"""The network between clients and nodes delivers, loses, and reports messages as it should."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\
 
 
 class Server(asyncio.Protocol):
-    """Says nothing by itself."""
+    """A server that says nothing by itself."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -30,7 +30,7 @@ class Server(asyncio.Protocol):
 
 
 class Node:
-    """As much of a node as a connection needs."""
+    """The part of a node that a connection needs."""
 
     node_id = 1
 

@@ -176,7 +176,7 @@ def test_an_index_is_never_open_with_compactions_of_its_own() -> None:
 
 
 def test_a_seed_is_the_same_with_rocksdb_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes the place of RocksDB keeps and loses the same, or the runs would part at the first restart."""
+    """The map in place of RocksDB keeps and loses the same keys; otherwise the runs would part at the first restart."""
     for seed in (1, 2):
         outcomes = []
         for probability in (0.0, 1.1):

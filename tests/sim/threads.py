@@ -1,4 +1,4 @@
-"""The sync thread's threading primitives on fibers: `raft/sync_thread.py` runs as it is, but deterministically."""
+"""The sync thread's threading primitives on fibers: `raft/sync_thread.py` runs unchanged, but deterministically."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from .fiber import Fiber
 
 
 class ThreadOwner(Protocol):
-    """The node whose code runs at the moment; threads it makes die with it."""
+    """The node whose code runs at the moment. Threads that it makes die with it."""
 
     fibers: list[Fiber]
 
@@ -23,13 +23,13 @@ class ThreadOwner(Protocol):
 
 
 class Running:
-    """Whose code runs at the moment."""
+    """The owner of the code that runs at the moment."""
 
     node: ThreadOwner | None = None
 
 
 class SimQueue:
-    """`queue.SimpleQueue`: the one fiber that waits in `get` is woken by `put`."""
+    """A `queue.SimpleQueue` on fibers: `put` wakes the one fiber that waits in `get`."""
 
     def __init__(self) -> None:
         assert Running.node is not None
@@ -51,7 +51,7 @@ class SimQueue:
 
 
 class SimThread:
-    """`threading.Thread`, as far as the sync thread uses it."""
+    """A `threading.Thread` on fibers, as far as the sync thread uses it."""
 
     def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
         assert Running.node is not None

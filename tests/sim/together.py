@@ -1,4 +1,4 @@
-"""Calls about transactions that share a request, as those of the SDK do; some go alone all the same."""
+"""Calls about transactions that share a request, as those of the SDK do. Some calls go alone all the same."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,9 @@ Item = Mapping[str, Any]
 
 
 class Together:
-    """`alone` makes the request of one; `target` takes those of several, under `name`."""
+    """Gather calls. `alone` makes the request of one call; `target` takes the request of several, listed under
+    `name`.
+    """
 
     def __init__(
         self, world: World, clients: Clients, target: str, name: str, alone: Callable[[Item], Request]
@@ -30,7 +32,9 @@ class Together:
         return bool(self._waiting)
 
     def call(self, item: Item, on_answer: OnAnswer) -> None:
-        """`on_answer` is called once, with what was said of this one, or with None when nothing was in time."""
+        """Send the item, alone or in a request with others. `on_answer` is called once, with the answer for this item,
+        or with None when there was none in time.
+        """
         if self._random.random() < ALONE_PROBABILITY:
             self._clients.call(self._alone(item), on_answer)
             return
@@ -61,7 +65,7 @@ class Together:
         self._clients.call(msgpack_request("POST", self._target, {self._name: [item for item, _ in group]}), on_all)
 
     def _parts(self, items: list[Item], answer: Answer) -> list[Answer]:
-        """What was said of each: every one was asked for, and nothing else."""
+        """Return the answer for each item. Checks that exactly the items of the request are answered."""
         results = answer.body["results"]
         asked, told = ([each["transaction_id"] for each in given] for given in (items, results))
         if asked != told:

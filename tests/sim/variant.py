@@ -1,4 +1,6 @@
-"""What a simulated cluster is made of: the real parts, or deliberately broken ones in place of some of them."""
+"""Variants of a simulated cluster: made of the real parts, or with deliberately broken ones in place of some of
+them.
+"""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +11,9 @@ from unittest import mock
 
 
 class Swap(NamedTuple):
-    """`owner.name`, a class where it is constructed, a function or a method, is `part` instead."""
+    """A replacement: `part` stands in for `owner.name`, which is a class where it is constructed, a function or a
+    method.
+    """
 
     owner: Any
     name: str
@@ -18,9 +22,10 @@ class Swap(NamedTuple):
 
 @dataclass(frozen=True)
 class Variant:
-    """`breaks` says in words what is broken, `invariant` which promise that is (docs/invariants.md; 0: only progress).
+    """A way to break nodes. `breaks` describes the defect; `invariant` is the promise that it breaks
+    (docs/invariants.md; 0: only progress).
 
-    `rare`: what it takes to see the damage comes together in few seeds.
+    `rare` says that few seeds bring together all that is needed to see the damage.
     """
 
     name: str = "safe"
@@ -31,9 +36,9 @@ class Variant:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """All nodes that run inside are broken in this way; afterwards nothing is left of it.
+        """Break all nodes that run inside the context in this way, and undo the change after it.
 
-        AttributeError when a part that is to be swapped does not exist (any more).
+        Raises AttributeError when a part to be swapped does not exist (any more).
         """
         with ExitStack() as stack:
             for owner, name, part in self.swaps:
@@ -45,7 +50,7 @@ SAFE = Variant()
 
 
 def mutant(invariant: int, *swaps: Swap, rare: bool = False) -> Variant:
-    """A broken variant, named after its first part and described by that part's docstring."""
+    """Return a broken variant, named after its first part and described by that part's docstring."""
     part = swaps[0].part
     name = re.sub(r"(?<!^)(?=[A-Z])|_", "-", part.__name__).lower()
     return Variant(name, " ".join(part.__doc__.split()), invariant, swaps, rare)

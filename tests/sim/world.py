@@ -14,19 +14,19 @@ Listener = Callable[[int, tuple[Any, ...]], None]
 
 
 def print_event(now_us: int, parts: tuple[Any, ...]) -> None:
-    """A listener for those who want to see everything."""
+    """Print an event, for those who want to see everything."""
     print(now_us, *parts)
 
 
 class OutOfSteps(Exception):
-    """The run reached `steps_max`: it says nothing more about safety."""
+    """Raised when the run has reached `steps_max`: it says nothing more about safety."""
 
 
 class World:
-    """Runs scheduled actions in the order of (time, scheduling). Nothing else moves the clock.
+    """Run scheduled actions in the order of (time, scheduling). Nothing else moves the clock.
 
-    Randomness is handed out by name (`random_of("network")`), so that one more draw in one part of the simulation
-    does not shift every other part. `trace()` feeds the hash by which two runs of a seed are compared.
+    Randomness is handed out by name (`random_of("network")`), so that one more draw in one part of the simulation does
+    not shift every other part. `trace()` feeds the hash by which two runs of a seed are compared.
     """
 
     def __init__(self, seed: int, *, steps_max: int | None = None) -> None:
@@ -41,7 +41,7 @@ class World:
         self.listeners: list[Listener] = []
 
     def random_of(self, name: str) -> Random:
-        """A generator of its own for one part of the world, a function of seed and name only."""
+        """Return a generator for one part of the world, a function of seed and name only."""
         return Random(f"{self.seed}/{name}")
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class World:
         heapq.heappush(self._queue, (self.now_us + delay_us, self._sequence, action))
 
     def run(self, duration_us: int, *, until: Callable[[], bool] | None = None) -> bool:
-        """Run `duration_us` of simulated time, or until `until()` holds after a step; tells whether it held.
+        """Run `duration_us` of simulated time, or until `until()` holds after a step. Returns whether it held.
 
         Raises OutOfSteps at the limit of steps.
         """
@@ -71,7 +71,7 @@ class World:
 
     @contextmanager
     def on_node_with_skew(self, skew_us: int) -> Iterator[None]:
-        """What runs inside sees a monotonic clock that is `skew_us` ahead."""
+        """Show a monotonic clock that is `skew_us` ahead to the code inside the context."""
         outer, self.skew_us = self.skew_us, skew_us
         try:
             yield
@@ -79,7 +79,7 @@ class World:
             self.skew_us = outer
 
     def trace(self, *parts: object) -> None:
-        """Record what happened: part of the trace hash, and told to the listeners."""
+        """Record an event: it becomes part of the trace hash, and the listeners are told."""
         self._digest.update(f"{self.now_us} {parts}".encode())
         for listener in self.listeners:
             listener(self.now_us, parts)

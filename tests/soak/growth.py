@@ -19,7 +19,7 @@ PAIRS_SAMPLES_MAX: Final = 240
 
 
 class Sample(NamedTuple):
-    """One figure of one node at one time."""
+    """The value of one metric of one node at one time."""
 
     at_s: float
     value: float

@@ -1,4 +1,4 @@
-"""The project as a whole: the documentation points at what exists, files and functions stay readable."""
+"""Rules of the whole project: the documentation points at existing things; files and functions stay readable."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("text", [*DOCUMENTS, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name_of)
 def test_a_path_that_is_named_leads_to_a_file(text: Path) -> None:
-    """`tests/` and `tests/unit/` may be left out. The changes of former versions name the files of then."""
+    """`tests/` and `tests/unit/` may be left out. The changes of former versions name the files of that time."""
     named = set(PATH.findall("" if text.name == "CHANGELOG.md" else text.read_text()))
     assert [path for path in sorted(named) if not any((root / path).exists() for root in PATH_ROOTS)] == []
 
@@ -87,7 +87,7 @@ def test_hypothesis_sets_no_time_limit() -> None:
 
 @pytest.mark.parametrize("readme", [ROOT / "README.md", ROOT / "client" / "README.md"], ids=name_of)
 def test_the_readme_examples_use_names_that_the_sdk_has(readme: Path) -> None:
-    """tests/demo/test_local_cluster.py runs those of the project's."""
+    """tests/demo/test_local_cluster.py runs the examples of the README."""
     trees = [ast.parse(block.text) for block in blocks_of(readme) if block.language == "python"]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     used = [
@@ -115,7 +115,9 @@ def test_every_package_has_the_license_and_a_readme_for_its_page(package: Path) 
 
 
 def test_the_readme_installs_what_there_is() -> None:
-    """Its paths are packages of the tree, with the extras that it names. Installing them takes a package index."""
+    """The README's paths are packages of the tree, with the extras that it names. Installing them takes a package
+    index.
+    """
     commands = [block.text for block in blocks_of(ROOT / "README.md") if "bin/pip" in block.text]
     named = re.findall(r"(?<=[\s'])(\.(?:/\w+)?)(?:\[([\w,]+)\])?(?=[\s'])", "\n".join(commands))
     assert named == [(".", ""), ("./client", "sql,cli")]

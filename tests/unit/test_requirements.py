@@ -29,7 +29,7 @@ echo "$@" >>"$0.calls"
 
 @pytest.fixture
 def bin_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The PATH, and nothing else of the machine is on it: all listed programs, by links that a test may remove."""
+    """Make a PATH with nothing else of the machine on it: all listed programs, by links that a test may remove."""
     found = {name: program.path() or shutil.which("true") for name, program in programs().items()}
     found |= {name: shutil.which(name) for name in USED_BY_PREPARE}
     directory = tmp_path / "bin"
@@ -44,14 +44,14 @@ def bin_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def with_apt(directory: Path, refused: str) -> Path:
-    """An apt-get that refuses commands with this word; returns the file of its calls."""
+    """Put an apt-get on the PATH that refuses commands with this word. Returns the file of its calls."""
     (directory / "apt-get").write_text(APT.format(refused=refused))
     (directory / "apt-get").chmod(0o755)
     return directory / "apt-get.calls"
 
 
 def prepare() -> str:
-    """What it says; it never fails."""
+    """Run the preparation and return its output. It never fails."""
     done = subprocess.run([str(PREPARE)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -126,7 +126,7 @@ class TestPrepare:
         assert [line.split()[-1] for line in calls.read_text().splitlines()] == ["nftables", "update", "nftables"]
 
     def test_a_user_who_may_not_install_is_told_the_line_to_run(self, bin_directory: Path) -> None:
-        """Here because there is no apt-get."""
+        """The machine of this test has no apt-get."""
         (bin_directory / "nft").unlink()
         assert prepare() == (
             "prepare: nft not found; tests that need this are skipped. To run them too: sudo apt-get install nftables\n"

@@ -13,7 +13,7 @@ from tests.chaos.violations import Kind, Violations
 
 @dataclass
 class _Hold:
-    """One lease of a message. `stored_at_ms` is the time from which on it could be handed out."""
+    """One lease of a message. The message could be leased from `stored_at_ms` on."""
 
     consumer: str
     stored_at_ms: int

@@ -141,7 +141,7 @@ class AddVoter:
 
 
 class RemoveVoter:
-    """One of the first nodes is removed, and goes on running; healed by making it a learner and a voter again."""
+    """Remove one of the first nodes, which goes on running. Healing makes the node a learner and a voter again."""
 
     def __init__(self, leads: bool, cluster: ChaosCluster, rng: random.Random) -> None:
         self._leads, self._cluster, self._rng = leads, cluster, rng

@@ -59,7 +59,7 @@ class Halves(NetworkFault):
 
 
 class Isolate(NetworkFault):
-    """One node is cut off from its peers; with `clients` it is cut off from clients as well."""
+    """Cut one node off from its peers, and with `clients` from the clients as well."""
 
     def __init__(self, leader: bool, clients: bool, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -99,7 +99,7 @@ class Bridge(NetworkFault):
 
 
 class Ring(NetworkFault):
-    """Every node reaches its two neighbours only, so that every majority overlaps another one."""
+    """Let every node reach only its two neighbours, so that every majority overlaps another one."""
 
     async def start(self) -> str:
         order = self.rng.sample(self.cluster.ids(), len(self.cluster.nodes))
@@ -110,7 +110,7 @@ class Ring(NetworkFault):
 
 
 class Loss(NetworkFault):
-    """Every packet between peers is lost with some probability."""
+    """Lose every packet between peers with one probability, drawn per fault."""
 
     async def start(self) -> str:
         percent = self.rng.randint(*LOSS_PERCENT)
@@ -122,7 +122,7 @@ class Loss(NetworkFault):
 
 
 class Blackhole(NetworkFault):
-    """No packet arrives at any node, neither from nodes nor from clients."""
+    """Drop every packet that arrives at any node, from nodes and from clients."""
 
     async def start(self) -> str:
         for node_id in self.cluster.nodes:
@@ -140,7 +140,7 @@ class Reset(NetworkFault):
 
 
 class Flap(NetworkFault):
-    """One node's cable is pulled out and put in, many times."""
+    """Pull the cable of one node out and put it in, many times."""
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
         super().__init__(cluster, rng)
@@ -169,8 +169,8 @@ class Flap(NetworkFault):
 
 
 class Slow(NetworkFault):
-    """One node's incoming link is a bottleneck with little bandwidth and a long queue; packets that do not fit are
-    lost.
+    """Make one node's incoming link a bottleneck with little bandwidth and a long queue. Packets that do not fit into
+    the queue are lost.
     """
 
     def __init__(self, cluster: ChaosCluster, rng: random.Random) -> None:
@@ -191,7 +191,7 @@ class Slow(NetworkFault):
 
 
 class ThinLinks(NetworkFault):
-    """Every node's link carries 1 MB/s: a large entry is under way for seconds, on all of them at once."""
+    """Limit the links of all nodes to 1 MB/s at once: a large entry is under way for seconds."""
 
     async def start(self) -> str:
         queue_ms = self.rng.randint(*SLOW_QUEUE_MS)

@@ -37,7 +37,7 @@ class Step(msgspec.Struct):
 
 
 class Operators:
-    """Besides the producer of `database`, the only deciders of its transactions."""
+    """Operators who force decisions. Besides the producer of `database`, only they decide its transactions."""
 
     def __init__(self, field: Field, database: Database, interval_s: float) -> None:
         self._field = field

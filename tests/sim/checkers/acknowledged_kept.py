@@ -7,7 +7,7 @@ from .violation import Violation
 
 
 def check_acknowledged_kept(acknowledged: Iterable[bytes], surviving: Iterable[bytes]) -> None:
-    """`surviving` are the payloads of the log that the cluster ends with."""
+    """Check the log that the cluster ends with; `surviving` are its payloads."""
     present = Counter(surviving)
     wanted = sorted(set(acknowledged))
     lost = [payload for payload in wanted if present[payload] == 0]

@@ -9,9 +9,9 @@ from .violation import Violation
 
 
 def check_counted(leader: int, peer: int, index: int, term: int, durable: DurableLog, *, knows_disk: bool) -> None:
-    """The leader believes that the peer's synced log equals its own up to its entry (index, term).
+    """Check that the peer's synced log equals the leader's up to the entry (index, term), as the leader believes.
 
-    A leader that does not know that the peer has a new disk may go by what it heard of the old one.
+    A leader that does not know that the peer has a new disk may go by the acknowledgements of the old one.
     """
     if not (durable.term_at(index) == term if knows_disk else durable.counts_for(index, term)):
         raise Violation(
@@ -20,18 +20,18 @@ def check_counted(leader: int, peer: int, index: int, term: int, durable: Durabl
 
 
 class Acknowledgements:
-    """Knows each leader's log: what it had when it was elected, and behind that entries of its own term only."""
+    """Knowledge of each leader's log: its entries at the election, and behind them entries of its own term only."""
 
     def __init__(self) -> None:
         self._logs: dict[int, list[int]] = {}  # term of a leader -> the terms of its entries when it was elected
 
     def on_leader(self, leader_term: int, last_index: int, term_at: Callable[[int], int | None]) -> None:
-        """A node became leader of `leader_term`; `term_at` reads its log."""
+        """Record that a node became leader of `leader_term`; `term_at` reads its log."""
         inherited = [term_at(index) or 0 for index in range(1, last_index + 1)]
         self._logs[leader_term] = [term for term in inherited if term < leader_term]
 
     def on_reply(self, node_id: int, reply: AppendReply, durable: DurableLog) -> None:
-        """`node_id` sends this to the leader of `reply.term`."""
+        """Check an acknowledgement that `node_id` sends to the leader of `reply.term`."""
         inherited = self._logs.get(reply.term)
         if not reply.success or not reply.match_index or inherited is None:
             return

@@ -19,14 +19,18 @@ class _Leadership:
 
 
 class CheckQuorum:
-    """By the world's clock: a node's own may only be ahead of it."""
+    """Check, by the world's clock, that a leader without a majority steps down. A node's own clock may only be ahead of
+    it.
+    """
 
     def __init__(self, election_timeout_us: int) -> None:
         self._limit_us = STEP_DOWN_TIMEOUTS * election_timeout_us
         self._led: dict[int, _Leadership] = {}
 
     def on_lead(self, leader: int, term: int, peers: Collection[int], answered_by: int | None, now_us: int) -> None:
-        """After each step of a leader of these other voters; in this one it has handled an answer of `answered_by`."""
+        """Record one step of `leader`, whose other voters are `peers`. In this step it has handled an answer of
+        `answered_by`; None if there was none.
+        """
         led = self._led.get(leader)
         if led is None or led.term != term:
             led = self._led[leader] = _Leadership(term, now_us)

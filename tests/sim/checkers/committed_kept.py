@@ -15,7 +15,7 @@ class CommittedKept:
         self._committed: dict[int, tuple[int, int]] = {}  # index -> (term, lowest term in which it was said committed)
 
     def on_commit(self, node_id: int, index: int, term: int, current_term: int) -> None:
-        """`node_id`, itself in `current_term`, holds the entry (index, term) to be committed."""
+        """Record that `node_id`, itself in `current_term`, holds the entry (index, term) to be committed."""
         first, committed_in = self._committed.get(index, (term, current_term))
         if first != term:
             raise Violation(
@@ -25,16 +25,18 @@ class CommittedKept:
         self._committed[index] = (term, min(committed_in, current_term))
 
     def knows(self, index: int, term: int) -> bool:
-        """Whether any node has said that the entry is committed."""
+        """Return whether any node has said that the entry is committed."""
         return self._committed.get(index, (None, 0))[0] == term
 
     def term_of(self, index: int) -> int | None:
-        """Of the entry that is known to be committed there."""
+        """Return the term of the entry that is known to be committed at `index`; None if no entry is."""
         known = self._committed.get(index)
         return None if known is None else known[0]
 
     def check_base(self, node_id: int, index: int, term: int) -> None:
-        """`node_id` has its log begin behind the entry (index, term): everything up to there must be committed."""
+        """Check that everything up to the entry (index, term) is committed, because the log of `node_id` begins behind
+        it.
+        """
         if index and self.term_of(index) != term:
             raise Violation(
                 "base",
@@ -43,19 +45,21 @@ class CommittedKept:
             )
 
     def knows_any_of(self, term: int) -> bool:
-        """Whether an entry of that term is committed."""
+        """Return whether an entry of `term` is known to be committed."""
         return any(found == term for found, _ in self._committed.values())
 
     @staticmethod
     def on_leader_commit(node_id: int, leader_term: int, index: int, term: int) -> None:
-        """The leader of `leader_term` advances its commit index to the entry (index, term): by counting copies it may
-        commit entries of its own term only (Raft paper 5.4.2)."""
+        """Check that the leader of `leader_term` advances its commit index to an entry of its own term: by counting
+        copies it may commit no other entries (Raft paper 5.4.2).
+        """
         if term != leader_term:
             raise Violation("commit_rule", f"node {node_id}, leader of {leader_term}, commits {index} of term {term}")
 
     def check_rejoined(self, node_id: int, bound: Iterable[int], term_at: Callable[[int], int | None]) -> None:
-        """`node_id` votes again on a new disk, which `term_at` reads; its old one was counted on for the committed
-        entries `bound`."""
+        """Check that `node_id`, which votes again on a new disk that `term_at` reads, has the committed entries
+        `bound`, for which its old disk was counted on.
+        """
         for index in sorted(bound):
             if self._committed[index][0] != term_at(index):
                 raise Violation(
@@ -63,7 +67,9 @@ class CommittedKept:
                 )
 
     def on_leader(self, node_id: int, leader_term: int, term_at: Callable[[int], int | None]) -> None:
-        """`node_id` became leader of `leader_term`; `term_at` reads its log (None past the end)."""
+        """Check that the new leader of `leader_term` has every committed entry; `term_at` reads its log (None past the
+        end).
+        """
         for index, (term, committed_in) in self._committed.items():
             if committed_in < leader_term and term_at(index) != term:
                 raise Violation(
@@ -73,7 +79,9 @@ class CommittedKept:
                 )
 
     def on_truncate(self, node_id: int, commit_index: int, first_removed: int) -> None:
-        """`node_id`, itself knowing `commit_index` to be committed, removes everything from `first_removed`."""
+        """Check that no committed entry goes when `node_id`, itself knowing `commit_index` to be committed, removes
+        everything from `first_removed` on.
+        """
         if first_removed <= commit_index:
             raise Violation(
                 "committed_truncated",

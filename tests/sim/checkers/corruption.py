@@ -32,14 +32,16 @@ class Damaged(Protocol):
 
 
 def corruption_case(reason: str) -> str | None:
-    """What a node that stops with that reason calls the damage; None if it stops for something else."""
+    """Return the name of the damage in a node's reason to stop; None if it stops for another reason."""
     if found := _LOG.search(reason):
         return found["case"]
     return HARD_STATE_CASE if _HARD_STATE.search(reason) else None
 
 
 def check_corruption(node_id: int, reason: str, damages: Sequence[Damaged]) -> None:
-    """The node stops for corruption: `damages` are those that its disk has at this moment."""
+    """Check the reason of a node that stops for corruption: it must name one of `damages`, those that its disk has at
+    this moment.
+    """
     case, found = corruption_case(reason), _LOG.search(reason)
     for damage in damages:
         if case not in _CASES.get(damage.what, ()):

@@ -13,7 +13,7 @@ Contents = Mapping[tuple[str, int], Sequence[Row]]
 
 
 def places_of(contents: Contents) -> dict[tuple[str, str], list[tuple[str, int, int]]]:
-    """(topic, batch id) -> every (topic, queue, offset) where it is."""
+    """Return a map (topic, batch id) -> every (topic, queue, offset) where the batch is."""
     places: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
     for (topic, queue), rows in contents.items():
         for row in rows:
@@ -24,7 +24,9 @@ def places_of(contents: Contents) -> dict[tuple[str, str], list[tuple[str, int, 
 def check_delivered_once(
     places: Mapping[Key, Sequence[tuple[str, int, int]]], sent: Mapping[Key, tuple[str, tuple[int, int] | None]]
 ) -> None:
-    """`sent`: batch -> its topic, and (queue, offset) if it was acknowledged there."""
+    """Check the delivered batches against `sent`: batch -> its topic, and (queue, offset) if it was acknowledged
+    there.
+    """
     for batch_id, found in places.items():
         if batch_id not in sent:
             raise Violation("phantom", f"batch {batch_id} at {found} was never sent")

@@ -1,6 +1,7 @@
-"""What a power loss at this moment would leave of a node: read from the disk's synced bytes, by docs/log-format.md.
+"""The log of a node that would be left after a power loss at this moment. It is read from the disk's synced bytes, by
+docs/log-format.md.
 
-Deliberately shares no code with store/: a decoder that is wrong in the same way would see nothing.
+This module deliberately shares no code with store/: a decoder with the same mistake would not notice that mistake.
 """
 
 import struct
@@ -17,7 +18,9 @@ RECORD_HEADER_BYTES = _RECORD.size
 
 
 class SyncedBytes(Protocol):
-    """The disk's durable side. The reader takes (resets) `changed`, and `names_changed`: no name is what it was."""
+    """The disk's durable side. The reader takes (resets) `changed` and `names_changed`, which says that no name is what
+    it was.
+    """
 
     changed: dict[str, int]
     names_changed: bool
@@ -37,7 +40,7 @@ class DurableRecord(NamedTuple):
 
 
 class Base(NamedTuple):
-    """Where the first record lies, or will lie, and which one is before it."""
+    """The log position and the index after which the first record comes."""
 
     position: int = 0
     index: int = 0  # type: ignore[assignment]  # hides tuple.index
@@ -45,9 +48,9 @@ class Base(NamedTuple):
 
 
 class DurableLog:
-    """The synced records of one node behind the base of its log; read anew only from where the disk changed.
+    """The synced records of one node behind the base of its log. They are read anew only from where the disk changed.
 
-    What is at or before the base the node has in its state: `committed_term` says of which term those entries are.
+    The node has the entries up to the base in its state: `committed_term` returns their terms.
     """
 
     def __init__(
@@ -85,53 +88,59 @@ class DurableLog:
         return self._base.index + 1
 
     def at(self, index: int) -> DurableRecord | None:
-        """The record with that Raft index; None if it would not survive, or was removed from the front."""
+        """Return the record with that Raft index; None if it would not survive, or was removed from the front."""
         self._refresh()
         place = index - self._base.index
         return self._records[place - 1] if 0 < place <= len(self._records) else None
 
     def term_at(self, index: int) -> int | None:
-        """None behind the end."""
+        """Return the term of an entry; None behind the end."""
         record = self.at(index)
         if record is None and 0 < index <= self._base.index:
             return self._committed_term(index)
         return None if record is None else record.term
 
     def counts_for(self, index: int, term: int) -> bool:
-        """Whether this node's word for the entry was true when it was given: a wiped disk had it before."""
+        """Return whether the node's acknowledgement of the entry was true when it was given: its disk, or one wiped
+        since, holds or held the entry.
+        """
         return term in (self.term_at(index), self._before_wipe.get(index))
 
     def remember(self) -> None:
-        """What the node said of the records it holds now was true, whatever becomes of its disk."""
+        """Keep the index and term of each record on the disk: acknowledgements of these records were true, whatever
+        becomes of the disk.
+        """
         self._refresh()
         held = ((index, self.term_at(index)) for index in range(1, self.last_index + 1))
         self._before_wipe |= {index: term for index, term in held if term is not None}
 
     def wiped(self, disk: SyncedBytes) -> None:
-        """The node goes on with an empty `disk`. What it said before was true, until it has caught up."""
+        """Go on with an empty `disk`. Earlier acknowledgements of the node were true, until it has caught up."""
         self.remember()
         self.wipes += 1
         self._disk = disk
         self._voter = False
 
     def put_back(self) -> None:
-        """The disk is what it was some time ago. What the node said since was true."""
+        """Go on with an older disk. Acknowledgements of the node since then were true."""
         self.wipes += 1
 
     @property
     def before_wipe(self) -> dict[int, int]:
-        """What the disks before this one held, index -> term; empty again once this one has caught up."""
+        """Terms, by index, of the records on the disks before this one. The map is empty again once this disk has
+        caught up.
+        """
         return self._before_wipe
 
     @property
     def voter(self) -> bool:
-        """Its disk holds everything that it ever acknowledged."""
+        """True when the disk holds every record that the node ever acknowledged."""
         self._refresh()
         return self._voter
 
     @property
     def hard_state(self) -> tuple[int, int | None]:
-        """Term and vote."""
+        """The term and the vote on the disk."""
         self._refresh()
         return self._hard_state
 
@@ -170,7 +179,7 @@ class DurableLog:
         self._read_on()
 
     def _forget_from(self, path: str, offset: int) -> None:
-        """A change at `offset` of a file: the record that holds it, and all later ones, are read again."""
+        """Read the record at `offset` of a changed file, and all later ones, again."""
         records = self._records
         keep = len(records)
         while keep and (records[keep - 1].path > path or self._ends_beyond(keep - 1, path, offset)):
@@ -205,7 +214,7 @@ class DurableLog:
             self._end = (path, self._read_file(path, start))
 
     def _continues(self, path: str, start: int) -> bool:
-        """Whether the file begins where the records so far end: a gap ends the log."""
+        """Return whether the file begins where the records before it end: a gap ends the log."""
         if self._end is None:
             return False
         if start or path == self._end[0]:

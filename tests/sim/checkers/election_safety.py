@@ -14,7 +14,7 @@ class ElectionSafety:
         self._votes: dict[tuple[int, int], int] = {}  # (term, voter) -> candidate
 
     def on_vote(self, voter: int, candidate: int, term: int) -> None:
-        """The vote leaves the voter, whose disk may have been replaced since it gave another."""
+        """Record a vote that leaves the voter, whose disk may have been replaced since it gave another."""
         first = self._votes.setdefault((term, voter), candidate)
         if first != candidate:
             raise Violation("second_vote", f"node {voter} votes for {candidate} in term {term}, and did for {first}")
@@ -25,7 +25,7 @@ class ElectionSafety:
             raise Violation("election_safety", f"term {term} has two leaders, {other} and {node_id}")
 
     def check_votes(self, node_id: int, term: int, electorate: Collection[int]) -> None:
-        """`node_id` has become leader, by the votes of `electorate`; every vote was seen by `on_vote`."""
+        """Check that `node_id` has become leader by the votes of `electorate`; `on_vote` saw every vote."""
         voters = {node_id} | {
             voter for (at, voter), candidate in self._votes.items() if (at, candidate) == (term, node_id)
         }
@@ -35,7 +35,9 @@ class ElectionSafety:
             )
 
     def check_followed(self, node_id: int, term: int, leader: int) -> None:
-        """`node_id` takes `leader` for that of its term: it sends clients there, and with a new disk votes for it."""
+        """Check that `node_id` takes the right `leader` for that of its term: it sends clients there, and with a new
+        disk votes for it.
+        """
         if self._leader_of_term.get(term) != leader:
             raise Violation(
                 "follows_another",
@@ -44,5 +46,5 @@ class ElectionSafety:
 
     @property
     def terms(self) -> int:
-        """How many terms had a leader: a run with one only has tested little."""
+        """Number of terms that had a leader. A run with only one such term has tested little."""
         return len(self._leader_of_term)

@@ -1,5 +1,6 @@
-"""Replicas are equal unless memory or disks change them, which nothing here does: a node that finds out that one
-differs has found a defect, or what a mutant did."""
+"""Replicas are equal unless memory or disks change them, which nothing here does. A node that finds a difference has
+found a defect, or the effect of a mutant.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_equal(replica: "Replica") -> None:
-    """By what the node itself has found out."""
+    """Check that the node has found no difference between its state and another node's."""
     replicas = replica.raft.replicas
     if replicas.differs:
         raise Violation("replica_differs", f"node {replica.node_id}: {replicas.difference}")
@@ -21,7 +22,7 @@ def check_equal(replica: "Replica") -> None:
 
 
 def watch_appends(replica: "Replica", finding: Callable[[], AbstractContextManager[None]]) -> None:
-    """What a follower takes must be what it was sent."""
+    """Check that the entries a follower takes are the entries it was sent."""
     handlers = replica.raft
     on_difference = handlers.follower._on_difference
 

@@ -8,7 +8,9 @@ from .violation import Violation
 
 
 def check_offsets_kept(machine: StateMachine, group: str, acknowledged: Mapping[tuple[str, int], int]) -> None:
-    """`acknowledged`: (topic, queue) -> highest offset whose commit was acknowledged."""
+    """Check the committed offsets against `acknowledged`: (topic, queue) -> highest offset whose commit was
+    acknowledged.
+    """
     committed = {(item.topic, item.queue): item.offset for item in machine.offsets(group) or ()}
     for place, offset in acknowledged.items():
         if committed.get(place, 0) < offset:

@@ -6,7 +6,9 @@ from .violation import Violation
 
 
 class LeaderStickiness:
-    """By each node's own clock; a node that starts anew has heard nothing."""
+    """Check, by each node's own clock, that no node helps to depose a leader that it hears. A restarted node has heard
+    nothing.
+    """
 
     def __init__(self, election_timeout_us: int) -> None:
         self._election_timeout_us = election_timeout_us
@@ -16,13 +18,13 @@ class LeaderStickiness:
         self._heard.pop(node_id, None)
 
     def on_append(self, node_id: int, append: Append, now_us: int) -> None:
-        """`node_id` receives this."""
+        """Record an append that `node_id` receives."""
         term, _ = self._heard.get(node_id, (0, 0))
         if append.message.term >= term:
             self._heard[node_id] = append.message.term, now_us
 
     def on_pre_vote_reply(self, node_id: int, reply: PreVoteReply, now_us: int) -> None:
-        """`node_id` sends this."""
+        """Check a reply that `node_id` sends."""
         if node_id not in self._heard:
             return
         term, heard_us = self._heard[node_id]

@@ -15,8 +15,8 @@ from .violation import Violation
 def check_on_majority(
     index: int, term: int, disks: Mapping[int, DurableLog], occasion: str, members: Members | None = None
 ) -> None:
-    """Invariant 1. `disks` are those of all nodes, the ones that are down included, and wiped ones as they were.
-    Without `members` all of them count.
+    """Check invariant 1. `disks` are those of all nodes, also of nodes that are down, and wiped ones as they were. All
+    of them count if `members` is None.
     """
     voters = disks.keys() if members is None else members.voters
     holders = [node_id for node_id in sorted(voters) if disks[node_id].counts_for(index, term)]
@@ -30,8 +30,8 @@ def check_on_majority(
 def check_receipt(
     index: int, term: int, durable_on: Collection[int], disks: Mapping[int, DurableLog], voters: int | None = None
 ) -> None:
-    """The receipt names nodes whose synced log has the entry, and a majority of so many voters, of all nodes if None;
-    0: they have changed since.
+    """Check that the synced logs of the nodes in the receipt have the entry, and that they are a majority of `voters`:
+    of all nodes if None; 0 when the members have changed since.
     """
     voters = len(disks) if voters is None else voters
     liars = [node_id for node_id in durable_on if not disks[node_id].counts_for(index, term)]
@@ -42,13 +42,15 @@ def check_receipt(
 
 
 def check_entry_holds(command: Command, index: int, payload: bytes) -> None:
-    """What a client is told about its command is about its command: the entry that the receipt names holds it."""
+    """Check that a receipt belongs to its command: the entry at `index`, which the receipt names, holds the command."""
     if command not in decode_entry(payload).commands:
         raise Violation("receipt", f"the receipt of {command} names entry {index}, which does not hold it")
 
 
 def check_entry_holds_content(command: Produce | Prepare, index: int, payload: bytes) -> None:
-    """The same of a duplicate: what holds it may have been sent to another queue, or by another client."""
+    """Check the receipt of a duplicate: the entry holds the same content, which may have been sent to another queue, or
+    by another client.
+    """
     missing = {_transaction(command)} if isinstance(command, Prepare) else set(_batches(command))
     for other in decode_entry(payload).commands:
         if isinstance(other, Prepare):

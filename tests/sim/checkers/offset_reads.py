@@ -1,5 +1,6 @@
-"""What members are told of their group's offsets: a leader's answer knows every commit that was acknowledged before it
-was asked, so nobody begins before what a session before its own has committed. Only a reset takes that back.
+"""A checker of the group's offsets that members are told. A leader's answer includes every commit that was acknowledged
+before the question, so no member begins before an offset that an earlier session has committed. Only a reset takes a
+commit back.
 """
 
 from collections import Counter
@@ -11,14 +12,16 @@ from .violation import Violation
 
 
 class Asked(NamedTuple):
-    """What was known when a question, or a commit, left."""
+    """The resets and the acknowledged commits that were known when a question, or a commit, left."""
 
     resets: dict[Place, int]
     acknowledged: dict[Place, int]
 
 
 class OffsetReads:
-    """Of one group. Whoever asks keeps what `asked` returns until the answer is there."""
+    """Check the offsets that one group's members are told. The asker keeps what `asked` returns until the answer is
+    there.
+    """
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -26,7 +29,7 @@ class OffsetReads:
         self._acknowledged: dict[Place, int] = {}
 
     def on_reset(self, places: Collection[Place]) -> None:
-        """Some node has applied it."""
+        """Record a reset that some node has applied."""
         for place in places:
             self._resets[place] += 1
             self._acknowledged.pop(place, None)
@@ -35,13 +38,13 @@ class OffsetReads:
         return Asked(dict(self._resets), dict(self._acknowledged))
 
     def committed(self, asked: Asked, offsets: Mapping[Place, int]) -> None:
-        """A commit was acknowledged. A reset since it left may have come before or after it."""
+        """Record an acknowledged commit. A reset since it left may have come before or after it."""
         for place, offset in offsets.items():
             if self._resets[place] == asked.resets.get(place, 0):
                 self._acknowledged[place] = max(offset, self._acknowledged.get(place, 0))
 
     def answered(self, asked: Asked, offsets: Mapping[Place, int], node_id: int) -> None:
-        """A node has answered what the group has committed."""
+        """Check a node's answer about the group's committed offsets."""
         for place, acknowledged in asked.acknowledged.items():
             if self._resets[place] == asked.resets.get(place, 0) and offsets.get(place, 0) < acknowledged:
                 raise Violation(

@@ -1,4 +1,4 @@
-"""Nothing unfsynced is promised: every message that leaves a node is held against what its disk has synced."""
+"""Nothing unfsynced is promised: every message that leaves a node is compared with the data its disk has synced."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .violation import Violation
 
 
 def check_promise(node_id: int, peer: int, message: Any, durable: DurableLog) -> None:
-    """Invariant 2 for votes, vote requests and append acknowledgements, and the term of every message."""
+    """Check invariant 2 for votes, vote requests and append acknowledgements, and the term of every message."""
     if isinstance(message, Vitals | Comparison):
         return  # they have no term
     term = message.message.term if isinstance(message, Append) else message.term

@@ -1,5 +1,5 @@
-"""Per queue, offsets are dense and in order, times do not fall, and all readers see prefixes of one sequence, bodies
-intact.
+"""Checks of queues: per queue, offsets are dense and in order, and times do not fall. All readers see prefixes of one
+sequence, with intact bodies.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _ROWS_MAX, _BYTES_MAX = 1_000_000, 1 << 40
 
 
 class Readings(Protocol):
-    """Who read what first: (topic, queue, offset) -> message."""
+    """The first message that any reader has read at each (topic, queue, offset)."""
 
     read: dict[tuple[str, int, int], str]
 
@@ -24,7 +24,8 @@ class Readings(Protocol):
 def read_queue(
     node_id: int, machine: StateMachine, payload_at: Callable[[int], bytes], topic: str, queue: int, offset: int
 ) -> list[Row]:
-    """What a consumer gets from `offset` on, checked: no gap, and every block as its producer made it.
+    """Return the rows that a consumer gets from `offset` on. Checks that they have no gap and that every block is as
+    its producer made it.
 
     `payload_at` returns the payload of the log record at a position.
     """

@@ -1,8 +1,8 @@
-"""What goes before its retention is over, by rules of its own: only what nobody needs, and all of that.
+"""A model of the rows that go before their retention is over: exactly the rows that nobody needs.
 
-A group's retries go when the group has processed them, a dead letter some time after it was replayed, what is listed of
-discarded transactions when they are decided, and the view of a half when nothing needs the log before it. In a healed
-cluster nothing of the kind is left, so that nothing holds the log for ever.
+A retry goes when its group has processed it, and a dead letter some time after it was replayed. The list of discarded
+transactions loses a transaction when it is decided, and the view of a half message goes when nothing else needs the log
+before it. In a healed cluster no such row is left, so that nothing holds the log for ever.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Releases:
                     raise Violation("released", f"{row} of {each.topic} goes at {clock_ms}, and is still needed")
 
     def unreleased(self, machine: StateMachine, index: Index, range_bytes: int) -> str | None:
-        """What nobody needs and is there all the same: the first row of a queue."""
+        """Return a description of a row or pointer that nobody needs and that is still there; None if there is none."""
         for topic, row in self._first_rows(machine):
             if topic != HALF_TOPIC and self._may_go(topic, row, machine.clock_ms):
                 return f"{topic} begins with {row}"

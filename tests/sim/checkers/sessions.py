@@ -10,7 +10,7 @@ from .violation import Violation
 
 
 class SessionChecker:
-    """Times are those of the node's own monotonic clock, in seconds."""
+    """Check when members are expired. Times are in seconds of the node's own monotonic clock."""
 
     def __init__(self) -> None:
         self._led_since_s: dict[tuple[int, int], float] = {}  # (node, term)
@@ -20,7 +20,7 @@ class SessionChecker:
         self._led_since_s[node_id, term] = now_s
 
     def on_heard(self, node_id: int, group: str, member_id: str, now_s: float) -> None:
-        """The node has answered a join or a heartbeat of the member."""
+        """Record that the node has answered a join or a heartbeat of the member."""
         self._heard_s[node_id, group, member_id] = now_s
 
     def on_proposed(

@@ -1,4 +1,6 @@
-"""Every replica that applied index i holds the same state: the running hashes agree, across restarts and replays."""
+"""A checker of the state hash: all replicas that applied index i hold the same state. The running hashes agree, across
+restarts and replays.
+"""
 
 from .violation import Violation
 

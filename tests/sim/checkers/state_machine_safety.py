@@ -18,5 +18,5 @@ class StateMachineSafety:
 
     @property
     def entries(self) -> dict[int, tuple[int, bytes]]:
-        """What was applied anywhere: index -> (term, payload)."""
+        """The entries applied on any node: index -> (term, payload)."""
         return self._applied

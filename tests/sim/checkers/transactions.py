@@ -10,7 +10,7 @@ _DECIDED_BY = {"committed": "commit", "rolled_back": "rollback"}
 
 
 def check_one_outcome(transaction_id: str, outcomes: Collection[str]) -> None:
-    """`outcomes` are all final states that answers to anybody have named."""
+    """Check that all final states which answers have named, to anybody, are one; `outcomes` are these states."""
     if len(outcomes) > 1:
         raise Violation("first_decision_wins", f"transaction {transaction_id} was said to be {sorted(outcomes)}")
 
@@ -26,9 +26,11 @@ def check_transaction(
     places: Mapping[str, object],
     forgotten: str | None = None,
 ) -> None:
-    """Against one node's final state: what was promised of it, what was asked for, and what is visible.
+    """Compare one node's final state with the promises to the producer, the decisions asked for, and the visible
+    messages.
 
-    `forgotten` is the state that it had when its time was over."""
+    `forgotten` is the last state of a transaction whose time was over.
+    """
     view = machine.transaction(transaction_id)
     state = view.state if view is not None else forgotten
     if prepared and state is None:
@@ -43,7 +45,7 @@ def check_transaction(
 
 
 def check_delivered_whole(batch_ids: Collection[str], places: Mapping[str, object], *, committed: bool) -> None:
-    """All batches of a committed transaction are delivered, of any other none."""
+    """Check that all batches of a committed transaction are delivered, and none of any other."""
     visible = [batch_id for batch_id in batch_ids if batch_id in places]
     if visible != (list(batch_ids) if committed else []):
         raise Violation(

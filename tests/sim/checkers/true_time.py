@@ -1,7 +1,7 @@
-"""What leaders stamp, held against the true time, while a minority of wall clocks is wrong by any amount.
+"""A checker of the leaders' timestamps against the true time, while a minority of wall clocks is wrong by any amount.
 
-Retention, timers, checks and leases are held to the replicated clock by their own models: with both, none of them is
-over before its true time.
+Retention, timers, checks and leases are held to the replicated clock by their own models. Together with this checker,
+none of them is over before its true time.
 """
 
 import math
@@ -16,10 +16,12 @@ SLACK_MS = 50
 
 
 class TrueTime:
-    """`is_minority(nodes)`: whether that is all that may be wrong at once. Once more are, nothing is asked any more."""
+    """Compare timestamps with the true time. `is_minority(nodes)` returns whether these nodes may be wrong at once. As
+    soon as more nodes are wrong, nothing is checked any more.
+    """
 
     def __init__(self, now_us: Callable[[], int], max_skew_ms: int, counts_for_us: int) -> None:
-        """A reading of a clock may count for `counts_for_us`."""
+        """Make the checker. A reading of a clock may count for `counts_for_us`."""
         self.is_minority: Callable[[set[int]], bool] = lambda nodes: True
         self._now_us = now_us
         self._max_skew_ms = max_skew_ms
@@ -29,23 +31,25 @@ class TrueTime:
         self._asks = True
 
     def set_wrong(self, node_id: int) -> None:
-        """Its wall clock shows another time from now on."""
+        """Record that the node's wall clock shows a wrong time from now on."""
         self._wrong_until_us[node_id] = math.inf
 
     def set_right(self, node_id: int) -> None:
         self._wrong_until_us[node_id] = self._now_us() + self._counts_for_us
 
     def on_leap(self, leap_ms: float) -> None:
-        """Some monotonic clock was carried ahead by so much, and the replicated clock maybe with it."""
+        """Record that a monotonic clock, and maybe the replicated clock with it, was carried ahead by `leap_ms`."""
         self._leapt_ms += leap_ms
 
     def wrong(self) -> set[int]:
-        """Nodes whose wall clocks are wrong, or were so lately that others may still count what they said."""
+        """Return the nodes whose wall clocks are wrong, or were so lately that others may still count their
+        readings.
+        """
         now_us = self._now_us()
         return {node_id for node_id, until_us in self._wrong_until_us.items() if until_us > now_us}
 
     def on_stamped(self, node_id: int, index: int, payload: bytes, true_ms: int) -> None:
-        """A leader puts an entry into its log. One that it stamps in doubt may be behind."""
+        """Check the time that a leader stamps on an entry. An entry that is stamped in doubt may be behind."""
         self._asks = self._asks and self.is_minority(self.wrong())
         if not self._asks:
             return

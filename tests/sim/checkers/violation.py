@@ -1,8 +1,8 @@
-"""The one exception of all checkers."""
+"""The exception that all checkers raise."""
 
 
 class Violation(AssertionError):
-    """An invariant does not hold: which one, and what was seen. Ends the run of the seed."""
+    """Raised when an invariant does not hold, with its name and the observation. It ends the run of the seed."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")

@@ -1,4 +1,4 @@
-"""How committed entries become state, and how state reaches the disk, broken."""
+"""Broken ways to turn committed entries into state, and to write state to disk."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ def applies_an_entry_again_after_a_restart(machine: StateMachine, index: Index, 
 
 
 def _is_due(machine: StateMachine) -> bool:
-    """Every tenth time, since a flush takes long."""
+    """Return True every tenth time, since a flush takes long."""
     machine._times = getattr(machine, "_times", 0) + 1  # type: ignore[attr-defined]
     return bool(machine._times % 10 == 0)  # type: ignore[attr-defined]
 
 
 def index_is_ahead_of_its_effects(machine: StateMachine) -> None:
-    """`applied_index` reaches the disk before what was applied: a crash in between loses effects."""
+    """`applied_index` reaches the disk before the applied effects: a crash in between loses them."""
     index = machine._index
     effects = dict(index._staged)
     if _is_due(machine):
@@ -51,7 +51,7 @@ def index_is_ahead_of_its_effects(machine: StateMachine) -> None:
 
 
 def index_is_behind_its_effects(machine: StateMachine) -> None:
-    """`applied_index` reaches the disk after what was applied: a crash in between applies it again."""
+    """`applied_index` reaches the disk after the applied effects: a crash in between applies them again."""
     if _is_due(machine):
         machine._index.commit()
         machine._index.flush()
@@ -59,7 +59,7 @@ def index_is_behind_its_effects(machine: StateMachine) -> None:
 
 
 def stamps_with_the_own_clock(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
-    """Each replica takes the time of what it applies from its own clock, not from the entry."""
+    """Each replica takes the time of an entry that it applies from its own clock, not from the entry."""
     node: Any = Running.node
     return _carry_out(machine, decoded, at._replace(clock_ms=node._wall_ms()))
 
@@ -75,7 +75,7 @@ def _wall_ms(clock: ReplicatedClock) -> int:
 
 
 def keeps_half_of_a_refused_entry(machine: StateMachine, decoded: DecodedEntry, at: At) -> list[Result | Refused]:
-    """One refused command refuses those that shared its entry, in the answers alone."""
+    """A refused command refuses the commands that shared its entry, but only in the answers."""
     results = _carry_out(machine, decoded, at)
     refused = next((result for result in results if isinstance(result, Refused)), None)
     return results if refused is None else [refused] * len(results)
@@ -85,7 +85,7 @@ _advance = Topics.advance
 
 
 def leaves_gaps(topics: Topics, topic: Topic, queue: int, count: int) -> int:
-    """Now and then an offset is taken and given to no message."""
+    """An offset is taken now and then and given to no message."""
     base_offset = _advance(topics, topic, queue, count)
     return base_offset if base_offset % 10 else _advance(topics, topic, queue, 1)
 

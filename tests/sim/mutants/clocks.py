@@ -1,4 +1,4 @@
-"""Which time it is, and what is done in doubt of it, broken."""
+"""Broken ways to agree on the time, and broken care while the time is in doubt."""
 
 import raft.health.clock_agreement
 import store.state.machine
@@ -16,7 +16,9 @@ def stamps_its_own_wall_clock(clocks: ClockAgreement) -> float | None:
 
 
 def holds_on_to_its_own_wall_clock(clock: ReplicatedClock) -> int:
-    """What a node was asked for before it knew the time is what it goes on from, and what it stamps when it leads."""
+    """A node that was asked for the time before it knew the time goes on from its own answer, and stamps it as
+    leader.
+    """
     now_ms = _now_ms(clock)
     if not clock._anchor_ms:
         clock._anchor_ms, clock._anchored_at_s = float(now_ms), clock._clock.steady_s()
@@ -30,14 +32,14 @@ def takes_the_latest_clock(known: dict[int, float], voters: set[int], max_skew_m
 
 
 def takes_the_median_of_those_heard(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
-    """With two of three clocks known, the later one is believed."""
+    """A leader that knows two of three clocks believes the later one."""
     heard = sorted(ahead_ms for node_id, ahead_ms in known.items() if node_id in voters)
     found = agreement(known, voters, max_skew_ms)
     return found if found.agreed_ms is None else found._replace(agreed_ms=heard[len(heard) // 2])
 
 
 def asks_one_clock(known: dict[int, float], voters: set[int], max_skew_ms: int) -> Agreement:
-    """One reading is enough, whoever is not heard: that of a node that sees only itself is its own."""
+    """One reading is enough, whoever is not heard: a node that sees only itself goes by its own clock."""
     first = next(iter(known))
     return agreement({first: known[first]}, {first}, max_skew_ms)
 

@@ -1,4 +1,4 @@
-"""The dedupe window, broken."""
+"""Broken ways to keep the dedupe window."""
 
 from typing import Any
 

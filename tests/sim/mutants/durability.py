@@ -1,4 +1,4 @@
-"""When something counts as being on disk, and who says so, broken."""
+"""Broken ways to count data as durable, and to answer for it."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ _sync = CommitLog.sync
 
 
 def sync_covers_too_much(log: CommitLog) -> int:
-    """What was appended while a sync ran counts as synced by it."""
+    """Entries that are appended while a sync runs count as synced by it."""
     _sync(log)
     log._thread_synced = log._thread_synced._replace(index=log.last_index, position=log.end_position)
     return log.synced_index
@@ -85,7 +85,7 @@ _on_outcome = ProposalQueue._on_outcome
 def answers_in_the_wrong_order(
     proposals: ProposalQueue, group: Any, timestamp_ms: int, entry: Entry | None, outcome: Any
 ) -> None:
-    """Of the requests that shared an entry, each gets the answer of another."""
+    """The answers of requests that shared an entry are interchanged."""
     _on_outcome(proposals, group, timestamp_ms, entry, outcome[::-1] if entry is not None else outcome)
 
 

@@ -1,4 +1,4 @@
-"""Terms and votes, broken."""
+"""Broken ways to handle terms and votes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who should lead, broken."""
+"""Broken ways to decide who should lead."""
 
 from cluster.health.leadership_guard import LeadershipGuard
 from raft.election.leadership import Leadership

@@ -1,4 +1,4 @@
-"""Consumer groups and their offsets, broken."""
+"""Broken ways to manage consumer groups and their offsets."""
 
 import store.groups.groups
 from store.commands.groups import CommitOffsets, OffsetsCommitted

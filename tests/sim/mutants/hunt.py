@@ -1,4 +1,4 @@
-"""Runs a mutant seed after seed until a checker accuses it, and sees to it that the real thing is not accused."""
+"""Run a mutant seed after seed until a checker accuses it, and check that the real parts are not accused."""
 
 import traceback
 from functools import cache
@@ -12,7 +12,9 @@ _SLIPS = ("AttributeError", "NameError", "NotImplementedError", "TypeError", "Un
 
 
 class Hunt(NamedTuple):
-    """`caught_by` names the invariant that did not hold, or is None; `slip` says that the mutant does not even run."""
+    """The result of a hunt. `caught_by` names the invariant that did not hold, or is None; `slip` says that the mutant
+    does not even run.
+    """
 
     mutant: str
     seeds: int
@@ -47,7 +49,7 @@ def _run(seed: int, variant: Variant) -> Outcome:
 
 
 def _is_slip(outcome: Outcome) -> bool:
-    """Something that is merely wrong Python breaks at once, whatever it was meant to break: that proves nothing."""
+    """Return whether the mutant is merely wrong Python, which breaks at once and proves nothing."""
     return outcome.violation == "error" or (
         outcome.violation == "node_stopped" and any(f"{name}:" in outcome.detail for name in _SLIPS)
     )

@@ -1,4 +1,4 @@
-"""What others know of a node, ignored by it: disks that are put back."""
+"""A node that ignores the knowledge of others about it: its disk was put back."""
 
 from raft.knowledge import Knowledge
 from raft.messages import Recall

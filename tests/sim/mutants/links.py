@@ -1,4 +1,4 @@
-"""Slow links: lanes, their pace, and what counts as contact, broken."""
+"""Broken ways to use slow links: their lanes, their pace, and the signs of contact."""
 
 import raft.peers.lanes
 from raft.entries.follower import Follower

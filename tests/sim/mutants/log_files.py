@@ -1,4 +1,4 @@
-"""The order in which segment files and the hard state are written, renamed and synced, broken."""
+"""Broken orders in which segment files and the hard state are written, renamed and synced."""
 
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ from tests.sim.variant import Swap, mutant
 
 
 class CarelessDisk:
-    """Says that directories are synced."""
+    """A disk that reports directories as synced without syncing them."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -43,7 +43,7 @@ def seals_without_sync(segments: SegmentSet) -> None:
 
 
 def cuts_without_sync(disk: Disk, segments: SegmentSet, position: int) -> None:
-    """Cutting a conflict is not synced: after a power loss what was cut is there again."""
+    """Cutting a conflict is not synced: after a power loss the entries that were cut are there again."""
     while segments.active.start > position:
         removed = segments.remove_last()
         if removed.file is not None:
@@ -68,13 +68,13 @@ def counts_a_sync_across_a_cut(log: CommitLog) -> _Synced:
 
 
 def goes_on_syncing_the_old_segment(log: CommitLog, epoch: int, file: File) -> None:
-    """After a rollover the sync thread still syncs the segment before."""
+    """The sync thread goes on syncing the previous segment after a rollover."""
     file.close()
     log._written = _Written(epoch, log._written.file, log.last_index, log.end_position)
 
 
 def remembers_the_term_of_what_it_cut(log: CommitLog, index: int) -> None:
-    """After a cut the last term is still that of the entry that was cut."""
+    """The last term after a cut is still that of the entry that was cut."""
     last_term = log.last_term
     _truncate_from(log, index)
     log.last_term = last_term

@@ -1,4 +1,4 @@
-"""Which nodes count, broken."""
+"""Broken ways to decide which nodes count."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What operators may do, and transactions that share a request, broken."""
+"""Broken interventions of operators, and broken requests with several transactions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _propose_all, _resume_record = Core.propose_all, TransactionTable.resume
 
 
 def a_late_decision_counts(transactions: Transactions, command: Decide, at: At) -> Decided:
-    """A producer that comes too late decides what was discarded."""
+    """A producer that comes too late decides a transaction that was discarded."""
     record = transactions.table.get(command.transaction_id)
     if record is not None and record.state == DISCARDED and command.decision != "unknown":
         transactions.table.resume(command.transaction_id, record, at.clock_ms)
@@ -28,7 +28,7 @@ def a_late_decision_counts(transactions: Transactions, command: Decide, at: At) 
 
 
 def force_overrides_a_decision(transactions: Transactions, command: Decide, at: At) -> Decided:
-    """An operator's force undoes what was committed or rolled back."""
+    """An operator's force undoes a commit or a rollback."""
     record = transactions.table.get(command.transaction_id)
     if command.force and record is not None and record.state not in (PREPARED, DISCARDED):
         transactions.table.decide(command.transaction_id, record, DISCARDED)
@@ -44,7 +44,7 @@ def force_is_for_prepared_ones(transactions: Transactions, command: Decide, at: 
 
 
 def force_leaves_no_trace(transactions: Transactions, command: Decide, at: At) -> Decided:
-    """Who forced a decision, and why, is not kept."""
+    """The operator of a forced decision, and the reason, are not kept."""
     decided = _decide(transactions, command, at)
     record = transactions.table.get(command.transaction_id)
     if command.force and record is not None and record.forced:
@@ -54,7 +54,7 @@ def force_leaves_no_trace(transactions: Transactions, command: Decide, at: At) -
 
 
 def resumes_what_is_decided(transactions: Transactions, command: ResumeTransaction, at: At) -> Resumed:
-    """What was committed or rolled back can be resumed, and decided once more."""
+    """A transaction that was committed or rolled back can be resumed, and decided once more."""
     record = transactions.table.get(command.transaction_id)
     if record is not None and record.state not in (PREPARED, DISCARDED):
         transactions.table.decide(command.transaction_id, record, DISCARDED)
@@ -72,7 +72,7 @@ def resumes_in_the_answer_alone(transactions: Transactions, command: ResumeTrans
 def a_resume_keeps_the_count(
     table: TransactionTable, transaction_id: str, record: TransactionRecord, next_check_at_ms: int
 ) -> None:
-    """What is resumed has had all its checks, and is discarded again without being asked about."""
+    """A resumed transaction has had all its checks, and is discarded again without being asked about."""
     check_times = record.check_times
     _resume_record(table, transaction_id, record, next_check_at_ms)
     record.check_times = check_times
@@ -82,16 +82,16 @@ def a_resume_keeps_the_count(
 def a_resume_is_never_checked(
     table: TransactionTable, transaction_id: str, record: TransactionRecord, next_check_at_ms: int
 ) -> None:
-    """What is resumed is prepared, but nobody is asked about it."""
+    """A resumed transaction is prepared, but nobody is asked about it."""
     _resume_record(table, transaction_id, record, next_check_at_ms + 3_600_000)
 
 
 def a_resume_forgets_the_discard(table: TransactionTable, transaction_id: str, record: TransactionRecord) -> None:
-    """That it had been discarded is gone from the timeline of what was resumed or forced."""
+    """The earlier discard is gone from the timeline of a transaction that was resumed or forced."""
 
 
 def anybody_resumes_again(transactions: Transactions, command: ResumeTransaction, at: At) -> Resumed:
-    """A resume of what is prepared is answered as if this operator had resumed it."""
+    """A resume of a prepared transaction is answered as if this operator had resumed it."""
     record = transactions.table.get(command.transaction_id)
     if record is not None and record.state == PREPARED:
         return Resumed(command.transaction_id, "prepared", record.next_check_at_ms)
@@ -105,7 +105,7 @@ def ignores_the_switch(settings: ClusterSettings) -> None:
 def the_switch_stops_retries(
     transactions: Transactions, command: Prepare, at: At, block_offsets: Sequence[int]
 ) -> Prepared:
-    """While transactions are switched off, a prepare that is sent again is refused too."""
+    """A prepare that is sent again while transactions are switched off is refused too."""
     if transactions._settings.current.reject_transactions:
         raise Refused(TRANSACTIONS_REJECTED, "an operator switched them off")
     return _prepare(transactions, command, at, block_offsets)
@@ -118,20 +118,20 @@ def forgets_the_switch_at_a_restart(settings: ClusterSettings, index: Any) -> No
 
 
 async def mixes_up_a_request(core: Core, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
-    """Of the transactions that shared a request, each gets the outcome of another."""
+    """The outcomes of transactions that shared a request are interchanged."""
     outcomes = await _propose_all(core, proposals)
     return outcomes[1:] + outcomes[:1]
 
 
 async def one_fails_all(core: Core, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
-    """One that is refused refuses those that shared its request, in the answers alone."""
+    """A refused transaction refuses the transactions that shared its request, but only in the answers."""
     outcomes = await _propose_all(core, proposals)
     refused = next((each for each in outcomes if isinstance(each, Refused)), None)
     return outcomes if refused is None else [refused] * len(outcomes)
 
 
 async def answers_a_request_early(core: Core, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
-    """Of the transactions that share a request, the last is answered as soon as the first is."""
+    """The last of the transactions that share a request is answered as soon as the first is."""
     outcomes = await _propose_all(core, proposals[:1])
     first = outcomes[0] if outcomes else None
     if len(proposals) == 1 or not isinstance(first, Applied):

@@ -1,4 +1,4 @@
-"""Messages that are popped, and the deletion of groups, broken."""
+"""Broken ways to pop messages, and to delete groups."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -23,7 +23,7 @@ _take, _remove, _remove_topic = Pops._take, Groups.remove, Topics.remove
 
 
 def hands_out_again(groups: Groups, group: Group, topic: Topic, queue: int, offset: int, commits: object) -> None:
-    """What was handed out stays where it was."""
+    """A pop hands messages out and does not move the group past them."""
 
 
 def passes_a_message_by(
@@ -42,7 +42,7 @@ def loses_what_nobody_acknowledged(pops: Pops, command: ExpirePopped, at: At) ->
 
 
 def takes_messages_away_early(leases: Leases, until_ms: int) -> Iterator[tuple[LeaseKey, Lease]]:
-    """When one lease is over, others are that have time left."""
+    """Leases that have time left are over as soon as another lease is."""
     return _due(leases, until_ms + 3_600_000)
 
 
@@ -57,7 +57,7 @@ def takes_any_acknowledgement(pops: Pops, command: AckPopped, at: At) -> PopsAck
 
 
 def forgets_an_acknowledgement(pops: Pops, group: str, key: LeaseKey, lease: Lease, offsets: list[int], at: At) -> None:
-    """What was acknowledged is held as before."""
+    """An acknowledged message is held as before."""
 
 
 def goes_by_the_entry_alone(leases: Leases, group_id: int, raft_index: int, number: int, offset: int) -> object:
@@ -68,14 +68,14 @@ def goes_by_the_entry_alone(leases: Leases, group_id: int, raft_index: int, numb
 def forgets_acknowledgements_with_their_lease(
     pops: Pops, key: LeaseKey, lease: Lease, without: Collection[int], at: At
 ) -> None:
-    """When a lease holds nothing more, nobody knows what was acknowledged of it."""
+    """The acknowledgements of a lease are forgotten when it holds no more messages."""
     _shrink(
         pops, key, lease if set(lease.held) - set(without) else msgspec.structs.replace(lease, acked=()), without, at
     )
 
 
 def gives_no_more_time(pops: Pops, key: LeaseKey, lease: Lease, offset: int, due_ms: int, at: At) -> None:
-    """Who holds on to a message is told so, and has the time that was left."""
+    """A consumer that extends its lease is told so, and has only the time that was left."""
 
 
 def gives_back_two_times(
@@ -91,14 +91,14 @@ def lets_members_in(groups: Groups, group: Group) -> None:
 
 
 def forgets_what_is_held_at_a_restart(leases: Leases, index: Index) -> None:
-    """How many messages are out is counted from the start of the process."""
+    """The number of messages that are out is counted from the start of the process."""
     _init(leases, index)
     leases._held.clear()
     leases._of_group.clear()
 
 
 def forgets_leases_at_a_restart(leases: Leases, index: Index) -> None:
-    """Who has which message is in memory only: a node that starts holds nothing for anybody."""
+    """Leases are in memory only: a node that starts holds no message for anybody."""
     _init(leases, index)
     for key, lease in list(_due(leases, 1 << 60)):
         leases.remove(key, lease)
@@ -107,7 +107,7 @@ def forgets_leases_at_a_restart(leases: Leases, index: Index) -> None:
 def picks_what_others_have(
     pops: Pops, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
 ) -> tuple[tuple[int, ...], int]:
-    """What a filter found is handed out, also when others have popped there since it looked."""
+    """Messages that a filter found are handed out, also when others have popped there since it looked."""
     begin = group.offsets[topic.id, queue]
     moved = tuple(
         msgspec.structs.replace(each, begin=begin, end=max(begin, each.end)) if each.queue == queue else each
@@ -119,7 +119,7 @@ def picks_what_others_have(
 def picks_what_is_gone(
     pops: Pops, group: Group, topic: Topic, queue: int, picks: Sequence[PopPick], taken: _Taken
 ) -> tuple[tuple[int, ...], int]:
-    """What a filter found is handed out, also when retention has removed it since."""
+    """Messages that a filter found are handed out, also when retention has removed them since."""
     starts, topic.starts = topic.starts, [0] * len(topic.starts)
     offsets, end = _take_picked(pops, group, topic, queue, picks, taken)
     topic.starts = starts
@@ -138,7 +138,7 @@ def begins_before_what_is_kept(
 def loses_what_is_out_once_older_messages_are_gone(
     redeliveries: Redeliveries, group: str, giving: GivingGroup, item: GivenBack, at: At
 ) -> Mark | None:
-    """Of a queue that has lost its first messages, what is given back counts as gone."""
+    """A message that is given back counts as gone if its queue has lost its first messages."""
     topic = redeliveries._topics.get(item.topic)
     if topic is not None and topic.starts[item.queue]:
         return None

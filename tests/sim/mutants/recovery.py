@@ -1,4 +1,4 @@
-"""What a node makes of the log it finds when it starts, broken."""
+"""Broken ways to recover the log at a start."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +26,12 @@ def takes_a_torn_tail_for_damage(tail: _Tail, known: _Known) -> RecoveryCase:
 
 
 def believes_the_page_cache(tail: _Tail, mark_position: int) -> int:
-    """What is read when a log is opened counts as being on disk, also what a failed fsync has dropped."""
+    """The data read when a log is opened counts as being on disk, also data that a failed fsync has dropped."""
     return _settle(tail, tail.end_position)
 
 
 def opens_without_sync(tail: _Tail, mark_position: int) -> int:
-    """What is found when a log is opened counts as synced; nobody syncs it."""
+    """The data found when a log is opened counts as synced; nobody syncs it."""
     if tail.surplus_bytes:
         tail.file.truncate(tail.records.length)
     return 0
@@ -57,7 +57,7 @@ def believes_headers(file: File, start: int, offset: int = 0) -> Iterator[tuple[
 
 
 def goes_on_behind_a_hole(file: File, start: int, offset: int = 0) -> Iterator[tuple[Header, memoryview]]:
-    """What follows a torn record is read as if the torn one had never been there."""
+    """The records behind a torn record are read as if the torn one had never been there."""
     for header, payload in scan_records(file, start, offset):
         yield header, payload
         offset = header.end_position - start

@@ -1,4 +1,4 @@
-"""Memory and disks that change what they were given. No checker of the simulation looks for that: the nodes do."""
+"""Memory and disks that change data. No checker of the simulation looks for that: the nodes do."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ OUTCOME = keys.outcome(0)[:1]
 
 
 def _is_due(owner: Any) -> bool:
-    """Now and then, on one node."""
+    """Return True now and then, on one node."""
     node: Any = Running.node
     owner._flips = getattr(owner, "_flips", 0) + 1
     return node is not None and node.node_id == NODE and not owner._flips % ONE_IN
@@ -36,14 +36,14 @@ _put, _append = Index.put, CommitLog.append
 
 
 def flips_a_bit_in_apply(index: Index, key: bytes, value: bytes) -> None:
-    """Of what one node's apply writes, now and then a bit is another one; its results are not."""
+    """A bit changes now and then in the data that one node's apply writes; the results stay right."""
     if key.startswith(OUTCOME) and _is_due(index):
         value = value[:-1] + bytes([value[-1] ^ FLIPPED])
     _put(index, key, value)
 
 
 def flips_a_bit_before_it_appends(log: CommitLog, index: int, term: int, kind: int, payload: bytes) -> int:
-    """On a follower an entry changes in memory after it was received and before it is written."""
+    """An entry changes in a follower's memory after it was received and before it is written."""
     node: Any = Running.node
     if kind == KIND_ENTRY and not node.is_leader and _is_due(log):
         payload = payload[:-1] + bytes([payload[-1] ^ FLIPPED])
@@ -61,7 +61,7 @@ def flips_a_bit_of_a_sealed_segment(segments: SegmentSet) -> None:
 
 
 class SendsOtherBytes(Sender):
-    """One node is sent, under the same index and term, an entry that is not the leader's; its CRC is right."""
+    """A node is sent, under the same index and term, an entry that is not the leader's; its CRC is right."""
 
     def send(self, peer: int, message: Any) -> None:
         if (

@@ -1,4 +1,4 @@
-"""What leader and followers do with entries, acknowledgements and the commit index, broken."""
+"""Broken ways of leader and followers to handle entries, acknowledgements and the commit index."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ class CountsANewDiskAtOnce(Replication):
 
 
 class CountsAcksOfAnEarlierConnection(Replication):
-    """What a node acknowledged before it came back, with another disk or the same put back, still counts."""
+    """A node's acknowledgements still count after it came back with another disk, or with the same one put back."""
 
     def on_peer_connected(self, peer: int, *, forgetful: bool) -> None:
         kept = self._progress.get(peer)
@@ -57,7 +57,7 @@ class KeepsPromisesOfPastTerms(SafeRaft):
 
 
 class CutsMatchingEntries(Follower):
-    """The stock library's habit: everything after the previous entry goes, even what matches."""
+    """The stock library's habit: everything after the previous entry goes, even entries that match."""
 
     def _append_missing(self, prev_index: int, entries: Sequence[Entry]) -> tuple[int, int]:
         if entries and max(self._state.commit_index, 1) <= prev_index < self._state.log.last_index:
@@ -111,7 +111,7 @@ class AcksItsWholeLog(Sender):
 
 
 class CommitsAlone(SafeRaft):
-    """What is on the leader's own disk counts as committed."""
+    """An entry on the leader's own disk counts as committed."""
 
     commit_limit = ANY_INDEX
 
@@ -151,7 +151,7 @@ def calls_all_committed_after_a_restart(journal: Journal) -> int:
 
 
 class AppliesBeforeCommit(Applier):
-    """A follower applies what it has on disk, committed or not."""
+    """A follower applies the entries that it has on disk, committed or not."""
 
     def apply_committed(self) -> None:
         state = self._state
@@ -163,7 +163,7 @@ class AppliesBeforeCommit(Applier):
 
 
 class AppliesABacklogAtOnce(Applier):
-    """However long it takes, all that is committed is applied before anything else is looked at."""
+    """All committed entries are applied before anything else is looked at, however long it takes."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -183,7 +183,9 @@ class AppliesTwice(Applier):
 
 
 class AnswersForAnothersEntry(Proposing):
-    """A deposed leader keeps its clients waiting and answers them with whatever is committed in that place."""
+    """A deposed leader keeps its clients waiting and answers them with the result of whichever entry is committed in
+    that place.
+    """
 
     def lose(self) -> None:
         pass

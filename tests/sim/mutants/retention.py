@@ -1,4 +1,4 @@
-"""What expires, and what of the log is needed, broken."""
+"""Broken ways to expire messages, and to count how much of the log is needed."""
 
 from typing import Any
 
@@ -113,12 +113,12 @@ def releases_halves_before_they_are_decided(
 
 
 def keeps_what_was_processed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
-    """What a group has processed among its retries stays until its retention is over."""
+    """Retries that the group has processed stay until their retention is over."""
     return None if topic.holder is Holder.RETRY else _rule(releases, topic, clock_ms)
 
 
 def lets_views_hold_the_log(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
-    """What the half topic shows of decided transactions holds the log."""
+    """Rows of the half topic that show decided transactions hold the log."""
     return None if topic.holder is Holder.VIEW else _rule(releases, topic, clock_ms)
 
 
@@ -134,7 +134,7 @@ def releases_what_is_handed_out(groups: GroupQueries, name: str, topic: Topic, q
 
 
 def releases_what_was_not_processed(releases: Releases, topic: Topic, clock_ms: int) -> MayGo | None:
-    """What a group is given again goes as soon as it is there."""
+    """Retries of a group go as soon as they are there."""
     return (lambda row: True) if topic.holder is Holder.RETRY else _rule(releases, topic, clock_ms)
 
 

@@ -1,4 +1,4 @@
-"""What members give back, and what they are told of offsets, broken."""
+"""Broken ways to give messages back, and to tell members their offsets."""
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,7 @@ _give_back, _redelivery = Groups.give_back, store.groups.redelivery._redelivery
 
 
 def gives_back_without_end(groups: Groups, command: GiveBack) -> GivingGroup:
-    """However often a message was given back, it comes again."""
+    """A message comes again however often it was given back."""
     return _give_back(groups, command)._replace(max_attempts=1_000)
 
 
@@ -30,7 +30,7 @@ def kills_one_attempt_early(groups: Groups, command: GiveBack) -> GivingGroup:
 def counts_no_attempts(
     row: Row, item: GivenBack, attempt: int, history: tuple[Attempt, ...], *, again: bool = True
 ) -> Redelivery:
-    """A message that comes again says that it does for the first time."""
+    """A message that comes again is marked as its first attempt."""
     return msgspec.structs.replace(_redelivery(row, item, attempt, history, again=again), attempt=min(attempt, 1))
 
 

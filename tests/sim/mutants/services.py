@@ -1,4 +1,4 @@
-"""The services of a node - check service, transactions, group coordinator - broken."""
+"""Broken services of a node: check service, transactions, group coordinator."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ _propose, _carried_out, _rebalance = Core.propose, Core._carried_out, Groups._re
 
 
 def _in_background(work: Coroutine[Any, Any, Any]) -> None:
-    """Whatever becomes of it."""
+    """Run the work in a task and ignore its outcome."""
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -56,7 +56,7 @@ def discards_instead_of_asking(service: CheckService, check: DueCheck, now_ms: i
 
 
 def loses_the_check_count_at_a_restart(transactions: Transactions, command: RecordChecks, at: At) -> ChecksRecorded:
-    """How often a transaction was asked about is kept in memory: a failover or a restart begins to count anew."""
+    """The count of a transaction's checks is kept in memory: a failover or a restart begins to count anew."""
     counts: dict[str, int] = transactions.__dict__.setdefault("_counts", {})
     recorded = _record_checks(transactions, command, at)
     for transaction_id in recorded.transaction_ids:
@@ -80,7 +80,7 @@ async def decides_alone(core: Core, command: Command, blocks: Sequence[bytes] = 
 def names_the_last_entry_for_what_was_stored_before(
     core: Core, command: Command, blocks: Sequence[bytes]
 ) -> Applied | None:
-    """What is sent again after it was stored is answered with a receipt of the last entry that is applied."""
+    """A batch that is sent again after it was stored is answered with a receipt of the last entry that is applied."""
     before = _carried_out(core, command, blocks)
     return before and replace(before, term=core.state.applied_term, index=core.state.applied_index)
 
@@ -109,7 +109,7 @@ def goes_by_heartbeats_of_long_ago(sessions: Sessions, term: int) -> bool:
 
 
 def a_rebalance_skips_to_the_end(groups: Groups, group: Group) -> None:
-    """Who is assigned a queue begins at its end, whatever was processed of it."""
+    """A member begins at the end of each queue it is assigned, whatever was processed of the queue."""
     _rebalance(groups, group)
     for name in group.record.topics:
         topic = groups._topics.get(name)
@@ -118,7 +118,7 @@ def a_rebalance_skips_to_the_end(groups: Groups, group: Group) -> None:
 
 
 def a_rebalance_keeps_the_generation(groups: Groups, group: Group) -> None:
-    """Who has lost a queue can go on committing its offsets."""
+    """A member that has lost a queue can go on committing its offsets."""
     generation = group.record.generation
     _rebalance(groups, group)
     group.record.generation = max(generation, 1)

@@ -1,4 +1,4 @@
-"""Whoever says something is believed."""
+"""Broken trust: a node believes every message, whoever sent it."""
 
 import raft.election.election
 from raft.election.election import Election

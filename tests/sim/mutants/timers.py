@@ -1,4 +1,4 @@
-"""Messages that become visible at a time, broken."""
+"""Broken ways to make messages visible at a time."""
 
 import store.messages.placement
 from store.commands.messages import BatchHeader, Position
@@ -18,7 +18,7 @@ def delays_nothing(header: BatchHeader, clock_ms: int) -> int | None:
 
 
 def delivers_before_the_time(timers: Timers, until_ms: int, limit: int, ids_max: int) -> list[tuple[TimerKey, Timer]]:
-    """When one timer is due, others are delivered with it that are not."""
+    """Timers that are not due are delivered with one that is due."""
     return _due(timers, until_ms + 3_600_000, limit, ids_max)
 
 
@@ -28,7 +28,7 @@ def loses_what_is_due(placement: Placement, topic: Topic, key: TimerKey, timer: 
 
 
 def fires_a_timer_twice(delivery: Delivery, key: TimerKey, timer: Timer, at: At) -> Position | None:
-    """What is due is delivered two times."""
+    """Messages of a due timer are delivered two times."""
     _deliver(delivery, key, timer, at)
     return _deliver(delivery, key, timer, at)
 

@@ -1,4 +1,4 @@
-"""Half messages and decisions, broken."""
+"""Broken ways to handle half messages and decisions."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def prepares_a_decided_transaction(
 def delivers_the_first_batch_only(
     transactions: Transactions, transaction_id: str, record: TransactionRecord, at: At
 ) -> tuple[Position, ...]:
-    """Of a transaction with several batches the first is delivered."""
+    """Only the first batch of a transaction with several batches is delivered."""
     first = record.batches[:1]
     whole, record.batches = record.batches, first
     positions = _make_visible(transactions, transaction_id, record, at)
@@ -52,7 +52,7 @@ def delivers_nothing(
 
 
 def rollback_delivers(transactions: Transactions, command: Decide, at: At) -> Decided:
-    """What is rolled back is delivered all the same."""
+    """The messages of a transaction that is rolled back are delivered all the same."""
     record = transactions.table.get(command.transaction_id)
     if command.decision == "rollback" and record is not None and record.state == PREPARED:
         transactions._make_visible(command.transaction_id, record, at)

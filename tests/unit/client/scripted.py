@@ -33,7 +33,8 @@ Script = Callable[[Request], HttpResponse | Awaitable[HttpResponse]]
 
 
 class ScriptedTransport:
-    """Answers each request by `script` (which may raise ConnectFailed or ExchangeFailed) and remembers it.
+    """A transport that answers each request by `script` (which may raise ConnectFailed or ExchangeFailed) and remembers
+    the request.
 
     The question for the leader is answered with "none" unless the script wants to (`answers_cluster`).
     """
@@ -88,7 +89,9 @@ RECEIPT = {"term": 1, "index": 7, "timestamp_ms": 1_700_000_000_000, "durable_on
 
 
 class Appender:
-    """Produce answers as a broker would give them: dense offsets per queue, each batch id appended once."""
+    """Answers to produce requests as a broker would give them: offsets are dense per queue, and each batch id is
+    appended once.
+    """
 
     def __init__(self, queues: int = 4) -> None:
         self.queues = queues
@@ -120,7 +123,7 @@ class Appender:
 
 
 class Gate:
-    """Holds answers back until the test lets them go, one by one or all."""
+    """A gate that holds answers back until the test releases them, one by one or all."""
 
     def __init__(self, script: Callable[[Request], HttpResponse]) -> None:
         self._script = script
@@ -139,13 +142,13 @@ class Gate:
         return self._script(request)
 
     async def wait(self, count: int) -> None:
-        """Until `count` requests are held."""
+        """Wait until `count` requests are held."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self._waiting) < count:
                 self.arrived.clear()
                 await self.arrived.wait()
 
     def release(self) -> None:
-        """Let the oldest one go."""
+        """Release the oldest answer."""
         released, _ = self._waiting.pop(0)
         released.set_result(None)

@@ -1,4 +1,6 @@
-"""An address that the cluster names and nobody can use, a typing error of add-node say, ends no client."""
+"""An address that the cluster names and nobody can use, for example after a typing error of add-node, ends no
+client.
+"""
 
 import pytest
 
@@ -53,7 +55,7 @@ def test_names_beyond_ascii_are_encoded_and_addresses_of_every_kind_taken() -> N
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("url", NO_ADDRESSES)
 async def test_a_leader_that_is_named_by_no_address_is_looked_for_at_the_other_nodes(method: str, url: str) -> None:
-    """n1 names it so, whatever it is asked; n2 leads."""
+    """n1 names the leader without an address, whatever it is asked; n2 leads."""
 
     def script(request: Request) -> HttpResponse:
         n1 = request.node == "n1"
@@ -77,7 +79,7 @@ async def test_who_finds_nothing_but_bad_redirects_is_told_of_them() -> None:
 
 @pytest.mark.parametrize("leader_only", [True, False])
 async def test_reads_leave_a_node_that_names_a_leader_out_of_reach_for_the_others(leader_only: bool) -> None:
-    """Rather than ask that node and the leader in turn, without a pause, until the time is over."""
+    """The reads would otherwise ask that node and the leader in turn, without a pause, until the time is over."""
 
     def script(request: Request) -> HttpResponse:
         if request.node == "n4":

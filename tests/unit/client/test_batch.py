@@ -1,4 +1,4 @@
-"""Blocks: what goes in comes out, limits hold, damage is noticed."""
+"""Blocks decode to the messages that were encoded; limits hold, and damage is noticed."""
 
 import msgspec
 import pytest

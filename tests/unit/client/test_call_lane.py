@@ -1,4 +1,4 @@
-"""Transactions that run at the same time travel together, and each is told what became of it."""
+"""Transactions that run at the same time travel together, and each caller gets the outcome of its own."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def fine(transaction_id: str) -> HttpResponse | None:
 
 
 class Broker:
-    """Prepares and commits what it is asked to; `half` and `decision` say for each id which problem it has, if any."""
+    """A broker that prepares and commits transactions. `half` and `decision` return the problem of each id, if any."""
 
     def __init__(self, half: Part = fine, decision: Part = fine) -> None:
         self.half, self.decision = half, decision
@@ -96,7 +96,7 @@ def posts(transport: ScriptedTransport) -> list[Request]:
 async def execute(
     broker: Broker, ids: Sequence[int], local: Any = nothing, **options: Any
 ) -> tuple[list[TransactionResult | BaseException], list[Request]]:
-    """All at once; the results in their order, and what was sent."""
+    """Execute all transactions at once. Returns the results in their order, and the requests that were sent."""
     transport = ScriptedTransport(broker)
     connection = Connection(SERVERS, transport=transport, rng=lambda: 0.0)
     async with TransactionProducer(SERVERS, "shop", check=never, connection=connection, **options) as producer:
@@ -317,7 +317,7 @@ def test_what_collects_within_its_bytes_is_within_every_limit_of_a_request() -> 
     budget = half_sender.COLLECT_BYTES_MAX
 
     def most(**fields: int) -> int:
-        """So many halves like this one fit a request by their size."""
+        """Return how many half messages like this one fit a request by their size."""
         given = {"batches": 1, "messages": 1, "keys": 0, "unpacked_bytes": 1, **fields}
         return budget // Half("t", b"x", **given).size
 

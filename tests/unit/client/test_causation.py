@@ -1,4 +1,4 @@
-"""What a handler sends says what it was processing: causation, trace, sender."""
+"""Messages sent by a handler name the message that it was processing: causation, trace, sender."""
 
 import asyncio
 import subprocess
@@ -32,7 +32,7 @@ def received(message_id: str = "m-1", topic: str = "orders", **fields: Any) -> R
 
 
 def properties_sent(transport: ScriptedTransport) -> list[dict[str, str]]:
-    """Of every message that was sent, in order."""
+    """Return the properties of every message that was sent, in order."""
     sent: list[dict[str, str]] = []
     for request in transport.requests:
         if request.method != "POST" or not request.body:
@@ -221,7 +221,7 @@ class Spans:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    """An application with OpenTelemetry, whose spans are kept here."""
+    """Collect the spans of an application with OpenTelemetry."""
     made = Spans()
     monkeypatch.setattr(tracing, "_tracer", lambda: made.provider.get_tracer("keelmq"))
     yield made

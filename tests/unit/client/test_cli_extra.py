@@ -35,7 +35,7 @@ def run(refused: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]
 
 
 def console_script() -> str:
-    """The code that the installed script `keelmq` runs."""
+    """Return the code that the installed script `keelmq` runs."""
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
     module, function = project["scripts"]["keelmq"].split(":")
     return f"import sys; sys.argv = ['keelmq', '--version']; from {module} import {function}; {function}()"

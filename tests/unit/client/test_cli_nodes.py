@@ -1,4 +1,4 @@
-"""What `keelmq cluster promote --wait` says while it waits."""
+"""The lines that `keelmq cluster promote --wait` prints while it waits."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PROMOTED: dict[str, Any] = {"members": [], "warnings": []}
 
 
 async def promote_when_ready(refusals: list[tuple[str, int]], last: HttpResponse) -> ClusterMembers:
-    """The node is refused as often as there are (code, how much it has then), then `last` is the answer."""
+    """Promote a node. Each of `refusals`, (code, match index of the node then), is answered first, and then `last`."""
     match_index = 0
 
     def script(request: Request) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""What messages say of themselves does not reach the terminal as commands."""
+"""Contents of messages do not reach the terminal as commands."""
 
 import json
 

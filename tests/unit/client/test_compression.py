@@ -1,4 +1,4 @@
-"""Compression of whole batches in the SDK: when, how, and what of a broker's answer is believed."""
+"""Compression of whole batches in the SDK: when and how it compresses, and which answers of a broker it believes."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Finding the leader and retrying inside a time budget."""
+"""The connection finds the leader and retries inside a time budget."""
 
 import asyncio
 from collections.abc import Callable
@@ -65,7 +65,7 @@ async def test_a_redirect_is_followed_and_the_leader_remembered(clock: Clock) ->
 
 
 async def test_reads_go_to_the_leader_so_that_they_see_what_was_written(clock: Clock) -> None:
-    """Also after the leader was lost; without a leader any node will do."""
+    """Reads go to the new leader after the leader was lost; without a leader, any node will do."""
     leader: list[str | None] = ["http://n2:1"]
     gone: set[str] = set()
 
@@ -94,7 +94,7 @@ async def test_reads_go_to_the_leader_so_that_they_see_what_was_written(clock: C
 
 
 async def test_a_leader_that_is_gone_costs_no_try(clock: Clock) -> None:
-    """Two dead nodes and an election: many failures before the answer, with tries=1."""
+    """Two dead nodes and an election cause many failures before the answer, with tries=1."""
     asked = 0
 
     def script(request: Request) -> HttpResponse:
@@ -171,7 +171,7 @@ async def test_an_unknown_outcome_stays_unknown_whatever_comes_after(clock: Cloc
 
 
 async def test_a_refusal_after_a_try_that_may_be_stored_is_no_proof(clock: Clock) -> None:
-    """The topic was deleted between the tries, say: the first one may have been stored and read all the same."""
+    """The topic may have been deleted between the tries: the first one may have been stored and read all the same."""
     answers = [problem(503, "unknown_outcome")]
     connection, _ = connect(clock, lambda request: answers.pop() if answers else problem(404, "topic_not_found"))
     with pytest.raises(TopicNotFound) as caught:
@@ -233,7 +233,7 @@ async def test_overload_honours_retry_after_and_uses_tries(clock: Clock) -> None
 
 
 async def test_nothing_is_sent_once_the_budget_is_over(clock: Clock) -> None:
-    """There would be no time for an answer, and what was refused each time would end as an unknown outcome."""
+    """There would be no time for an answer, and a request refused each time would end with an unknown outcome."""
     connection, transport = connect(clock, lambda request: problem(507, "disk_full"))
     with pytest.raises(DiskFull) as caught:
         await connection.call("PUT", "/v1/x", body=b"{}", deadline=Deadline(1_000, clock), tries=None)

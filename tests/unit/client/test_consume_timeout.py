@@ -17,7 +17,7 @@ LIMIT_S = CONSUME_TIMEOUT_MS / 1000
 
 
 class Faulty:
-    """Remembers what `on_fault` was told."""
+    """An `on_fault` callback that remembers its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[type[KeelMQError], list[bytes]]] = []
@@ -180,7 +180,7 @@ def test_without_heartbeats_nothing_is_handled_once_the_session_may_be_over(capl
 def test_a_handler_that_outlives_its_session_commits_nothing_and_the_user_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Another member got the queue meanwhile; after its grace the handler is cancelled."""
+    """Another member got the queue meanwhile. The handler is cancelled after its grace."""
 
     async def main() -> None:
         group, faults, seen = ScriptedGroup(queues=2), Faulty(), Seen()

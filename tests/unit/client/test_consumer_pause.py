@@ -17,7 +17,7 @@ LONGEST_S = 10_000.0
 
 
 class Seen:
-    """A handler that remembers, and waits where it is told to."""
+    """A handler that remembers its messages, and waits where the test says."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

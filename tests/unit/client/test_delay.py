@@ -1,4 +1,4 @@
-"""Delayed messages in the SDK: what is asked of the broker, and what a caller is told."""
+"""Delayed messages in the SDK: the requests to the broker, and the results for the caller."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ DUE_MS = 1_900_000_000_000
 
 
 def waits(request: Request) -> HttpResponse:
-    """A broker that schedules everything for DUE_MS."""
+    """Answer as a broker that schedules every message for DUE_MS."""
     results = [
         {
             "batch_id": batch["batch_id"],

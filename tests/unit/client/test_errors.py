@@ -12,7 +12,7 @@ CONTRACT = Path(__file__).parents[3] / "docs" / "http-api.md"
 
 
 def contract_rows() -> list[tuple[str, bool]]:
-    """(code, retry) of each row of the table in docs/http-api.md."""
+    """Return (code, retry) of each row of the table in docs/http-api.md."""
     section = CONTRACT.read_text().split("\n## Errors")[1]
     rows = []
     for line in section.splitlines():

@@ -1,4 +1,4 @@
-"""A member begins no handler call for a queue from when it was told that the queue, or its session, is not its own."""
+"""A member begins no handler call for a queue once it was told that the queue, or its session, is not its own."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ BODIES = [b"%d" % number for number in range(10)]
 
 
 async def _told(group: ScriptedGroup, seen: Seen) -> None:
-    """The handler is at work on the first of many messages, and the member is told what the group has for it."""
+    """Wait until the handler works on the first of many messages, and the member has had a heartbeat answered."""
     await seen.entered.wait()
     heartbeats = group.heartbeats
     await until(lambda: group.heartbeats > heartbeats)
@@ -42,7 +42,9 @@ def test_no_call_for_a_lost_queue_while_nobody_tells_where_the_group_is() -> Non
 
 
 def test_no_call_for_a_queue_that_may_have_been_away_in_between() -> None:
-    """The group moved on twice between two heartbeats: the queue is this member's again, and others went on with it."""
+    """The group moved on twice between two heartbeats: the queue is this member's again, and others have read on in
+    it.
+    """
 
     async def main() -> None:
         group, seen = ScriptedGroup(queues=1), Seen()

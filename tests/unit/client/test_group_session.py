@@ -35,7 +35,7 @@ def open_session(
 
 
 def offsets_of(request: Request) -> HttpResponse:
-    """n2 has everything; the others are behind."""
+    """Answer for the offsets of a group: n2 has everything; the others are behind."""
     return json_answer(COMMITTED if request.node == "n2" else NEVER_COMMITTED)
 
 
@@ -103,7 +103,7 @@ async def test_a_node_that_lost_leadership_in_between_is_left(answer: HttpRespon
 
 
 async def test_a_waiting_heartbeat_that_is_lost_is_told_before_a_plain_one_follows() -> None:
-    """The broker ends a session soon whose connection broke; the member has to know that it may."""
+    """The broker soon ends a session whose connection broke; the member has to know that it may."""
     told: list[int] = []
 
     def script(request: Request) -> HttpResponse:

@@ -27,7 +27,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(*answers: bytes | Serve) -> AsyncIterator[Peer]:
-    """A server that gives `answers` in order on each connection (bytes are written after one request was read)."""
+    """Run a server that gives `answers` in order on each connection (bytes are written after one request was read)."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -166,7 +166,7 @@ async def test_half_an_answer_and_then_the_end() -> None:
 
 @pytest.mark.parametrize("more", [OK, OK[:20], b"x"])
 async def test_data_behind_an_answer_closes_the_connection(more: bytes) -> None:
-    """Its rest would otherwise be taken for the answer to the next request."""
+    """The surplus bytes would otherwise be taken for the answer to the next request."""
     async with peer(OK + more) as server:
         assert (await server.get()).body == b"ok"
         assert (await server.get()).body == b"ok"

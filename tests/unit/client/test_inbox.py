@@ -100,7 +100,9 @@ def test_of_a_batch_the_new_ones_are_told_in_their_order(engine: Engine) -> None
 
 
 def test_a_message_that_is_twice_in_a_batch_is_told_once(engine: Engine) -> None:
-    """It was given back, and its first copy was not committed: the retry has the id and the topic of its origin."""
+    """The message was given back and its first copy was not committed: the retry has the id and the topic of its
+    origin.
+    """
     first = received("m-1")
     again = ReceivedMessage(
         topic="%RETRY%points", queue=0, offset=7, message_id="m-1", body=b"", attempt=1, origin=Origin("orders", 0, 0)

@@ -1,4 +1,4 @@
-"""Nodes that came after the connection was made: they are found, and outlive those it was told of."""
+"""Nodes that came after the connection was made are found, and outlive the nodes that it was given."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json
 
 
 class Cluster:
-    """The nodes of SERVERS are replaced: first the leader moves to n4, then n5 is the only one that is left."""
+    """A cluster that replaces the nodes of SERVERS: first the leader moves to n4, then n5 is the only node left."""
 
     def __init__(self) -> None:
         self.leader = "n4"
@@ -67,7 +67,7 @@ async def test_a_node_that_does_not_name_the_others_costs_nothing() -> None:
 
 
 class Views:
-    """What each node that can be reached says at /v1/cluster. The leader takes requests, others redirect to it."""
+    """The answers of each reachable node at /v1/cluster. The leader takes requests; the others redirect to it."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, Any]] = {}
@@ -86,12 +86,12 @@ class Views:
         self.of[node] = {"leader_url": leader_url, "configuration_index": index, "nodes": named, **more}
 
     async def call(self, method: str) -> str:
-        """The node that the connection goes to from now on."""
+        """Make a call and return the node that the connection uses from now on."""
         await self.connection.call(method, "/v1/x", body=b"{}", deadline=Deadline(60_000), tries=20)
         return self.connection.current.removeprefix("http://").removesuffix(":1")
 
     async def learn_from_current(self) -> None:
-        """Beside a call, as a connection that is in use does it after a while."""
+        """Learn the nodes beside a call, as a connection in use does after a while."""
         self.now_s += NODES_KNOWN_S
         await self.call("POST")
         assert self.connection._asking is not None
@@ -110,7 +110,7 @@ class Views:
 
 
 async def moved_to_n7() -> Views:
-    """n1, which the connection was given, was left behind: by and by the cluster has become n5 to n7."""
+    """Return the views after the cluster has become n5 to n7 and left n1 behind, which the connection was given."""
     views = Views()
     for node in ("n5", "n6", "n7"):
         views.say(node, "n7", 90, "n5", "n6", "n7")
@@ -127,7 +127,7 @@ def n5_takes_over(views: Views) -> None:
 
 @pytest.mark.parametrize("says", [{"removed": True, "index": 99}, {"removed": False, "index": 40}])
 async def test_what_a_node_remembers_that_was_left_behind_replaces_nothing(says: dict[str, Any]) -> None:
-    """It was removed, or does not know the last configuration yet."""
+    """The node was removed, or does not know the last configuration yet."""
     views = await moved_to_n7()
     views.say("n1", None, says["index"], "n1", "n2", "n3", "n4", removed=says["removed"])
     n5_takes_over(views)
@@ -135,7 +135,7 @@ async def test_what_a_node_remembers_that_was_left_behind_replaces_nothing(says:
 
 
 async def test_nothing_is_read_from_a_node_that_was_removed() -> None:
-    """What it has grows older for ever."""
+    """The messages on a removed node grow older for ever."""
     views = await moved_to_n7()
     views.say("n1", None, 40, "n1", "n2", removed=True, readable=True)
     n5_takes_over(views)
@@ -153,7 +153,7 @@ async def test_the_same_or_a_later_configuration_replaces_what_was_known(index: 
 
 
 async def test_a_cluster_begun_anew_under_the_same_addresses_is_found_and_followed() -> None:
-    """All that was learnt is gone. Its log is shorter than that of the last one, for long."""
+    """Everything learnt is gone. For long, the new cluster's log is shorter than that of the last one."""
     views = await moved_to_n7()
     views.of.clear()
     views.say("n1", "n1", 0, "n1")

@@ -1,4 +1,4 @@
-"""The outbox on SQLite and PostgreSQL, and above all its races."""
+"""The outbox works on SQLite and PostgreSQL, above all in its races."""
 
 import asyncio
 import threading
@@ -159,7 +159,7 @@ def test_the_lock_timeout_does_not_stay_on_the_connection(database_url: str) -> 
 
 
 def test_many_races_leave_no_mismatch(engine: Engine) -> None:
-    """Producers and checks of the same ids at the same time: whatever was answered is what the database says."""
+    """Producers and checks of the same ids run at the same time: every answer agrees with the database."""
     ids = [f"tx-{number}" for number in range(40)]
     committed: set[str] = set()
     answers: dict[str, Decision] = {}
@@ -314,7 +314,7 @@ async def test_autocommit_of_an_asynchronous_engine_is_refused(engine: Engine, d
 
 
 def test_sqlite_transactions_that_the_application_begins_itself_are_none(tmp_path: Path) -> None:
-    """SQLAlchemy's recipe for SQLite: the driver in autocommit mode, and BEGIN by an event."""
+    """The application follows SQLAlchemy's recipe for SQLite: the driver in autocommit mode, and BEGIN by an event."""
     made = create_engine(f"sqlite:///{tmp_path / 'recipe.db'}", connect_args={"isolation_level": None})
     event.listen(made, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     outbox.create_tables(made)

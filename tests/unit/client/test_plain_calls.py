@@ -1,4 +1,4 @@
-"""Plain functions in threads: a place is taken until its function has returned, and nobody waits for it for ever."""
+"""Plain functions run in threads: each takes a place until it has returned, and nobody waits for it for ever."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""PopConsumer against a scripted broker: what it takes, holds on to, acknowledges and gives back."""
+"""PopConsumer against a scripted broker: it takes, holds, acknowledges and gives back messages."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json
 
 
 class PopBroker:
-    """Hands out what is `ready`, and remembers what becomes of it."""
+    """A broker that hands out the `ready` messages, and remembers their outcomes."""
 
     def __init__(self, *bodies: str) -> None:
         self.ready = list(bodies)

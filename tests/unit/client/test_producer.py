@@ -42,7 +42,7 @@ def producer(script: Script, **options: Any) -> tuple[Producer, ScriptedTranspor
 
 
 def counts(transport: ScriptedTransport) -> list[int]:
-    """Messages per batch, in the order of the requests."""
+    """Return the messages per batch, in the order of the requests."""
     appender = Appender()
     posts = [request.msgpack()["batches"] for request in transport.requests if request.method == "POST"]
     return [appender.append(batch)["count"] for batches in posts for batch in batches]
@@ -110,7 +110,7 @@ async def test_requests_in_flight_are_bounded() -> None:
 
 
 async def test_one_key_keeps_its_order_over_retries() -> None:
-    """Every first try of a batch fails; nothing of the key may overtake it."""
+    """Every first try of a batch fails, and no batch of the key may overtake it."""
     appender = Appender(queues=8)
     seen: set[str] = set()
 
@@ -149,7 +149,7 @@ async def test_an_explicit_queue_wins_over_a_key() -> None:
 
 
 async def test_a_lost_answer_is_resolved_by_the_same_batch_id() -> None:
-    """The broker stored it, the answer got lost: the retry finds it and nothing is stored twice."""
+    """The broker stored the batch and the answer got lost: the retry finds the batch, and nothing is stored twice."""
     appender = Appender()
     lose = [True]
 
@@ -187,7 +187,7 @@ class ManualClock:
 
 
 async def test_the_budget_ends_waits_whether_sent_or_not() -> None:
-    """One message is under way, one waits behind it: the first may be stored, the second certainly is not."""
+    """The message under way may be stored. The one that waits behind it certainly is not."""
     gate, clock = Gate(Appender()), ManualClock()
     sender, transport = producer(gate, max_in_flight=1, send_timeout_ms=100, clock=clock)
     under_way = asyncio.create_task(sender.send("t", b"a"))

@@ -35,7 +35,7 @@ def test_position_is_the_end_of_the_finished_prefix(data: st.DataObject, start: 
 
 
 def test_a_gap_in_the_offsets_is_stepped_over() -> None:
-    """Offsets that expired before they were read."""
+    """The missing offsets expired before they were read."""
     progress = QueueProgress(5)
     progress.add(100, 1)
     assert progress.position == 5
@@ -61,7 +61,7 @@ def test_what_was_filtered_out_is_stepped_over_with_what_is_before_it() -> None:
 
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
 def test_position_is_the_first_message_that_is_not_finished(wanted: list[bool], random: Random) -> None:
-    """In whatever portions they are fetched and in whatever order they finish."""
+    """The portions in which messages are fetched, and the order in which they finish, do not matter."""
     progress = QueueProgress(0)
     fetched, unfinished = 0, list[int]()
     while fetched < len(wanted) or unfinished:

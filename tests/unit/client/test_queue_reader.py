@@ -1,4 +1,4 @@
-"""A queue's reader: when its handler is called, and when not any more."""
+"""A queue's reader calls its handler at the right times, and no more when it must not."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ OPTIONS = ReaderOptions(processors=1, handler_messages=1, prefetch_messages=10, 
 
 
 class Slots(asyncio.Semaphore):
-    """Says when somebody asks for a slot."""
+    """Slots for handler calls that tell when somebody asks for one."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -69,7 +69,7 @@ async def test_a_reader_that_waits_for_a_slot_does_not_call_its_handler_after_it
 
 
 async def test_what_expired_is_skipped_and_told() -> None:
-    """Everything is gone that the group was to read next: the reader goes on where what is kept begins."""
+    """All messages that the group was to read next are gone: the reader goes on at the first kept message."""
     answers = [msgpack_answer({"batches": [], "next_offset": 7, "max_offset": 7, "min_offset": 7})]
     asked: list[str] = []
 

@@ -56,7 +56,7 @@ def test_a_reset_is_seen_at_once() -> None:
 
 
 def test_a_lost_heartbeat_is_followed_by_a_plain_one() -> None:
-    """Whether the session lasts is known at once, not after another wait."""
+    """The member learns at once whether its session lasts, not after another wait."""
 
     async def main() -> None:
         group, loop = ScriptedGroup(), asyncio.get_running_loop()
@@ -76,7 +76,7 @@ def test_a_lost_heartbeat_is_followed_by_a_plain_one() -> None:
 
 
 def test_a_session_that_begins_anew_goes_by_what_the_cluster_says_then() -> None:
-    """Also one whose group has the same generation, in a cluster that was begun anew and has applied less."""
+    """The group may have the same generation, in a cluster that was begun anew and has applied less."""
 
     async def main() -> None:
         group, seen = ScriptedGroup(queues=1), Seen()

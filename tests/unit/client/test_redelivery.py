@@ -1,4 +1,4 @@
-"""What a handler raises for: given back, and finished only when the broker has it."""
+"""Messages whose handler raises are given back, and are finished only when the broker has them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ NOBODY = NoLeader("no_leader", "none")
 
 
 class Reading:
-    """A reader whose handler raises `failures` in turn; what it gives back is noted, after `refusals` were raised."""
+    """A reader whose handler raises `failures` in turn. Its give-backs are noted, after `refusals` were raised."""
 
     def __init__(self, *failures: Exception, tries: int | None, refusals: int = 0, refusal: Exception = NOBODY) -> None:
         self.handled: list[int] = []

@@ -1,4 +1,4 @@
-"""How often a send is tried, and for how long: three times within one budget of 3,000 ms, one-way once."""
+"""A send is tried three times within one budget of 3,000 ms; one-way messages are tried once."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ async def test_a_send_is_tried_three_times_with_one_id(clock: Clock) -> None:
 
 
 async def test_all_tries_share_3_000_ms_and_the_end_of_it_is_an_error_not_a_try(clock: Clock) -> None:
-    """A node that never answers: each try gets its share, and nothing is sent when the budget is over."""
+    """The node never answers: each try gets its share, and nothing is sent when the budget is over."""
     begun_s = clock.now_s
 
     def hang(request: Request) -> HttpResponse:
@@ -82,7 +82,7 @@ async def test_one_way_messages_are_tried_once(clock: Clock, caplog: pytest.LogC
 
 
 async def test_one_way_messages_do_not_share_the_fate_of_others(clock: Clock) -> None:
-    """They travel in batches of their own, in order all the same."""
+    """One-way messages travel in batches of their own, in order all the same."""
     appender = Appender()
     failed: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Tags and filters in the SDK: what is asked of the broker, and what its answers may say."""
+"""Tags and filters in the SDK: the requests to the broker, and the answers that it may give."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

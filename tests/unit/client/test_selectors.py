@@ -131,7 +131,7 @@ def broken(message: Message, queues: int) -> int:
     ],
 )
 async def test_a_selector_that_fails_fails_its_own_send_alone(selector: Selector, error: type[Exception]) -> None:
-    """Before the number of queues is known, and after."""
+    """The selector may fail before the number of queues is known, and after."""
     appender = Appender()
     async with producer(appender) as sender:
         results = await asyncio.gather(

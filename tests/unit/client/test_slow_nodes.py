@@ -27,7 +27,7 @@ OUT_OF_TRIES_MS = 300
 
 
 class Node:
-    """A broker's node as far as it matters here: leads or names who does, answers late or not at all."""
+    """The part of a broker's node that matters here: it leads or names the leader, and answers late or not at all."""
 
     def __init__(self, name: str, asked: list[str]) -> None:
         self.name = name
@@ -80,7 +80,7 @@ def _json(value: Any) -> bytes:
 
 
 def taking(clock: Clock, latency_s: float) -> Callable[[], None]:
-    """An answer that takes so long by the clock."""
+    """Return a function that lets `latency_s` pass on the clock before an answer."""
 
     def pass_time() -> None:
         clock.now_s += latency_s
@@ -89,7 +89,7 @@ def taking(clock: Clock, latency_s: float) -> Callable[[], None]:
 
 
 class Cluster:
-    """Nodes `a`, `b` and `c`, of which `a` leads; `asked` says who was asked, with a ? who was asked for the leader."""
+    """Nodes `a`, `b` and `c`; `a` leads. `asked` has the nodes that were asked, with a ? when asked for the leader."""
 
     def __init__(self, clock: Clock) -> None:
         self.asked: list[str] = []
@@ -107,14 +107,14 @@ class Cluster:
         return Connection(urls, clock=self.clock, rng=lambda: 0.0, **options)
 
     async def pull(self, offset: int = 0, wait_ms: int = 0) -> list[str]:
-        """Who was asked for a pull."""
+        """Pull, and return the nodes that were asked."""
         self.asked.clear()
         place = ("t", 0)
         await pull(self.connection, place, offset, max_messages=1, max_bytes=1, wait_ms=wait_ms)
         return list(self.asked)
 
     async def write(self) -> list[str]:
-        """Who was asked for a write."""
+        """Write, and return the nodes that were asked."""
         self.asked.clear()
         async with Producer(connection=self.connection) as producer:
             await producer.send("t", b"x")
@@ -188,7 +188,7 @@ async def test_a_slow_node_is_avoided_for_exactly_the_stated_time(
 
 
 async def test_a_hanging_node_is_avoided_for_exactly_ten_seconds(cluster: Cluster) -> None:
-    """It took the request and never answered: that counts as 10 s. It is the leader again all the same."""
+    """The node took the request and never answered, which counts as 10 s. It is the leader again all the same."""
     assert await cluster.write() == ["a"]
     failed_at_s = cluster.clock.now_s
     await cluster.fail(cluster.a)
@@ -207,7 +207,7 @@ async def test_writes_go_to_a_slow_leader_for_nobody_else_can_take_them(cluster:
 
 
 async def test_a_read_that_the_follower_cannot_answer_goes_to_the_slow_leader(cluster: Cluster) -> None:
-    """The follower is behind: it sends on what is beyond its end, and that is not sent back."""
+    """The follower is behind: it redirects reads beyond its end, and these are not sent back to it."""
     assert await cluster.write() == ["a"]
     cluster.a.before_answer = taking(cluster.clock, 2)
     assert await cluster.pull() == ["a"]
@@ -238,7 +238,7 @@ async def test_the_leader_is_looked_for_at_nodes_that_did_not_fail(cluster: Clus
 
 
 async def test_a_leader_that_failed_is_asked_again_when_all_others_name_it(cluster: Cluster) -> None:
-    """It was a hiccup: nobody else will lead, so it would be wrong to wait ten seconds."""
+    """The failure was a hiccup. No other node will lead, so it would be wrong to wait ten seconds."""
     assert await cluster.write() == ["a"]
     await cluster.fail(cluster.a)
     assert await cluster.write() == ["b", "c", "a"]

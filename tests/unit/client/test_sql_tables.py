@@ -1,4 +1,4 @@
-"""The tables of outbox and inbox: made once, however many instances of a service start at the same moment."""
+"""The tables of outbox and inbox are made once, however many instances of a service start at the same moment."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ def test_instances_that_start_at_once_all_find_the_tables(database_url: str) -> 
 
 @pytest.mark.parametrize("table", [outbox, inbox])
 def test_it_belongs_to_the_callers_database_transaction(database_url: str, table: object) -> None:
-    """A service that makes its tables within a transaction of its own takes them back with that."""
+    """A service that makes its tables within a transaction of its own removes them when it rolls back."""
     engine = create_engine(database_url)
     with engine.connect() as connection, connection.begin() as transaction:
         connection.execute(text("CREATE TABLE own (id INTEGER)"))  # begins the transaction on SQLite, too

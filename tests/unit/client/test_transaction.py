@@ -1,4 +1,4 @@
-"""TransactionProducer: what runs when, what is told to the broker, and what a caller is told."""
+"""TransactionProducer: the order of its steps, its requests to the broker, and its results for the caller."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ ORDER = Message(topic="orders", body=b"order 1")
 
 
 class Broker:
-    """Answers for half transactions, decisions and checks; `decisions` is what it was told."""
+    """A broker that answers half transactions, decisions and checks. `decisions` has the decisions that it was told."""
 
     def __init__(self) -> None:
         self.state = "prepared"
@@ -58,7 +58,7 @@ class Broker:
         return self._decide(transaction_id, decision, request.json()["source"])
 
     def _part(self, told: dict[str, str]) -> dict[str, Any]:
-        """What one decision of several is answered."""
+        """Return the answer for one decision of several."""
         answer = self._decide(told["transaction_id"], told["decision"], told["source"])
         body: dict[str, Any] = msgspec.json.decode(answer.body)
         return body if answer.status == 200 else {"transaction_id": told["transaction_id"], "problem": body}
@@ -129,7 +129,7 @@ async def test_rollback_transaction_rolls_back() -> None:
 
 
 async def test_another_exception_is_unknown_and_raised() -> None:
-    """Whether the database committed before the exception is not known here: only the check can tell."""
+    """Nobody here knows whether the database committed before the exception: only the check can tell."""
     broker = Broker()
 
     async def local(transaction: Transaction) -> None:
@@ -330,7 +330,7 @@ async def test_a_check_handler_that_fails_answers_unknown(fault: str) -> None:
 
 
 async def test_the_check_loop_survives_errors_and_conflicts() -> None:
-    """A poll that fails, an answer that comes too late, and then a check that works."""
+    """One poll fails, one answer comes too late, and then a check works."""
     broker = Broker()
     broker.late.add("tx-late")
     polls = 0

@@ -1,4 +1,4 @@
-"""A loop whose clock stands still while anything can run, then jumps to the next timer: 15 minutes take no time."""
+"""A loop whose clock stands still while anything can run, and then jumps to the next timer: 15 minutes take no time."""
 
 import asyncio
 import selectors
@@ -34,6 +34,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main`; no thread and no socket can wake it."""
+    """Run `main`. No thread and no socket can wake it."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""A second opinion on filters: trees printed as text, and a plain evaluator that knows nothing of closures."""
+"""A second implementation of filters: it prints trees as text, and evaluates them plainly, without closures."""
 
 import math
 import re
@@ -29,7 +29,7 @@ Truth = bool | None
 
 
 class Attributes(NamedTuple):
-    """What of a message filters look at."""
+    """The attributes of a message that filters look at."""
 
     properties: Mapping[str, str]
     tag: str | None = None
@@ -40,7 +40,7 @@ class Attributes(NamedTuple):
 
 
 def printed(node: Node) -> str:
-    """The shortest text that means the tree; parentheses around every AND and OR within another."""
+    """Return the shortest text that means the tree; parentheses are around every AND and OR within another."""
     match node:
         case Property(name):
             plain = re.fullmatch(r"[A-Za-z_$][A-Za-z0-9_$]*", name) and name.upper() not in KEYWORDS
@@ -94,7 +94,7 @@ def _inner(condition: Condition) -> str:
 
 
 def evaluated(condition: Condition, message: Attributes) -> Truth:
-    """By the tables of docs/filters.md, word by word."""
+    """Evaluate the condition by the tables of docs/filters.md, word by word."""
     match condition:
         case Boolean(value):
             return value
@@ -152,7 +152,7 @@ def text_of(of: Property, message: Attributes) -> str | None:
 
 
 def number_of(text: str) -> Fraction | None:
-    """Exact where the text is digits, as near as a double otherwise."""
+    """Return the number in the text: exact if the text is digits, as near as a double otherwise."""
     if len(text) > 40 or not re.fullmatch(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text, re.ASCII):
         return None
     if re.fullmatch("[+-]?[0-9]+", text):
@@ -193,7 +193,7 @@ def is_found(text: str, search: str, wanted: str) -> bool:
 
 
 def is_like(text: str, pattern: str, escape: str | None) -> bool:
-    """One row of reachable places after the other: slow, and plain to see."""
+    """Match the pattern with one row of reachable places after the other: slow, and plain to see."""
     elements: list[str | None] = []  # None for %, "" for _
     characters = iter(pattern)
     for character in characters:

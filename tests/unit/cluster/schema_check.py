@@ -17,7 +17,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def violations(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> list[str]:
-    """What of `value` does not follow `schema`; empty when everything does."""
+    """Return the parts of `value` that do not follow `schema`; empty when every part does."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return violations(value, root["components"]["schemas"][name], root, at)

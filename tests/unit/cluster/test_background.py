@@ -1,4 +1,4 @@
-"""Background work of a node: whatever a round meets, the next one comes, and somebody is told."""
+"""Background work of a node goes on with the next round, whatever a round meets, and reports failures."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ PAUSE_S = 10.0
 
 
 class Rounds:
-    """Rounds that end with what `ends` says, one after the other, then for ever with its last."""
+    """Rounds that end as `ends` says, one after the other, then for ever as its last item says."""
 
     def __init__(self, *ends: Exception | float | None) -> None:
         self._ends = list(ends)
@@ -35,7 +35,7 @@ class Rounds:
         return end
 
     def run(self, seconds: float, then: Callable[[], object] = lambda: None) -> list[float]:
-        """When rounds began, from the start of the task on."""
+        """Return the times when rounds began, in seconds from the start of the task."""
 
         async def scenario() -> None:
             start_s = asyncio.get_running_loop().time()
@@ -120,7 +120,7 @@ def test_what_a_round_spawns_ends_with_the_task_and_is_heard_of() -> None:
 
 
 async def test_work_that_fails_is_an_alarm_until_it_is_done_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members expired no more when one look for them had failed: shown with a KeyError."""
+    """Members expired no more when one look for them had failed; a KeyError shows it here."""
 
     async def fail(expiry: SessionExpiry) -> None:
         raise KeyError("a bug")

@@ -1,4 +1,4 @@
-"""What a block may cost: bounded before it is decoded, and decoded in pieces between which the loop goes on."""
+"""The cost of a block is bounded before it is decoded. It is decoded in pieces between which the loop goes on."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def with_properties(messages: int, each: int) -> bytes:
 
 
 def twofold(count: int) -> bytes:
-    """A block of one message whose properties are all the same one."""
+    """Return a block of one message whose properties are all the same one."""
     return b"\x91\x94\xc4\x01x\xc0\x90\xdf" + count.to_bytes(4) + b"\xa1x\xa0" * count
 
 

@@ -1,4 +1,4 @@
-"""Message blocks and requests: what is refused, with which code, and what survives the way through."""
+"""Message blocks and requests: which are refused, with which code, and which content survives the way through."""
 
 import base64
 from typing import Any

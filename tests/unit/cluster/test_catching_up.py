@@ -1,4 +1,4 @@
-"""A node that has started with a snapshot, and whose log is still behind it: it serves what it has, and says so."""
+"""A node that has started with a snapshot, and whose log is still behind it, serves its state and says so."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 1 << 20
 
 
 def take_own_state(data: str) -> None:
-    """As if the leader had sent the node the state it has, with a log that begins behind an early entry."""
+    """Install the node's own state as if the leader had sent it, with a log that begins behind an early entry."""
     disk = PosixDisk()
     index = Index.open(f"{data}/index")
     applied = applied_state(index)
@@ -39,7 +39,7 @@ def take_own_state(data: str) -> None:
 
 
 def one_of_three(config: NodeConfig) -> NodeConfig:
-    """The same node in a cluster whose other nodes do not run."""
+    """Return the same node in a cluster whose other nodes do not run."""
     ports = free_ports(4)
     own = f"1={config.peer_listen}=http://{config.http_listen}"
     others = (f"{node}=127.0.0.1:{ports[2 * node - 4]}=http://127.0.0.1:{ports[2 * node - 3]}" for node in (2, 3))

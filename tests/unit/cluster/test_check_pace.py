@@ -1,4 +1,4 @@
-"""Very many undecided transactions: how many checks go out, and that none of them hides another one."""
+"""Many undecided transactions: their checks go out at a limited pace, and none of them hides another one."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.unit.cluster.test_check_service import IMMUNITY_MS, poll, prepare
 
 
 def taken(pace: CheckPace) -> int:
-    """How many checks may be handed out now."""
+    """Take checks until the pace is used up and return their number."""
     pace.refill()
     count = 0
     while not pace.used_up:
@@ -53,7 +53,7 @@ async def test_a_node_hands_out_as_many_checks_as_it_may_and_the_rest_later(tmp_
 
 
 async def test_a_group_that_nobody_polls_for_hides_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of its checks are due than one scan looks at; the next one goes on behind them."""
+    """More checks of the other group are due than one scan looks at. The next scan goes on behind them."""
     monkeypatch.setattr(check_service, "DUE_PER_PAGE", 2)
     monkeypatch.setattr(check_service, "PAGES_PER_SCAN", 2)
     for number in range(11):

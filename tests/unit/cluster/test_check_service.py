@@ -1,4 +1,4 @@
-"""The check service on a real node: who is asked, what counts, and what happens when nobody answers."""
+"""The check service on a real node: which producers it asks, which checks count, and what happens without an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def counted(node: Node, transaction_id: str, times: int) -> None:
 
 
 async def waiting(node: Node, pollers: int) -> None:
-    """Until so many long polls wait."""
+    """Wait until `pollers` long polls wait."""
 
     async def reached() -> bool:
         return node.broker.services.check_service.waiting_polls == pollers
@@ -188,7 +188,7 @@ async def test_after_the_last_unanswered_check_the_transaction_is_discarded(node
 
 
 class Webhook:
-    """A producer's endpoint that answers as told."""
+    """A producer's endpoint whose answers the test sets."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -275,7 +275,7 @@ async def test_a_webhook_that_hangs_holds_a_bounded_number_of_checks_each_once(n
 
 
 async def test_a_webhook_that_hangs_delays_no_other_group(node: Node, webhook: Webhook) -> None:
-    """More checks of it are due before the other's than one scan looks at."""
+    """More checks of its group are due before the other's than one scan looks at."""
     webhook.answers.clear()
     await prepare(node, "first")
     due = DUE_PER_PAGE * PAGES_PER_SCAN + 100

@@ -1,4 +1,4 @@
-"""What one client address may hold of what all share."""
+"""One client address may hold only a share of the resources that all addresses use."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from cluster.problems import Problem
 
 
 def fill(budget: ClientBudget, address: str) -> int:
-    """Units that an address gets which takes all it can."""
+    """Take all units that the address can get and return their number."""
     while budget.has_room(address, 1):
         budget.take(address, 1)
     return budget.held_by(address)

@@ -1,4 +1,4 @@
-"""A client that goes away while its answer is written: nobody to tell, nothing to report."""
+"""A client that goes away while its answer is written causes no report: there is nobody to tell."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.unit.cluster.conftest import Node
 
 
 async def test_writing_to_a_client_that_is_gone_leaves_no_trace(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """Found by chaos (seed 11): a check that was handed over at the moment its producer died."""
+    """Found by chaos (seed 11): a check was handed over at the moment its producer died."""
     over = asyncio.Event()
 
     async def write_too_late(request: web.Request) -> web.StreamResponse:

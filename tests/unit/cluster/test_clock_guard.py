@@ -1,4 +1,4 @@
-"""A node whose wall clock leaps: what it says, what it goes on doing, and what it leaves alone."""
+"""A node whose wall clock leaps: its alarms, the work that goes on, and the work that it leaves alone."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ CHECK_MS = 10
 
 
 def alarms_of(node: Node) -> dict[str, str]:
-    """Their details by code."""
+    """Return the details of the active alarms by code."""
     alarms = node.broker.services.alarms
     alarms.look()
     return {alarm.code: alarm.detail for alarm in alarms.active}
@@ -24,7 +24,7 @@ async def put_topic(node: Node) -> None:
 
 
 async def send(node: Node, **message: object) -> int:
-    """The time that it was stamped with."""
+    """Send a message and return its timestamp in ms."""
     reply = await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "x", "queue": 0, **message}]})
     assert reply.status == 200
     return int(reply.body["receipt"]["timestamp_ms"])
@@ -72,7 +72,7 @@ async def test_a_restart_confirms_the_leap_of_a_lone_node(tmp_path: Path) -> Non
 
 
 async def test_a_log_that_was_carried_ahead_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As by an earlier version, which stamped what the leader's wall clock said."""
+    """An earlier version, which stamped the time of the leader's wall clock, leaves such a log."""
     fatal: list[str] = []
     config = node_config(tmp_path)
     async with running_node(config, fatal, leapt_ms=3 * DAY_MS) as node:

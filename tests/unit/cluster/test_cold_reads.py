@@ -1,4 +1,4 @@
-"""Reading what is not in memory: beside the loop, block by block, in bounded steps, and never more than is due."""
+"""Data that is not in memory is read beside the loop, block by block, in bounded steps, and never more than is due."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ def cold_config(path: Path, **changes: Any) -> NodeConfig:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A node that has hardly anything of its log in memory."""
+    """Run a node that has hardly anything of its log in memory."""
     fatal: list[str] = []
     async with running_node(cold_config(tmp_path), fatal) as node:
         yield node
@@ -56,7 +56,9 @@ def produce(topic: str, number: int, body: bytes) -> Proposal:
 
 
 async def fill(node: Node, rounds: int = ROUNDS, topics: int = TOPICS) -> None:
-    """One record after the other that holds a message for each of many topics, and then what fills the cache."""
+    """Write `rounds` records that each hold a message for each of `topics` topics, and then fill the cache with
+    others.
+    """
     for number in range(topics):
         await node.call("PUT", f"/v1/topics/t{number}", {"queues": 1})
     await node.call("PUT", "/v1/topics/filler", {"queues": 1})
@@ -75,7 +77,7 @@ async def fill_cache(node: Node) -> None:
 
 
 class Reads:
-    """Bytes that were read of files, by thread, and the largest read."""
+    """Counts of the bytes that were read of files, by thread, and the size of the largest read."""
 
     def __init__(self) -> None:
         self.by_thread: Counter[int] = Counter()
@@ -112,7 +114,7 @@ def counted_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
 
 
 async def batches(node: Node, path: str) -> Answer:
-    """A pull as the SDK makes it."""
+    """Pull as the SDK does."""
     async with node.session.get(path, headers={"Accept": "application/msgpack"}) as response:
         body = await response.read()
         return Answer(
@@ -146,7 +148,9 @@ async def test_an_answer_says_what_was_read_of_the_disk_for_it(
 
 
 async def test_an_answer_claims_to_be_no_newer_than_what_it_was_read_from(node: Node) -> None:
-    """What was applied while it waited does not count: a client that wants at least that much would be misled."""
+    """An entry applied while the request waited does not count: it would mislead a client that wants at least that
+    entry.
+    """
     await fill(node, topics=1)
     before = node.core.raft.applied_index
     waits = asyncio.create_task(pull_batches(node, "t0", ROUNDS, wait_ms=30_000))
@@ -163,7 +167,7 @@ async def test_an_answer_claims_to_be_no_newer_than_what_it_was_read_from(node: 
 async def test_a_block_is_read_without_the_record_it_shares(
     node: Node, pull: Callable[..., Awaitable[Answer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of records that hold messages of 40 topics, a reader of one topic reads a 40th."""
+    """Records hold messages of 40 topics; a reader of one topic reads a 40th of them."""
     await fill(node)
     with counted_reads(monkeypatch) as reads:
         answer = await pull(node, "t7")
@@ -207,7 +211,7 @@ async def test_no_reader_reads_payloads_on_the_loop(node: Node, path: str, monke
 
 
 async def test_what_is_in_memory_is_read_on_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread has a part in what a consumer that keeps up is answered."""
+    """No thread takes part in the answers to a consumer that keeps up."""
     await node.call("PUT", "/v1/topics/hot", {"queues": 1})
     await node.call("POST", "/v1/topics/hot/messages", {"messages": [{"body": "x"}]})
     steps = node.core.reads._steps
@@ -238,7 +242,7 @@ async def test_a_request_reads_only_so_much_and_goes_on_from_there(
 
 
 async def test_records_are_read_in_steps(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/v1/log: as much as is asked for, but a step at a time; the records are those of one large read."""
+    """/v1/log returns as much as is asked for, but a step at a time; the records are those of one large read."""
     await fill(node, topics=4)
     whole = await node.call("GET", "/v1/log?from_index=1&max_bytes=90000")
     monkeypatch.setattr(cluster.core.log_reads, "READ_STEP_BYTES", 20 * KIB)
@@ -249,7 +253,7 @@ async def test_records_are_read_in_steps(node: Node, monkeypatch: pytest.MonkeyP
 
 
 async def test_where_old_records_begin_is_read_beside_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sidecar of a segment that nobody has asked for in a while."""
+    """The sidecar belongs to a segment that nobody has asked for in a while."""
     await fill(node, rounds=12)
     monkeypatch.setattr(store.log.segments, "LOADED_SEGMENTS_MAX", 1)
     last = node.core.log.last_index
@@ -273,7 +277,7 @@ async def test_where_old_records_begin_is_read_beside_the_loop(node: Node, monke
 async def test_what_is_removed_while_it_is_read_is_no_fault(
     node: Node, path: str, status: int, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader was told where it is, then the segment went: it may ask again."""
+    """The segment went after the reader was told the place: it may ask again."""
     await fill(node, rounds=12)
     pool, reached, removed = node.core.reads._pool, asyncio.Event(), asyncio.Event()
     run = pool.run
@@ -299,7 +303,7 @@ def damage(data_dir: Path, index: int) -> None:
 
 
 async def test_a_message_that_was_damaged_before_it_was_stored_is_named(tmp_path: Path) -> None:
-    """Its record is sound, so the node is: it goes on, says which batch it is, and raises an alarm."""
+    """The record is sound, so the node goes on, names the damaged batch, and raises an alarm."""
     fatal: list[str] = []
     config = cold_config(tmp_path)
     async with running_node(config, fatal) as node:
@@ -324,7 +328,7 @@ async def test_a_message_that_was_damaged_before_it_was_stored_is_named(tmp_path
 
 
 async def test_a_damaged_message_hides_none_of_its_neighbours(tmp_path: Path) -> None:
-    """A pull tells what is before it, pop consumers get all others, and other transactions are checked."""
+    """A pull returns the messages before it, pop consumers get all others, and other transactions are checked."""
     fatal: list[str] = []
     config = cold_config(tmp_path)
 
@@ -362,7 +366,7 @@ async def test_a_damaged_message_hides_none_of_its_neighbours(tmp_path: Path) ->
 
 
 async def test_waiting_for_the_disk_is_no_work(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waited for long would get one row per request otherwise, and wait again for each."""
+    """A reader that waited for long would otherwise get one row per request, and wait again for each."""
     await fill(node)
     reader = BlockReader(node.core)
     rows = node.core.state.rows("t7", 0, 0, ROUNDS, 1 << 20)

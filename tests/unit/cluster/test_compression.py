@@ -1,4 +1,6 @@
-"""Compressed blocks at the broker: stored as they came, opened where somebody has to look inside, never a bomb."""
+"""Compressed blocks at the broker are stored as they came and opened where somebody has to look inside; bombs are
+refused.
+"""
 
 import tracemalloc
 from typing import Any
@@ -28,7 +30,7 @@ def frame(content: bytes, **options: Any) -> bytes:
 
 
 def unsized(content: bytes) -> bytes:
-    """A frame that does not say how much it unpacks to."""
+    """Return a frame that does not say how much it unpacks to."""
     return frame(content, write_content_size=False)
 
 
@@ -147,7 +149,7 @@ async def test_encodings_that_are_refused(topic: Node, fields: dict[str, Any]) -
 
 
 async def test_many_small_bombs_are_refused_together(topic: Node) -> None:
-    """Each unpacks within the limit of a block, all of them to 800 MiB."""
+    """Each unpacks within the limit of a block, and all together to 800 MiB."""
     block = frame(pack([[bytes(4 << 20)], [bytes((4 << 20) - 100)]]))
     size = zstandard.frame_content_size(block)
     batches = [batch(block, size, batch_id=f"b{number}") for number in range(100)]

@@ -1,4 +1,4 @@
-"""More connections than a node may hold: whose are closed, who gets in, and what is said about it."""
+"""Connections beyond a node's limit: which are closed, which get in, and how the log reports them."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def on_brokers_loop(case: Case) -> Callable[..., None]:
 
 
 class Echo(asyncio.Protocol):
-    """Answers `x` with itself; `b` begins a request that does not end."""
+    """A protocol that answers `x` with itself; `b` begins a request that does not end."""
 
     connections: Connections
 
@@ -58,7 +58,9 @@ class Clients:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def open(self, address: str, first: bytes) -> tuple[asyncio.StreamReader, bytes]:
-        """A new connection, and what the answer to `first` is; nothing when it was closed."""
+        """Open a connection and send `first`. Returns its reader and the first byte of the answer; b"" if it was
+        closed.
+        """
         reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0))
         self._writers.append(writer)
         writer.write(first)

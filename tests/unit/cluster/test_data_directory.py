@@ -60,7 +60,7 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_that_could_not_be_noted_is_noted_later(tmp_path: Path) -> None:
-    """As on a disk that was full: nothing is remembered that is not there."""
+    """A full disk, for example, refuses the write. Nothing is remembered that is not on disk."""
     directory = DataDirectory.open(tmp_path, MINE)
     temporary = tmp_path / f"{IDENTITY_FILE}.new"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""Delayed messages on a real node: when they are delivered, what is answered meanwhile, and who is told."""
+"""Delayed messages on a real node: their delivery, the answers before it, and the waiters that are woken."""
 
 import asyncio
 import logging
@@ -222,7 +222,7 @@ async def test_more_than_one_command_takes_are_delivered_in_order(node: Node) ->
 
 
 async def test_an_earlier_timer_wakes_the_service(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the wake-up could deliver it: the service sleeps for longer than the test may take."""
+    """Only the wake-up can deliver the message: the service sleeps for longer than the test may take."""
     monkeypatch.setattr("cluster.background.timer_service.RECHECK_S", 3_600.0)
     woken = asyncio.create_task(node.call("GET", "/v1/topics/orders/queues/0/messages?offset=0&wait_ms=30000"))
     await send(node, {"body": "first", "delay_ms": 5})

@@ -1,4 +1,4 @@
-"""Requests that are answered before their body has arrived."""
+"""Requests can be answered before their body has arrived."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ def address_of(node: Node) -> list[str]:
 
 
 def send_all_then_read(node: Node) -> bytes:
-    """The start of the answer to a client that reads nothing before it has sent everything, to no topic."""
+    """Send a whole request to a missing topic before reading anything, and return the start of the answer."""
     host, port = address_of(node)
     with socket.create_connection((host, int(port)), timeout=60) as client:
         head = f"POST /v1/topics/none/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY_BYTES}\r\n"

@@ -1,4 +1,4 @@
-"""The data directory says at which level its log is, to builds that must not open anything of it."""
+"""The data directory names the level of its log for builds that must not open anything of it."""
 
 import json
 from pathlib import Path

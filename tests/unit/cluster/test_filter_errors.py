@@ -1,4 +1,4 @@
-"""What is wrong with an expression, and where: the column, what was expected there, and what was found."""
+"""A filter error names the column, the expected token, and the token that was found."""
 
 from pathlib import Path
 

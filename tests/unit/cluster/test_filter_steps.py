@@ -1,4 +1,4 @@
-"""Expressions step by step: the same value as at once, and no step longer than one predicate."""
+"""Expressions evaluated step by step have the same value as at once, and no step is longer than one predicate."""
 
 import random
 

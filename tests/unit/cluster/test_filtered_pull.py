@@ -1,4 +1,4 @@
-"""Pulls with tags or a filter on a real node: what is delivered, what is skipped, and how far offsets move."""
+"""Pulls with tags or a filter on a real node: which messages are delivered or skipped, and how far offsets move."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ _batch_ids = iter(range(1_000_000))
 
 
 async def send(node: Node, *properties: dict[str, str], tag: str | None = None) -> None:
-    """One batch."""
+    """Send one batch with one message per argument."""
     block = msgspec.msgpack.encode([[b"x", tag, [], each] for each in properties])
     batch = {"queue": 0, "batch_id": f"b{next(_batch_ids)}", "crc32c": crc32c(block), "block": block}
     body = msgspec.msgpack.encode({"batches": [batch]})
@@ -175,7 +175,7 @@ async def test_a_poll_without_a_match_waits_and_does_not_look_twice(
 
 @pytest.mark.parametrize("pull_by", [messages, batches])
 async def test_a_poll_tells_soon_how_far_it_moved_on(node: Node, pull_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not at once: a busy queue of which nothing matches must not be asked for every batch."""
+    """The poll must not answer at once: a busy queue in which nothing matches would be asked for every batch."""
     assert 0.1 < pull.MOVED_WAIT_S < 5
 
     async def waits() -> bool:
@@ -207,7 +207,7 @@ async def test_a_poll_whose_time_is_over_has_moved_on(node: Node, pull_by: Any) 
 async def test_work_for_one_request_is_bounded(
     node: Node, pull_by: Any, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers without a match and without waiting, and goes on from there."""
+    """The request answers without a match and without waiting, and the next one goes on from there."""
     await send(node, CHEAP)
     await send(node, CHEAP)
     await send(node, DEAR)

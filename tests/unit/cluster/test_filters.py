@@ -1,4 +1,6 @@
-"""What filters mean: tables of expressions and messages, and every tree against a second opinion."""
+"""The meaning of filters: tables of expressions and messages, and a second implementation to compare every tree
+with.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Consumer groups on a real node: what is refused before anything is proposed, and heartbeats that wait."""
+"""Consumer groups on a real node: requests refused before anything is proposed, and heartbeats that wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -93,7 +93,7 @@ async def test_a_heartbeat_of_another_generation_does_not_wait_and_one_whose_tim
 
 
 def watch_expiry(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
-    """Waits until the node has looked for silent members twice."""
+    """Wait until the node has looked for silent members twice."""
     monkeypatch.setattr(session_expiry, "EXPIRY_INTERVAL_S", 0.01)
     looks, is_leader = 0, node.core.is_leader
 

@@ -1,4 +1,4 @@
-"""`--join`: who may begin without knowing the nodes that the cluster began with."""
+"""`--join`: nodes that may begin without knowing the nodes that the cluster began with."""
 
 import pytest
 
@@ -16,7 +16,9 @@ def test_a_founder_does_not_join_while_the_log_says_nothing_of_the_nodes() -> No
 
 
 def test_a_member_waits_while_the_log_may_yet_say_nothing_of_the_nodes() -> None:
-    """What is not committed may be cut off, and a node with a new disk would never know who else is there."""
+    """Entries that are not committed may be cut off, and a node with a new disk would never know which nodes there
+    are.
+    """
     cluster = _Cluster("orders", 9, 8, NODES)
     with pytest.raises(_Unsettled):
         _id_of(cluster, 2)

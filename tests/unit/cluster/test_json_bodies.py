@@ -1,4 +1,4 @@
-"""What a JSON body may cost: strings are counted before they are decoded, fields that appear twice found cheaply."""
+"""The cost of a JSON body: strings are counted before they are decoded, and duplicate fields are found cheaply."""
 
 import json
 import random
@@ -72,7 +72,7 @@ def test_usual_bodies_are_not_parsed_twice(text: str, monkeypatch: pytest.Monkey
 
 
 def test_whether_a_field_appears_twice_is_told_exactly() -> None:
-    """Against a parser that keeps all fields, over texts made of everything that looks like a name's end."""
+    """Compare with a parser that keeps all fields, over texts made of everything that looks like a name's end."""
     random.seed(33)
     pieces = ["a", "b", "\\\\", '\\"', ":", " :", '\\":', "{", "}", ",", "\\u0022", ""]
 

@@ -1,4 +1,4 @@
-"""Lists of topics, groups, members and offsets: page by page, and the SDK follows the pages."""
+"""Lists of topics, groups, members and offsets are read page by page, and the SDK follows the pages."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ def admin(node: Node) -> Admin:
 
 
 async def pages(node: Node, path: str, name: str) -> list[list[Any]]:
-    """Of each page what `name` holds."""
+    """Return the list `name` of every page."""
     found: list[list[Any]] = []
     after = ""
     while True:

@@ -1,4 +1,4 @@
-"""`GET /v1/log/events` of one node: what is told, in which portions, with and without blocks."""
+"""`GET /v1/log/events` of one node: its events, their portions, with and without blocks."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ def frames(answer: Answer) -> list[EntryEvents]:
 
 
 async def all_events(node: Node, **query: Any) -> list[tuple[int, int, LogEvent]]:
-    """Index, first row and event, asked for in as many portions as it takes."""
+    """Return index, first row and event of all events, asked for in as many portions as it takes."""
     found: list[tuple[int, int, LogEvent]] = []
     next_index, next_event = 1, 0
     while next_index <= node.core.state.applied_index:
@@ -137,7 +137,7 @@ async def test_a_reader_waits_until_something_is_applied(node: Node) -> None:
 async def test_what_is_removed_while_a_page_waits_is_not_passed_over(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page ends before it; whoever goes on there is told that it is gone."""
+    """The page ends before the removed entry, and a reader that goes on there is told that it is gone."""
     await workload(node)
     monkeypatch.setattr(log_events, "OUTCOMES_PER_READ", 1)
     take, state = EventsPage._take, node.core.state

@@ -1,4 +1,4 @@
-"""What holds the log, as operators are told: the holder, since when, how many bytes, and an alarm."""
+"""The holder of the log's front is shown to operators: its name, since when, how many bytes, and an alarm."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +16,7 @@ HELD_MAX = 6 << 20
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """It looks at its log all the time, and the bound of the alarm is small."""
+    """Run a node that looks at its log all the time and raises the alarm at few bytes."""
     fatal: list[str] = []
     config = node_config(tmp_path, retention_check_ms=10, segment_bytes=1 << 16, log_held_alarm_bytes=HELD_MAX)
     async with running_node(config, fatal) as node:
@@ -37,7 +37,9 @@ async def view(node: Node) -> dict[str, Any]:
 
 
 async def wait_for_front(node: Node, kind: str | None) -> dict[str, Any]:
-    """The holder that holds most of the log, once it is of this kind; {} when there is to be none."""
+    """Wait until the holder of most of the log is of this kind and return it. None waits until there is no holder and
+    returns {}.
+    """
 
     async def is_shown() -> list[dict[str, Any]]:
         holders = (await view(node))["log_holders"]
@@ -53,7 +55,7 @@ async def prepare(node: Node) -> None:
 
 
 async def held_alarms(node: Node) -> list[Any]:
-    """Those of what holds the log; a busy machine may raise others, for a loop that it let stand."""
+    """Return the alarms about the log's holder. A busy machine may raise others, for a loop that was held up."""
     return [alarm for alarm in (await view(node))["alarms"] if alarm["code"] == "log_held"]
 
 

@@ -1,4 +1,4 @@
-"""Log lines say what clients sent without doing what it says."""
+"""Log lines show data that clients sent, and cannot be forged by it."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A loop that stands is seen from outside: where it stands, how long, and that it did."""
+"""A loop that stands still is noticed from outside: where it stands, for how long, and that it did."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tests.unit.cluster.conftest import Node
 
 
 class Watched:
-    """A watch whose beats and looks are the test's, by a clock of its own."""
+    """A watch whose beats and looks the test makes, by a clock of its own."""
 
     def __init__(self, node: Node) -> None:
         self.now_s = 1_000.0
@@ -29,7 +29,7 @@ class Watched:
         self.watch._timer.cancel()
 
     def stand(self, duration_s: float) -> None:
-        """The loop does not beat; the thread goes on looking."""
+        """Let the loop miss its beats while the thread goes on looking."""
         for _ in range(round(duration_s / BEAT_S)):
             self.now_s += BEAT_S
             self.watch.look()
@@ -74,7 +74,7 @@ async def test_a_stall_is_counted_is_an_alarm_for_a_while_and_makes_the_node_unr
 async def test_a_process_that_was_frozen_is_not_blamed_on_the_loop(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread was away as long as the loop: the stack of whatever comes first shows nothing."""
+    """The thread was away as long as the loop: a stack would show only the code that runs first after that."""
     watched = Watched(node)
     watched.now_s += 60.0
     watched.watch.look()

@@ -13,7 +13,7 @@ from tests.unit.cluster.conftest import node_config
 
 
 def used_node(path: Path, *, term: int = 0, voter: bool = False) -> Path:
-    """The data directory of a node that was started once and has this hard state."""
+    """Return the data directory of a node that was started once and has this hard state."""
     config = node_config(path)
     Broker.open(config, print).close()
     data = Path(config.data_dir)

@@ -1,4 +1,4 @@
-"""Adding nodes, as far as one node can tell what is wrong with a request, or with itself."""
+"""Adding nodes: one node refuses wrong requests, and requests that it cannot carry out itself."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""How many messages a request may have: told before they are decoded, so that nobody can hold up the loop."""
+"""The number of messages in a request is limited and told before they are decoded, so that nobody can hold up the
+loop.
+"""
 
 from typing import Any
 
@@ -30,7 +32,7 @@ def test_json_messages_up_to_the_limit_pass_and_one_more_does_not() -> None:
 
 
 def test_decoding_stops_at_the_limit() -> None:
-    """What follows is not even JSON: it was never looked at."""
+    """The next bytes are not even JSON, so the decoder cannot have looked at them."""
     with pytest.raises(Problem) as caught:
         parse_json_messages(decoder, body_of(*[b'{"\\u0062ody":"x"}'] * (REQUEST_MESSAGES_MAX + 1), b"broken"))
     assert caught.value.code == "batch_too_large"
@@ -86,7 +88,7 @@ async def test_the_blocks_of_a_half_transaction_are_counted_together(node: Node)
 
 
 async def post(node: Node, path: str, payload: Any) -> tuple[int, str | None]:
-    """Status and problem code of a msgpack request."""
+    """Send a msgpack request and return the status and the problem code."""
     headers = {"Content-Type": "application/msgpack"}
     async with node.session.post(path, data=pack(payload), headers=headers) as response:
         code = None if response.ok else (await response.json(content_type=None))["code"]

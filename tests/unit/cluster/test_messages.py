@@ -1,4 +1,4 @@
-"""Messages by id, key and time, and the trace of one, over HTTP."""
+"""Messages are found by id, key and time, and traced, over HTTP."""
 
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,7 @@ async def topic(node: Node, name: str = "orders", queues: int = 2) -> None:
 
 
 async def send(node: Node, body: str, *, to: str = "orders", **fields: Any) -> Any:
-    """The result of one message; the clock moves on by a millisecond after it."""
+    """Send one message and return its result. The clock moves on by a millisecond after it."""
     answer = await node.call("POST", f"/v1/topics/{to}/messages", {"messages": [{"body": body, **fields}]})
     assert answer.status == 200, answer
     node.clock.now_ms += 1
@@ -50,7 +50,7 @@ async def by_id(node: Node, message_id: str, more: str = "") -> list[Any]:
 
 
 async def trace(node: Node, message_id: str) -> list[Any]:
-    """The events of the only message with this id."""
+    """Return the events of the only message with this id."""
     (only,) = (await get(node, f"/v1/messages/{message_id}/trace"))["traces"]
     events: list[Any] = only["events"]
     return events

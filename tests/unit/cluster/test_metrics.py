@@ -1,4 +1,4 @@
-"""What operators are woken by: undecided transactions, consumer lag, dead letters; and the page that lists it all."""
+"""Metrics that wake operators: undecided transactions, consumer lag, dead letters. The page lists them all."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 async def metrics(node: Node) -> dict[str, float]:
-    """By name and labels, as they are printed."""
+    """Return the printed values by name and labels."""
     text = (await node.call("GET", "/metrics")).body.decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}

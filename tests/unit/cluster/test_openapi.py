@@ -1,4 +1,4 @@
-"""/openapi.json describes exactly the routes that are served, and what they really answer."""
+"""/openapi.json describes exactly the routes that are served, and their real answers."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ async def test_every_served_route_is_described_and_nothing_else(node: Node, sche
 
 
 async def test_the_documented_calls_are_served(node: Node) -> None:
-    """Method and path of every call in docs/http-api.md."""
+    """docs/http-api.md lists method and path of every call."""
     text = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
     table = text.split("## Calls")[1].split("\n### ")[0]
     shapes = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in served(node)}
@@ -167,7 +167,9 @@ async def test_answers_to_operators_follow_the_schema(node: Node, schema: Schema
 
 
 async def check_answers(node: Node, schema: Schema, calls: list[Call]) -> None:
-    """Method, template, path, payload and status of each call."""
+    """Check the status and the body of each call against the description. A call is method, template, path, payload and
+    status.
+    """
     for method, template, path, payload, status in calls:
         answer = await node.call(method, path, payload)
         assert answer.status == status, (method, path, answer)

@@ -1,4 +1,4 @@
-"""Operators over HTTP: resume, force, the switch against new transactions, and the half topics as RocketMQ has them."""
+"""Operators over HTTP resume, force, and refuse new transactions; the half topics are those that RocketMQ has."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ async def prepare(node: Node, transaction_id: str, *, status: int = 201) -> Answ
 
 
 async def discard(node: Node, transaction_id: str) -> None:
-    """As the check service does after the last unanswered check."""
+    """Discard a transaction, as the check service does after the last unanswered check."""
     await prepare(node, transaction_id)
     await node.core.propose(Discard((transaction_id,)))
 
@@ -201,7 +201,7 @@ async def test_decisions_of_one_entry_are_told_apart(node: Node) -> None:
 
 
 async def test_a_message_of_the_op_topic_can_be_given_back(node: Node) -> None:
-    """It is in no log record: it goes along."""
+    """The message is in no log record, so the command carries it."""
     await discard(node, "t")
     item = GivenBack(OP_HALF_TOPIC, 0, 0, delay_ms=0)
     await node.core.propose(GiveBack("audit", None, None, (item,)))

@@ -1,4 +1,4 @@
-"""Pop consumers over HTTP, on a real node whose clock the test moves."""
+"""Pop consumers use HTTP on a real node whose clock the test moves."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The error table: the one in the code and the one in the documentation are the same."""
+"""The error tables in the code and in the documentation are the same."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "http-api.md"
 
 
 def documented() -> dict[str, tuple[int, bool]]:
-    """Status and whether a retry may help, by code, from the table of docs/http-api.md."""
+    """Return status and whether a retry may help, by code, from the table of docs/http-api.md."""
     table = DOCUMENT.read_text().split("## Errors")[1]
     found: dict[str, tuple[int, bool]] = {}
     for line in table.splitlines():

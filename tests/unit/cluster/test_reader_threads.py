@@ -1,4 +1,4 @@
-"""The reader threads: readers in turn, nothing for those who are gone; and how fast old messages are read."""
+"""The reader threads serve readers in turn, do nothing for readers that are gone, and read old messages fast enough."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ def pool() -> Iterator[ReaderThreads]:
 
 
 async def test_readers_take_turns(pool: ReaderThreads) -> None:
-    """One that wants much gets one step for each of another's."""
+    """A reader that wants much gets one step for each step of another reader."""
     done: list[str] = []
     gate = threading.Event()
 
@@ -106,7 +106,7 @@ def test_who_would_wait_for_long_is_refused_and_takes_nothing(log: CommitLog) ->
 
 
 def test_old_messages_are_read_faster_than_new_ones_come(log: CommitLog) -> None:
-    """Whoever is behind catches up, however much is written."""
+    """A reader that is behind catches up, however much is written."""
     pace = ReadPace(log, MIB)
     pace.wait_s(0, 0.0)
     write(log, 8 * MIB)

@@ -1,4 +1,4 @@
-"""What a node says to load balancers, also while it is stuck, its disk is full, or its index is made anew."""
+"""A node's readiness for load balancers, also while it is stuck, its disk is full, or its index is rebuilt."""
 
 import logging
 import shutil
@@ -50,7 +50,7 @@ async def test_who_is_full_is_told_though_it_is_not_this_node(node: Node) -> Non
 
 
 async def test_a_node_that_applies_nothing_of_what_its_leader_has_committed_is_not_ready(node: Node) -> None:
-    """As one whose disk cannot take the entries: it hears of them all the same."""
+    """A node whose disk cannot take the entries hears of them all the same."""
     knowledge = node.core.raft._raft.state.knowledge
     knowledge.told_committed(node.core.raft.term, node.core.raft.applied_index + 1)
     assert (await ready(node))[0] == 200, "it may be on its way"
@@ -97,7 +97,7 @@ async def _note_progress(node: Node, seen: list[dict[str, Any]]) -> None:
 
 
 async def test_what_waits_for_a_place_in_the_log_is_refused_as_well(node: Node) -> None:
-    """It would wait behind entries that no majority has room for, and its outcome be unknown."""
+    """The proposal would wait behind entries that no majority has room for, and its outcome would be unknown."""
     raft = node.core.raft
     raft.disks.note_space(5, is_low=True)
     waiting = raft.propose(Proposal(PutSettings(reject_transactions=False)))

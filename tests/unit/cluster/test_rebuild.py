@@ -1,4 +1,4 @@
-"""A rebuild that is decided for is carried out, wherever it is interrupted, and makes another disk of this one."""
+"""A rebuild that was decided on is carried out, wherever it is interrupted, and makes another disk of this one."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ IDENTITY = Identity("test", 1)
 
 
 class Interrupted(Exception):
-    """The process dies here."""
+    """Raised where the process dies."""
 
 
 def full_directory(path: Path) -> None:
@@ -28,7 +28,7 @@ def full_directory(path: Path) -> None:
 
 
 def start(path: Path, dies_after: int | None = None) -> tuple[bool, str]:
-    """What a start does first: whether it rebuilt, and as which disk it goes on."""
+    """Do the first steps of a start. Returns whether it rebuilt, and the disk's incarnation from then on."""
     left = dies_after
 
     def remove(part: Path) -> None:
@@ -74,7 +74,9 @@ def test_it_may_be_interrupted_anywhere(tmp_path: Path, dies_after: int) -> None
 
 @pytest.mark.parametrize("dies_after", range(2 * len(PARTS)))
 def test_it_stays_a_node_of_its_cluster(tmp_path: Path, dies_after: int) -> None:
-    """Also when it was killed after log and hard state were gone: it might be given to another cluster's nodes."""
+    """The node keeps its cluster's name even if it was killed after log and hard state were gone. Otherwise it might be
+    given to another cluster's nodes.
+    """
     full_directory(tmp_path)
     directory = DataDirectory.open(tmp_path, IDENTITY)
     directory.belong_to("c1")
@@ -109,7 +111,7 @@ def test_the_word_of_a_rebuild_that_cannot_be_read_is_to_join(tmp_path: Path) ->
 
 
 def test_a_founder_of_a_cluster_that_has_grown_does_not_begin_another_one(tmp_path: Path) -> None:
-    """Alone with those that it was started with, an empty log would elect it."""
+    """The founders alone would elect a node with an empty log."""
     config = NodeConfig(http_listen="127.0.0.1:7081")
     directory = DataDirectory.open(tmp_path, IDENTITY)
     assert raft_config(config, directory).joins is False

@@ -1,4 +1,4 @@
-"""What a client has stopped waiting for is not proposed, and it is told that nothing was stored."""
+"""A request whose client has stopped waiting is not proposed, and the answer says that nothing was stored."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing: what they may hold, and for how long."""
+"""Clients that ask for much and read nothing may hold only so much memory, for a limited time."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ PULL = "/v1/topics/large/queues/0/messages?offset=0&max_bytes=16777216&max_messa
 
 
 async def fill(node: Node) -> None:
-    """12 MiB that a pull finds at once."""
+    """Store 12 MiB that one pull finds at once."""
     await node.call("PUT", "/v1/topics/large", {"queues": 1})
     for _ in range(16):
         answer = await node.call("POST", "/v1/topics/large/messages", {"messages": [{"body": "x" * (768 << 10)}]})
@@ -26,7 +26,7 @@ async def fill(node: Node) -> None:
 
 
 def hungry(node: Node, target: str) -> socket.socket:
-    """A client that asks and does not read."""
+    """Return a client that sends a request and does not read."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     address = node.broker.config.http_address()
@@ -60,7 +60,9 @@ async def test_responses_that_nobody_reads_are_bounded_and_given_back(node: Node
 
 @pytest.mark.parametrize("target", [PULL, "/v1/log?from_index=1&max_bytes=16777216"])
 async def test_pages_of_one_address_are_put_together_in_turns(node: Node, target: str) -> None:
-    """Before they count as unread: many that wait for the disk together would be in memory together."""
+    """Pages take turns before they count as unread: many that wait for the disk together would be in memory
+    together.
+    """
     await fill(node)
     core = node.core
     turns = core.log_page_turns if target.startswith("/v1/log") else core.queue_page_turns

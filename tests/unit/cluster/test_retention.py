@@ -1,4 +1,4 @@
-"""Retention on a real node: what expires, what is told, and what of the log goes."""
+"""Retention on a real node: which messages expire, what the node reports, and which part of the log goes."""
 
 import errno
 import shutil
@@ -138,7 +138,7 @@ async def test_the_log_stays_while_the_index_cannot_be_brought_to_disk(
 
 
 def walk_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the index: a key at a time, and one turn is one key."""
+    """Make the sweep take one key per command and one key per turn."""
     monkeypatch.setattr(retention_service, "SWEPT_KEYS_PER_COMMAND", 1)
     monkeypatch.setattr(retention_service, "SWEEP_TURN_S", 0)
 
@@ -146,7 +146,7 @@ def walk_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_messages_expire_while_the_index_is_walked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A walk may take hours: it goes in turns."""
+    """A walk through the index may take hours, so it goes in turns."""
     walk_slowly(monkeypatch)
     fatal: list[str] = []
     async with running_node(node_config(tmp_path, retention_check_ms=CHECK_MS), fatal) as node:
@@ -204,7 +204,7 @@ async def test_the_log_goes_also_when_the_disk_is_low_and_the_index_half_walked_
 async def test_a_log_that_has_filled_the_disk_is_shortened_though_nothing_more_can_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What expires has to be written to the log first, for which there is no room."""
+    """Expiry has to be written to the log first, and there is no room for that."""
     fatal: list[str] = []
     config = node_config(tmp_path, retention_check_ms=CHECK_MS, segment_bytes=SEGMENT_BYTES)
     async with running_node(config, fatal) as node:

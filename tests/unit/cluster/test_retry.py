@@ -1,4 +1,6 @@
-"""Giving messages back, dead letters and their replay, over HTTP on a real node whose clock the test moves."""
+"""Messages are given back, become dead letters and are replayed, over HTTP on a real node whose clock the test
+moves.
+"""
 
 from typing import Any
 

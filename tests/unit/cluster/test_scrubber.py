@@ -1,4 +1,4 @@
-"""The scrubber beside a disk that hangs."""
+"""The scrubber works beside a disk that hangs."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from tests.unit.cluster.conftest import node_config, running_node
 async def test_a_node_stops_while_its_scrubber_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its task died of closing what the thread was still reading, and began again as if nothing had been said."""
+    """Closing the file that the thread was still reading once made the task die, and it began again silently."""
     begun, returns, fatal = threading.Event(), threading.Event(), list[str]()
 
     def hanging(file: File, start: int) -> Iterator[tuple[Header, memoryview]]:

@@ -1,5 +1,5 @@
-"""The SDK's structs against the document that the broker serves: no field is sent that the broker does not know, and
-none is waited for that it does not always send.
+"""The SDK's structs match the document that the broker serves: the SDK sends no field that the broker does not know,
+and waits for none that it does not always send.
 """
 
 import pkgutil
@@ -167,7 +167,7 @@ def _numbers(module: ModuleType) -> dict[str, int]:
 
 
 def test_limits_of_the_sdk_are_the_brokers() -> None:
-    """What the SDK lets through is not refused by the broker, nor the other way round."""
+    """The broker does not refuse requests that the SDK lets through, nor the other way round."""
     broker = _numbers(cluster.limits) | _numbers(store.limits)
     for name, value in _numbers(keelmq.limits).items():
         if name not in NOT_A_LIMIT_OF_THE_BROKER:
@@ -188,7 +188,7 @@ def test_limits_of_the_sdk_are_the_brokers() -> None:
     ],
 )
 def test_events_of_the_log_are_read_by_their_position(read: type[msgspec.Struct], sent: type[msgspec.Struct]) -> None:
-    """They are arrays: a field that only one side has moves all behind it."""
+    """Events are arrays: a field that only one side has moves all fields behind it."""
     assert read.__struct_fields__ == sent.__struct_fields__
     assert (read.__struct_config__.array_like, sent.__struct_config__.array_like) == (True, True)
 

@@ -1,4 +1,6 @@
-"""What is sent again after it was stored is answered from the index: no body crosses the peers' links a second time."""
+"""A request that is sent again after it was stored is answered from the index. No body crosses the peers' links
+twice.
+"""
 
 from typing import Any
 
@@ -56,7 +58,7 @@ async def test_other_content_is_refused_as_ever(node: Node, ask: Any) -> None:
 
 
 async def test_a_batch_that_is_known_in_part_is_stored(node: Node) -> None:
-    """One of its queues is new."""
+    """One queue of the batch is new."""
     await produce(node, "k")
     messages = [{"body": BODY, "queue": queue} for queue in range(2)]
     mixed = await send(node, "/v1/topics/t/messages", {"messages": messages}, {"Idempotency-Key": "k"})
@@ -75,7 +77,7 @@ async def test_a_topic_that_was_made_anew_knows_nothing(node: Node) -> None:
 
 @pytest.mark.parametrize("message", [{"delay_ms": 1}, {}], ids=["delayed", "in a transaction"])
 async def test_what_another_entry_made_visible_is_replicated_again(node: Node, message: dict[str, Any]) -> None:
-    """Its receipt names an entry that holds it."""
+    """The receipt names an entry that holds the message."""
     body = {**message, "body": BODY, "queue": 0}
     if message:
         await send(node, "/v1/topics/t/messages", {"messages": [body]}, {"Idempotency-Key": "k"})

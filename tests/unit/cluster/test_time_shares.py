@@ -17,7 +17,7 @@ ROUNDS = 20
 
 
 async def work(shares: TimeShares, address: str = COSTLY) -> float:
-    """Something costly; when it began."""
+    """Do costly work and return the time when it began."""
     await shares.begin(address)
     begun_s = asyncio.get_running_loop().time()
     await asyncio.sleep(WORK_S)
@@ -26,7 +26,7 @@ async def work(shares: TimeShares, address: str = COSTLY) -> float:
 
 
 async def write(shares: TimeShares, address: str = OTHER, waited_s: float = WAITED_S / 8) -> None:
-    """Until cancelled, 10 small writes a second, which wait for a little more than what counts."""
+    """Send 10 small writes a second until cancelled. They wait for a little more than the time that counts."""
     client = Client(shares, address)
     while True:
         client.waited(waited_s)
@@ -34,7 +34,7 @@ async def write(shares: TimeShares, address: str = OTHER, waited_s: float = WAIT
 
 
 async def share_of(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None]) -> float:
-    """What part of the time `ROUNDS` times `WORK_S` were."""
+    """Return the part of the elapsed time that `ROUNDS` times `WORK_S` were."""
     loop = asyncio.get_running_loop()
     tasks = [asyncio.create_task(each) for each in beside]
     await asyncio.sleep(1.0)
@@ -195,7 +195,7 @@ def test_a_rest_has_an_end_and_is_only_for_those_who_have_others() -> None:
 
 
 def test_every_step_of_a_request_is_charged_and_its_waits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes of the work, or is raised in it, cancellations included, reaches who awaits it."""
+    """The result of the work, and every exception raised in it, cancellations included, reach the awaiting caller."""
     now_s = [0.0]
     monkeypatch.setattr("cluster.budgets.time_shares.time.perf_counter", lambda: now_s[0])
 

@@ -1,4 +1,4 @@
-"""Many transactions in one request: each has its own outcome, and what concerns all of them is told for all."""
+"""Many transactions in one request: each has its own outcome, and an error of the whole request is told for all."""
 
 import asyncio
 import logging
@@ -190,7 +190,7 @@ async def test_a_request_that_is_none_is_refused_as_a_whole(
 
 
 def lots(messages: int, keys: int = 0, unpacked_bytes: int | None = None) -> list[Any]:
-    """Two halves with so many of each together."""
+    """Return two halves with this number of messages, keys and bytes together."""
     entry = [b"x", None, ["k"] * 10] if keys else [b"x"]
     shares = (messages // 2, messages - messages // 2)
     more: dict[str, Any] = (
@@ -241,7 +241,7 @@ async def test_json_messages_are_counted_over_all_transactions_before_they_are_d
 
 
 class Fates:
-    """A node whose proposals fail as their transaction ids say; `held` ones are never answered."""
+    """A node whose proposals fail as their transaction ids say. Transactions named `held` are never answered."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self._propose = node.core.raft.propose

@@ -1,4 +1,4 @@
-"""What has one key waits for its turn, in the order in which it came, and for nothing of another key."""
+"""Requests of one key wait for their turns in the order in which they came, and for nothing of another key."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A log that cannot be read, or is not what was written, ends the process: the other nodes have the data."""
+"""A log that cannot be read, or was changed, ends the process: the other nodes have the data."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ SMALL_CACHE_BYTES = 1 << 16
 
 
 async def fill(node: Node) -> None:
-    """A message and a half message of a transaction, and so much behind them that they are in no cache any more."""
+    """Store a message and a half message of a transaction, and enough behind them that no cache has them any more."""
     await node.call("PUT", "/v1/topics/orders", {"queues": 1})
     await node.call("POST", "/v1/topics/orders/messages", {"messages": [{"body": "read me"}]})
     half = {"producer_group": "shop", "check_after_ms": 0, "messages": [{"topic": "orders", "body": "ask me"}]}

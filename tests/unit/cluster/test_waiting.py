@@ -1,4 +1,4 @@
-"""Who is woken when something is applied, and who expires when nothing is heard."""
+"""Waiters are woken when something is applied, and silent members expire."""
 
 import asyncio
 from collections.abc import Sequence
@@ -169,7 +169,7 @@ class Seconds:
 
 
 class Members(dict[str, int]):
-    """Of one group, with their session timeouts."""
+    """The members of one group, with their session timeouts in milliseconds."""
 
     def timeout_ms_of(self, session: Session) -> int | None:
         return self.get(session.member_id)
@@ -299,7 +299,7 @@ def test_a_broken_connection_does_not_lengthen_a_session() -> None:
 async def test_members_that_are_silent_together_are_expired_together(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One by one, each with a round through the log, a slow cluster would take for ever over many of them."""
+    """An expiry of each member alone, with a round through the log, would take a slow cluster for ever."""
     await node.call("PUT", "/v1/topics/orders", {"queues": 3})
     for member in ("a", "b", "c"):
         body = {"topics": ["orders"], "member_id": member, "session_timeout_ms": 1_000}

@@ -1,4 +1,4 @@
-"""The launcher of broker processes: what it promises of a process whose parent dies."""
+"""The launcher of broker processes keeps its promises about a process whose parent dies."""
 
 import os
 import signal

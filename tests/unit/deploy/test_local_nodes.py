@@ -1,4 +1,4 @@
-"""Starting and stopping nodes on one machine: whose process it is, which ports are free, what an error says."""
+"""Nodes start and stop on one machine: the owner of a process, the free ports, and the texts of errors."""
 
 import asyncio
 import os
@@ -24,7 +24,9 @@ def node(tmp_path: Path) -> LocalNode:
 
 @pytest.fixture
 def stand_in(node: LocalNode) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that names the node's data directory on its command line, as keelmqd does, and waits to be killed."""
+    """Start a process that names the node's data directory on its command line, as keelmqd does, and waits to be
+    killed.
+    """
     program = "import sys; print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", program, "--data-dir", str(node.data_dir)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -119,7 +121,7 @@ def test_stopping_what_does_not_run_is_no_error(
 
 
 def added_port() -> int:
-    """A first port of a cluster of one whose added node finds its port free too."""
+    """Return a first port of a cluster of one whose added node finds its port free too."""
     while True:
         (port,) = free_ports(1)
         if (added := port + ADDED_PORTS + 2) < 1 << 16 and port_is_free(added):
@@ -171,7 +173,7 @@ def test_a_cluster_starts_again_without_the_node_that_was_removed(tmp_path: Path
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of so many that are free."""
+    """Return the first of `count` free ports in a row."""
     while True:
         (first,) = free_ports(1)
         if first + count < 1 << 16 and all(port_is_free(port) for port in range(first, first + count)):

@@ -1,4 +1,4 @@
-"""The recorder of terminal pictures: what stands on the screen at the end is what it draws."""
+"""The recorder of terminal pictures draws the final contents of the screen."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The demo's comparison finds what it is there to find: each kind of damage, planted in books that were in order."""
+"""The demo's comparison finds each kind of damage that is planted in books that were in order."""
 
 import sqlite3
 from collections import Counter
@@ -99,7 +99,7 @@ def test_a_run_without_refusals_is_not_taken_for_a_proof() -> None:
 
 @pytest.fixture
 def databases(tmp_path: Path) -> tuple[Path, Path]:
-    """Both services' databases after one paid order, one refused and one applied twice."""
+    """Return both services' databases after one paid order, one refused and one applied twice."""
     for name, rows in (
         (
             "account",

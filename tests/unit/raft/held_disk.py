@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 
 @dataclass
 class HeldFile:
-    """The file it wraps, but for fdatasync."""
+    """A file that behaves as the wrapped one, except for fdatasync."""
 
     file: File
     disk: "HeldDisk"
@@ -29,7 +29,7 @@ class HeldFile:
 
 
 class HeldDisk(PosixDisk):
-    """`hold()` blocks every sync that begins from now on until `release()`; a `broken` one fails them."""
+    """A disk on which `hold()` blocks every sync that begins until `release()`. A `broken` disk fails syncs."""
 
     def __init__(self) -> None:
         self.may_sync = threading.Event()

@@ -30,7 +30,7 @@ ELECTION_TIMEOUT_MS = 800
 
 
 class Member:
-    """One node with its own directory; can be stopped and started again."""
+    """One node with a directory of its own. It can be stopped and started again."""
 
     def __init__(self, config: RaftConfig, directory: Path) -> None:
         self.config = config
@@ -41,7 +41,9 @@ class Member:
         self.reopening: asyncio.Task[None] | None = None
 
     async def start(self, *, disk_held: bool = False) -> None:
-        """With `disk_held` nothing that is written after the log was opened becomes durable until it is released."""
+        """Start the node. With `disk_held`, no write after the log was opened becomes durable until the disk is
+        released.
+        """
         self.directory.mkdir(exist_ok=True)
         self.index = Index.open(str(self.directory / "index"))
         self.machine = StateMachine(self.index)
@@ -85,7 +87,7 @@ class Member:
             self.index.close()
 
     def reopen(self) -> None:
-        """What the broker does when the node has to start again."""
+        """Stop and start the node, as the broker does when the node asks for that."""
 
         async def again() -> None:
             await self._stop()
@@ -94,7 +96,7 @@ class Member:
         self.reopening = asyncio.create_task(again())
 
     def begin_anew(self) -> None:
-        """What the broker does when the disk was put back."""
+        """Start the node with a new incarnation, as the broker does when the disk was put back."""
         self.config = msgspec.structs.replace(self.config, incarnation=self.config.incarnation + "+")
         self.reopen()
 
@@ -148,7 +150,7 @@ async def put_topic(leader: Member) -> Applied:
 
 
 async def propose_until_accepted(members: list[Member], proposal: Callable[[], Proposal]) -> Applied:
-    """What the SDK does: another node, the same id."""
+    """Propose to whichever node leads until one accepts, with the same id, as the SDK does."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Everybody hears of what was applied, whatever the others do."""
+"""Every listener hears of each applied entry, whatever the other listeners do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The clock that stamps entries."""
+"""The replicated clock stamps entries."""
 
 import pytest
 

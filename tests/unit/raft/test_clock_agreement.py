@@ -1,4 +1,4 @@
-"""Which time it is by a majority of wall clocks, whichever minority of them is wrong."""
+"""The time agreed by a majority of wall clocks, whichever minority of them is wrong."""
 
 from collections.abc import Iterable
 
@@ -36,7 +36,7 @@ class World:
         return NOW_MS + int(self.true_s * 1000)
 
     def tell(self, delay_s: float = 0.0) -> None:
-        """An interval passes, and everybody who is up tells everybody else, which takes `delay_s`."""
+        """Let an interval pass, and let every running node tell every other its clock, which takes `delay_s`."""
         self.true_s += INTERVAL_MS / 1000 - delay_s
         up = self.nodes.keys() - self.down
         sent = [(a, b, self.nodes[a].vitals_for(b)) for a in up for b in up if a != b]
@@ -45,7 +45,7 @@ class World:
             self.nodes[target].hear(source, vitals)
 
     def offset_ms(self, node_id: int) -> float:
-        """Of what that node takes for the time."""
+        """Return how far the node's time is ahead of the true time."""
         time_ms = self.nodes[node_id].time_ms()
         assert time_ms is not None
         return time_ms - self.true_ms
@@ -70,7 +70,7 @@ def test_the_one_whose_clock_is_wrong_knows_it_and_so_do_the_others(ahead_ms: in
 
 
 def test_two_clocks_that_differ_are_not_sure_and_the_one_behind_counts() -> None:
-    """One of three is down. Which of the two is wrong cannot be known, and nobody is thrown out."""
+    """One of three nodes is down. Nobody can know which of the two clocks is wrong, and no node is thrown out."""
     world = World(3)
     world.down = {3}
     world.ahead_ms[2] = YEAR_MS
@@ -147,7 +147,7 @@ def test_a_lone_voter_trusts_its_clock_from_its_start_and_follows_no_leap() -> N
     st.data(),
 )
 def test_no_minority_of_wrong_clocks_carries_the_time_ahead(voters: int, data: st.DataObject) -> None:
-    """Whoever of the others is heard. When all are heard it is not behind either."""
+    """Any set of nodes may be heard. If all are heard, the agreed time is not behind either."""
     wrong = data.draw(st.sets(st.integers(1, voters), max_size=(voters - 1) // 2))
     heard = data.draw(st.sets(st.integers(1, voters)))
     known = {

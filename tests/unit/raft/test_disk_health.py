@@ -1,4 +1,4 @@
-"""Whose disk has no room, whose is slow, and who should therefore rather lead."""
+"""Nodes find out whose disk has no room and whose is slow, and so which node should rather lead."""
 
 import random
 
@@ -64,7 +64,7 @@ def test_a_disk_is_slow_that_needs_many_times_as_long_as_a_majority(time: Time) 
 
 
 def test_nobody_is_slow_where_a_majority_is(time: Time) -> None:
-    """A commit takes as long whoever of them leads."""
+    """A commit takes as long whichever of the nodes leads."""
     health = health_of()
     syncs(health, 400)
     health.hear(2, disk_of(380))
@@ -138,7 +138,7 @@ def test_learners_are_compared_and_do_not_count() -> None:
 
 
 def test_a_disk_without_room_is_worse_than_a_slow_one_and_that_worse_than_a_wrong_clock() -> None:
-    """And nobody leads worse than who has to apply much first."""
+    """A node with many entries to apply leads worst of all."""
     order = [FIT, Fitness(clock_is_wrong=True), Fitness(disk_is_slow=True), Fitness(disk_is_low=True)]
     order.append(Fitness(has_backlog=True))
     assert sorted(reversed(order)) == order
@@ -155,7 +155,7 @@ class RecordingTransport(SingleLane, Transport):  # type: ignore[misc]  # the li
         return True
 
     def destroy(self) -> None:
-        """Nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
 
 class World:
@@ -186,7 +186,7 @@ class World:
         self.node.on_message(peer, Vitals(clocks.wall_ms(), int(clocks.steady_ms()), disk=disk))
 
     def lead(self, acked: dict[int, int]) -> None:
-        """With these acknowledgements, all of them lately."""
+        """Lead with these acknowledgements, all of them recent."""
         node = self.node
         node.state.library.become(LEADER)
         node.state.library.set_leader(1)
@@ -279,7 +279,7 @@ def test_who_is_waited_for_is_named_with_the_rule(time: Time) -> None:
 
 
 def test_who_has_much_to_apply_hands_over_to_who_has_not(time: Time) -> None:
-    """As after its index was removed: it would lead, and serve nobody until it is done."""
+    """A node whose index was removed, for example, would lead and serve nobody until its entries are applied."""
     world = World(time)
     world.lead({2: 2, 3: 2})
     leadership = world.node.leadership

@@ -33,7 +33,7 @@ class SilentTransport(SingleLane, Transport):  # type: ignore[misc]  # the libra
         return True
 
     def destroy(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there is nothing to release."""
 
 
 def test_deadline_that_passes_between_two_looks_starts_no_election(monkeypatch: pytest.MonkeyPatch) -> None:

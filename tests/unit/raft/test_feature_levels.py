@@ -1,4 +1,6 @@
-"""The level in the log: refused by who does not know it before anything is written, raised by one that all know."""
+"""The level in the log: a node that does not know it refuses it before anything is written, and it is raised to a level
+that all know.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -23,7 +25,7 @@ THREE = Configuration((member(1), member(2), member(3)))
 
 @pytest.fixture
 def _next_version() -> Iterator[None]:
-    """This build knows one level more, for as long as the test runs."""
+    """Give this build one more level for as long as the test runs."""
     FEATURES.set_levels(
         [*LEVELS, FeatureLevel(ABOVE, "9.1.0", frozenset({f"Vitals.{Vitals.__struct_fields__[-1]}"}))], 1, "9.1.0"
     )
@@ -32,7 +34,7 @@ def _next_version() -> Iterator[None]:
 
 
 def above(origin: str = "") -> bytes:
-    """A configuration of a version to come, with more in it than anybody knows."""
+    """Return a configuration of a version to come, with fields that nobody knows."""
     return msgspec.msgpack.encode([THREE.members, origin, ABOVE, "9.1.0", ["what", "is", "this"]])
 
 
@@ -54,7 +56,7 @@ def test_configurations_of_before_levels_are_of_the_first() -> None:
 
 
 def test_a_follower_that_is_too_old_writes_nothing_of_it(advance: Callable[[float], None]) -> None:
-    """Also nothing of what comes before it in the same append, and nothing is cut off for it."""
+    """The follower writes nothing that comes before it in the same append either, and cuts nothing off for it."""
     one = Started(1, joins=True)
     one.connect(2)
     one.hear(2, make_append(5, 1, 0, 1, [Entry(b"", 2, 5, KIND_NOOP, -1), Entry(b"", 3, 5, KIND_NOOP, -1)]))
@@ -85,7 +87,7 @@ def test_the_level_is_told_before_the_record_is_written(advance: Callable[[float
 
 
 class Cluster:
-    """A leader's view of three nodes, and what it proposes."""
+    """A leader's view of three nodes, and its proposals."""
 
     def __init__(self, **builds: Build | None) -> None:
         self.builds = {int(name[1:]): build for name, build in builds.items()}

@@ -1,4 +1,4 @@
-"""The durability gate: order, waiting, and promises taken back."""
+"""The durability gate keeps order, waits for the disk, and takes promises back."""
 
 from raft.gate import DurabilityGate
 

@@ -1,4 +1,4 @@
-"""A node that joins, or joins again on another disk: what it may do before it knows what the others know."""
+"""A node that joins, or joins again on another disk, may do only so much before it knows what the others know."""
 
 import random
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class Started:
 
 @pytest.fixture
 def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clock on by so many seconds."""
+    """Return a function that moves the clock on by a number of seconds."""
     now_s = 1_000.0
     monkeypatch.setattr(library, "monotonicTime", lambda: now_s)
 
@@ -83,7 +83,7 @@ def member(node_id: int, *, voter: bool = True) -> Member:
 
 
 def filled(leader_term: int, commit_index: int, configuration: Configuration) -> object:
-    """The first entries of a log, the last of them a configuration."""
+    """Return the first entries of a log, the last of them a configuration."""
     entries = [
         Entry(b"", 2, leader_term, KIND_NOOP, -1),
         Entry(encode_configuration(configuration), 3, leader_term, KIND_CONFIG, -1),
@@ -129,7 +129,7 @@ def test_its_copy_does_not_count_before_it_knows_a_committed_configuration(advan
 
 
 def test_a_receipt_does_not_name_a_copy_that_does_not_count(advance: Callable[[float], None]) -> None:
-    """That of a voter whose disk is new."""
+    """The copy is that of a voter whose disk is new."""
     one = Started(1, joins=False)
     advance(10)
     one.settle()
@@ -147,7 +147,7 @@ def test_a_receipt_does_not_name_a_copy_that_does_not_count(advance: Callable[[f
 
 
 def test_a_learner_that_fell_silent_has_not_caught_up(advance: Callable[[float], None]) -> None:
-    """As a voter it would be needed at once, for good."""
+    """A voter that fell silent would be needed at once, for good."""
     one = Started(1, joins=False)
     advance(10)
     one.settle()

@@ -1,4 +1,4 @@
-"""Data goes in pieces, no faster than it arrives; nothing that is small waits behind it."""
+"""Data goes in pieces, no faster than it arrives, and no small message waits behind it."""
 
 from collections import deque
 from collections.abc import Callable
@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class Link:
-    """Carries so many bytes per second, in one queue without an end; the receiver reports as the transport does."""
+    """A link that carries `bytes_per_s` in one unlimited queue. The receiver reports as the transport does."""
 
     def __init__(self, bytes_per_s: float, delay_s: float = 0.0005) -> None:
         self.now_s = 100.0
@@ -48,7 +48,7 @@ class Link:
         self.most_queued_bytes = max(self.most_queued_bytes, self._queued_bytes)
 
     def run(self, until: Callable[[], bool], limit_s: float = 300.0) -> float:
-        """How long it took."""
+        """Run until the condition holds and return the seconds that this took."""
         begun_s = self.now_s
         while not until():
             assert self.now_s - begun_s < limit_s, f"{len(self.received)} bytes after {limit_s} s"
@@ -87,7 +87,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Link]:
 def test_what_stands_in_the_queue_of_a_slow_link_is_gone_soon(
     link: Callable[[float], Link], bytes_per_s: float
 ) -> None:
-    """A heartbeat that is sent at any moment waits behind at most so much, whatever there is to send."""
+    """A heartbeat waits behind a bounded number of bytes at any moment, however much there is to send."""
     slow = link(bytes_per_s)
     payload = bytes(range(256)) * (16 * 1024)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The pin: our overrides rest on one exact version of PySyncObj."""
+"""Our overrides rest on one exact version of PySyncObj, which is pinned."""
 
 import pytest
 from pysyncobj import SyncObj

@@ -1,4 +1,4 @@
-"""Configurations: what a majority is, what may follow what, and what a log says."""
+"""Configurations: their majorities, their allowed successors, and their form in a log."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def of(*voters: int, learners: tuple[int, ...] = ()) -> Configuration:
 
 
 def test_majorities_of_neighbours_share_a_node() -> None:
-    """What all of it rests on, for every size."""
+    """All changes of the members rest on this, for every size."""
     for size in range(1, 8):
         before, after = of(*range(1, size + 1)), of(*range(1, size + 2))
         assert is_next(before, after)
@@ -153,7 +153,7 @@ def test_a_new_cluster_begins_with_what_its_nodes_are_told() -> None:
 
 
 def test_what_began_anew_on_another_disk_is_another_cluster() -> None:
-    """Of a cluster that began as one node; of several, no one begins anew alone."""
+    """A cluster that began as one node has an origin. No node of several begins anew alone."""
     alone = RaftConfig(cluster_id="c", node_id=1, listen=PeerAddress("h", 1), peers={}, incarnation="first disk")
     first = founding(alone)
     again = founding(msgspec.structs.replace(alone, incarnation="second disk"))
@@ -165,7 +165,9 @@ def test_what_began_anew_on_another_disk_is_another_cluster() -> None:
 
 
 def test_who_may_have_had_a_vote_is_every_node_that_may_lead() -> None:
-    """Also one that is being removed, and one that is a voter in another log than this; who was removed no more."""
+    """A node that is being removed counts, and so does a voter in another log than this one. A removed node does
+    not.
+    """
     membership = Membership(InForce(10, of(1, 2, 3, learners=(4,))), [InForce(20, of(1, 2, learners=(4,)))])
     assert membership.nodes == {1, 2, 3, 4}
     membership.settle(20)

@@ -1,4 +1,4 @@
-"""Frames: what a correct peer sends comes through unchanged, everything else is a ProtocolError."""
+"""Frames of a correct peer come through unchanged; everything else is a ProtocolError."""
 
 import pytest
 from hypothesis import given

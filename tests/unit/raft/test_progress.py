@@ -159,7 +159,9 @@ def test_a_copy_counts_as_far_as_its_node_said_so_of_it_whatever_is_heard_late()
 
 
 def test_the_answer_to_a_heartbeat_says_nothing_of_a_probe_that_is_on_its_way() -> None:
-    """It overtakes large entries: taken for an answer to them, they would be sent again with every heartbeat."""
+    """A heartbeat overtakes large entries. If its answer counted for them, they would be sent again with every
+    heartbeat.
+    """
     progress = Progress(next_index=5)
     progress.sent(5, 11_000_000)
     for _ in range(20):
@@ -182,7 +184,9 @@ def test_who_begins_anew_says_so_once() -> None:
 
 
 def test_a_heartbeat_behind_a_probe_stands_in_for_its_answer() -> None:
-    """Its own was lost, because the follower was not connected back yet. Nothing would be sent to it any more."""
+    """The probe's own answer was lost because the follower was not connected back yet. No append would follow
+    otherwise.
+    """
     progress = Progress(next_index=5)
     progress.sent(7, 100)
     progress.on_ack(7, heartbeat=True)

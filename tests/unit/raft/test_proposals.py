@@ -1,4 +1,4 @@
-"""Group commit of proposals, driven by hand: what is in one entry, and who hears what."""
+"""Group commit of proposals, driven by hand: the proposals in one entry, and the outcome that each gets."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ MAX_IN_FLIGHT_BYTES = 20_000
 
 
 class Log:
-    """Takes entries and lets the test decide when each one is applied."""
+    """A log that takes entries and lets the test decide when each one is applied."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Who may say which of two replicas is right."""
+"""Votes on which of two replicas is right."""
 
 from typing import Any
 

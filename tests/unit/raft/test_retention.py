@@ -1,4 +1,4 @@
-"""What of a leader's log stays for other nodes."""
+"""The entries that a leader keeps in its log for other nodes."""
 
 from raft.replication.retention import needed_from
 from store.log.commit_log import CommitLog

@@ -33,7 +33,7 @@ class RecordingTransport(SingleLane, Transport):  # type: ignore[misc]  # the li
         return True
 
     def destroy(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there is nothing to release."""
 
 
 class Wiped:
@@ -85,7 +85,7 @@ def test_it_asks_every_other_node_for_its_term_first(wiped: Wiped) -> None:
 
 
 def test_no_second_vote_in_a_term_above_the_leaders(wiped: Wiped) -> None:
-    """Before it lost its disk it may have voted for node 3 in term 6; node 4 asks for that vote again."""
+    """The node may have voted for node 3 in term 6 before it lost its disk; node 4 asks for that vote again."""
     for peer in (4, 5):
         wiped.hear(peer, PreVoteReply(LEADER_TERM, LEADER_TERM, False))
     wiped.hear(3, PreVoteReply(LEADER_TERM + 1, LEADER_TERM, False))
@@ -95,7 +95,7 @@ def test_no_second_vote_in_a_term_above_the_leaders(wiped: Wiped) -> None:
 
 
 def test_no_second_vote_in_the_term_it_caught_up_in(wiped: Wiped) -> None:
-    """It may be one of those that elected node 2; three others could elect a second leader with its vote."""
+    """The node may be one of those that elected node 2; three others could elect a second leader with its vote."""
     for peer in (3, 4, 5):
         wiped.hear(peer, PreVoteReply(LEADER_TERM, LEADER_TERM, False))
     assert (wiped.hard_state.voter, wiped.hard_state.voted_for) == (True, 2)

@@ -1,4 +1,4 @@
-"""A node that joins a cluster whose log begins late: with the state it gets who is in the cluster."""
+"""A node that joins a cluster whose log begins late learns the members with the state that it gets."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ NEW = 4
 async def change(
     members: list[SnapshotMember], to: Callable[[Configuration], Configuration], done: Callable[[Configuration], bool]
 ) -> None:
-    """Proposed until it is done, whoever leads."""
+    """Propose the change until it is done, whoever leads."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             node = (await leader_of(list(members))).node

@@ -1,4 +1,4 @@
-"""What a follower takes of a snapshot, and when it keeps what it has instead."""
+"""A follower receives a snapshot, or keeps its own log and state instead."""
 
 import errno
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ BASE = LogBase(4096, 40, 4)
 
 
 class Follower:
-    """With a log of ten records of term 1, of which three are applied, and a leader whose state it is sent."""
+    """A follower with a log of ten records of term 1, three of them applied, and a leader whose state is sent to it."""
 
     def __init__(self, tmp_path: Path, leader: Replica) -> None:
         self.disk: SimDisk = sim_disk()
@@ -52,7 +52,7 @@ class Follower:
         self.decided += 1
 
     def begin(self, base: LogBase = BASE) -> list[SnapshotBegin | SnapshotChunk | SnapshotEnd]:
-        """The messages of a whole transfer, as the leader sends them."""
+        """Return the messages of a whole transfer, as the leader sends them."""
         reader = SnapshotReader(self.leader.index, base)
         messages: list[SnapshotBegin | SnapshotChunk | SnapshotEnd] = []
         sender = SnapshotSender(TERM, 1, reader, 1000, messages.append)
@@ -61,7 +61,7 @@ class Follower:
         return messages
 
     def give(self, message: SnapshotBegin | SnapshotChunk | SnapshotEnd) -> SnapshotAnswer | None:
-        """The last answer to it."""
+        """Deliver the message and return the last answer to it."""
         self.sent.clear()
         match message:
             case SnapshotBegin():

@@ -76,7 +76,7 @@ class SnapshotMember(Member):
         self.config = msgspec.structs.replace(self.config, incarnation=incarnation)
 
     def cut(self) -> None:
-        """Retention, as far as it goes."""
+        """Remove from the log all that retention could."""
         self.index.flush()
         self.log.drop_before(min(self.machine.applied_index, self.node._raft.replication.needed_from()))
 
@@ -115,7 +115,7 @@ async def leader_with_topic(members: list[SnapshotMember]) -> SnapshotMember:
 
 
 def cut_all(members: list[SnapshotMember]) -> None:
-    """Whoever leads next, its log does not go back to the beginning."""
+    """Cut the log of every running member, so that the next leader's log does not go back to the beginning either."""
     for member in members:
         if member.running:
             member.cut()

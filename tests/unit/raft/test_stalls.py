@@ -1,4 +1,4 @@
-"""A node that did nothing for a while, or has much to catch up with, holds up nobody: itself least of all."""
+"""A node that did nothing for a while, or has much to catch up with, holds up no node, least of all itself."""
 
 import asyncio
 import shutil
@@ -16,7 +16,9 @@ from tests.unit.raft.test_transport import until
 async def test_a_follower_that_answers_hundreds_of_times_at_once_is_sent_what_it_lacks_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What piled up while it stood: each answer brought as many entries as an append holds."""
+    """The answers piled up while the leader stood still. Each of them once brought as many entries as an append
+    holds.
+    """
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
         await put_topic(leader)
@@ -56,7 +58,7 @@ async def test_a_follower_that_answers_hundreds_of_times_at_once_is_sent_what_it
 async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it does first: answers from before would look as if its followers had just spoken."""
+    """Nothing that it does first counts: earlier answers would look as if its followers had just spoken."""
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
         await put_topic(leader)
@@ -76,7 +78,7 @@ async def test_a_leader_that_stood_for_an_election_timeout_is_none_when_it_goes_
 async def test_the_index_is_brought_to_disk_after_some_work_of_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work_ms: int
 ) -> None:
-    """A restart applies again what was not: that must not take long, whatever entries cost."""
+    """A restart applies again the entries that were not: that must not take long, whatever entries cost."""
     monkeypatch.setattr("raft.applying.FLUSH_WORK_MS", work_ms)
     async with cluster(1, tmp_path) as [member]:
         await leader_of([member])
@@ -99,7 +101,9 @@ async def test_the_index_is_brought_to_disk_after_some_work_of_apply(
 async def test_a_new_leader_does_not_walk_through_its_log_to_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of nodes whose indexes are made anew, nothing is known to be committed. The walk held the loop in every tick."""
+    """No entry is known to be committed on nodes whose indexes are rebuilt. A walk through the log held the loop in
+    every tick.
+    """
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
         await put_topic(leader)

@@ -1,4 +1,4 @@
-"""Connections follow the configuration: who is new is dialled, who was removed is refused and told."""
+"""Connections follow the configuration: a new node is dialled; a removed one is refused and told."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ def without_peers(config: RaftConfig) -> RaftConfig:
 
 
 async def test_who_knows_a_later_configuration_is_heard_and_answered() -> None:
-    """A leader that was added while this node was away: its address is not in any configuration here."""
+    """A leader was added while this node was away: its address is in no configuration here."""
     first, second = two_nodes()
     async with running(without_peers(first), without_peers(second)) as [(one, got_one), (two, got_two)]:
         two.set_membership(Membership(InForce(10, configuration(first, second))))
@@ -70,7 +70,7 @@ async def test_who_was_heard_before_it_was_added_is_no_guest_once_it_was_removed
 
 
 async def test_a_removal_breaks_no_connection_before_it_is_committed() -> None:
-    """It may be cut off, and who was to be removed lead: it needs answers."""
+    """The removal may be cut off and the removed node lead, which then needs answers."""
     first, second = two_nodes()
     async with running(first, second) as [(one, got_one), (two, got_two)]:
         await until(lambda: got_one.connected == {2} and got_two.connected == {1})

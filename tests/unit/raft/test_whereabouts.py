@@ -1,4 +1,4 @@
-"""Nodes are dialled where the log says, and where they say that they are while nobody answers there."""
+"""Nodes are dialled at their address in the log, and at the one that they report while nobody answers there."""
 
 import msgspec
 import pytest
@@ -49,7 +49,7 @@ def test_what_a_node_said_counts_as_long_as_its_connection_stands() -> None:
 
 
 def said_by(first: RaftConfig, second: RaftConfig, address: PeerAddress) -> Membership:
-    """The second node is at that address, says the log."""
+    """Return the membership of a log that has the second node at that address."""
     members = (
         Member(1, first.listen.host, first.listen.port, "", True),
         Member(2, address.host, address.port, "", True),

@@ -10,7 +10,7 @@ START_US = 1_790_000_000_000_000
 
 
 class History:
-    """Each call is an entry of the log; `table()` is what the view shows of all of them."""
+    """A history in which each call is an entry of the log; `table()` returns the view of all of them."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
@@ -18,7 +18,7 @@ class History:
         self._ends: dict[tuple[str, int], int] = {}
 
     def entry(self, *rows: dict[str, Any]) -> int:
-        """Its Raft index."""
+        """Add an entry with these rows and return its Raft index."""
         self._index += 1
         for number, row in enumerate(rows):
             fixed = {"event_id": f"0:{self._index}:{number}", "ts": START_US + self._index * 1_000_000}
@@ -71,7 +71,9 @@ class History:
 
 
 def shop() -> History:
-    """Transactions of all outcomes, a retry, a dead letter, scheduled messages, handlers that send onward."""
+    """Return transactions of all outcomes, a retry, a dead letter, scheduled messages, and handlers that send
+    onward.
+    """
     log = History()
     log.publish("orders", "a-0", "a-1", group="web", client="c", key="k")
     log.half("t1", "orders", "t1-0")

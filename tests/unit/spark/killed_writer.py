@@ -1,4 +1,4 @@
-"""Writes batches into tables and is killed in the middle: for test_sink.py, which runs it as a process.
+"""Write batches into tables and get killed in the middle. test_sink.py runs this module as a process.
 
 For every `step`th change of the file system that Python makes (they are audit events) a fork of this process is killed
 right before it, and another one begins again where that one ended. The last line says how many kills there were; the
@@ -51,7 +51,7 @@ def content(directory: Path, format: Any) -> str:
 
 
 def kill_before(change: int, directory: Path) -> None:
-    """This process ends, as by kill -9, before its `change`th change of the directory."""
+    """End this process, as kill -9 does, before its `change`th change of the directory."""
     left = [change]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -66,7 +66,7 @@ def kill_before(change: int, directory: Path) -> None:
 
 
 def in_fork(work: Any) -> int:
-    """Exit status of a fork that does `work`; -9 when it was killed."""
+    """Do `work` in a fork and return its exit status; -9 when it was killed."""
     pid = os.fork()
     if pid == 0:
         os._exit(0 if work() is not False else 1)

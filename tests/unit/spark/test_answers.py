@@ -1,4 +1,4 @@
-"""What the tables answer, and how the command shows it."""
+"""The answers of the tables, and the command's display of them."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -33,7 +33,7 @@ def graph(tables: Path) -> Iterator[Graph]:
 
 
 def cli(tables: Path, *arguments: str) -> Any:
-    """The JSON that the command prints."""
+    """Return the JSON that the command prints."""
     done = CliRunner().invoke(app, [*arguments, "--tables", str(tables), "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)

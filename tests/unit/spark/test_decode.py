@@ -1,4 +1,4 @@
-"""Frames of the log as Arrow: the same rows as if every message were looked at on its own."""
+"""Frames of the log become Arrow rows, the same as if every message were looked at on its own."""
 
 import struct
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def pages() -> Iterator[EventsPage]:
 
 
 def expected() -> Iterator[dict[str, Any]]:
-    """One message after the other, the plain way."""
+    """Yield the expected rows, decoded one message after the other, the plain way."""
     for entry in ENTRIES:
         row = entry.first_row
         for each in entry.events:

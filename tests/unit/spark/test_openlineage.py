@@ -1,4 +1,4 @@
-"""Run events for OpenLineage: what they say, their form, and both transports."""
+"""Run events for OpenLineage: their content, their form, and both transports."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def check_form(event: Any) -> None:
-    """What the published schema of a run event and of the facets demands (OpenLineage 2-0-2)."""
+    """Check the form that the published schemas of a run event and of the facets demand (OpenLineage 2-0-2)."""
     assert event["eventType"] in ("START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER")
     assert datetime.fromisoformat(event["eventTime"]).tzinfo is not None
     assert URI.fullmatch(event["producer"])

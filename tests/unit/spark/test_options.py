@@ -1,4 +1,4 @@
-"""Options of the source: what is wrong with one is said before a query starts."""
+"""Options of the source: a wrong one is reported before a query starts."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The tables: the same whatever happens between two writes."""
+"""The tables are the same whatever happens between two writes."""
 
 import subprocess
 import sys

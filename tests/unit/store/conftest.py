@@ -8,7 +8,7 @@ from tests.unit.store.replica import Replica
 
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[Replica]:
-    """A fresh replica, closed after the test."""
+    """Return a fresh replica, closed after the test."""
     opened = Replica(tmp_path / "index")
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""How much work reading in order is, without a clock: how often keys are compared."""
+"""Keys that count their comparisons, which measures the work of reading in order without a clock."""
 
 
 class CountedKey(bytes):

@@ -1,4 +1,4 @@
-"""Logs for the tests of recovery: on a simulated disk, with a known content."""
+"""Logs with a known content on a simulated disk, for the tests of recovery."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def open_log(disk: SimDisk, *, applied_index: int = 0, cache_bytes: int = CACHE_
 
 
 def payload_of(index: int, size: int = 300) -> bytes:
-    """Never zero, different for each index."""
+    """Return a payload that is never zero, and different for each index."""
     return bytes(1 + (index * 31 + i) % 255 for i in range(size))
 
 
 def append_to(log: CommitLog, last_index: int, *, term: int = 1, size: int = 300) -> None:
-    """Appends entries up to `last_index`, written and not synced."""
+    """Append entries up to `last_index`, written and not synced."""
     for index in range(log.last_index + 1, last_index + 1):
         log.append(index, term, KIND_ENTRY, payload_of(index, size))
 
@@ -47,14 +47,14 @@ def synced_log(disk: SimDisk, last_index: int, *, size: int = 300) -> CommitLog:
 
 
 def restarted(log: CommitLog, disk: SimDisk, base: LogBase, installed_index: int = 0) -> CommitLog:
-    """Closes the log and opens it empty behind `base`, as the installation of a snapshot does."""
+    """Close the log and open it empty behind `base`, as the installation of a snapshot does."""
     log.close()
     write_base(disk, DIRECTORY, StoredBase(base, installed_index, restarting=True))
     return open_log(disk, applied_index=max(base.index, installed_index))
 
 
 def assert_holds(log: CommitLog, last_index: int, *, size: int = 300) -> None:
-    """The log holds the genesis no-op and the entries of `append_to` up to `last_index`, all durable."""
+    """Check that the log holds the genesis no-op and the entries of `append_to` up to `last_index`, all durable."""
     assert log.last_index == log.synced_index == last_index
     assert log.end_position == log.synced_position
     for index in range(2, last_index + 1):
@@ -70,12 +70,12 @@ def segment_paths(disk: SimDisk) -> list[str]:
 
 
 def position_of(index: int, size: int = 300) -> int:
-    """Where the entry of `append_to` begins."""
+    """Return the log position at which an entry of `append_to` begins."""
     return HEADER_BYTES + (index - 2) * (HEADER_BYTES + size)
 
 
 def once(disk: SimDisk, operation: str, path: str, action: Callable[[], None]) -> None:
-    """Runs `action` right before the next `operation` on `path`."""
+    """Run `action` right before the next `operation` on `path`."""
 
     def watch(its_operation: str, its_path: str) -> None:
         if (its_operation, its_path) == (operation, path):
@@ -86,7 +86,7 @@ def once(disk: SimDisk, operation: str, path: str, action: Callable[[], None]) -
 
 
 def failing(disk: SimDisk, operation: str, path: str, number: int = errno.EIO) -> None:
-    """The next `operation` on `path` fails."""
+    """Let the next `operation` on `path` fail."""
 
     def fail() -> None:
         raise io_error(operation, path, number)
@@ -95,7 +95,7 @@ def failing(disk: SimDisk, operation: str, path: str, number: int = errno.EIO) -
 
 
 def killed_with_unsynced(disk: SimDisk, synced: int, last: int) -> None:
-    """A log whose process was killed: up to `synced` durable, the records up to `last` merely written."""
+    """Return a log whose process was killed: records up to `synced` are durable, those up to `last` merely written."""
     log = synced_log(disk, synced)
     append_to(log, last)
     disk.kill_process()

@@ -1,4 +1,4 @@
-"""What of the log a state points at, found by looking at everything in its index."""
+"""The log positions that a state points at, found by looking at everything in its index."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ _decode_transaction = msgspec.msgpack.Decoder(TransactionRecord).decode
 
 
 class Pointer(NamedTuple):
-    """Something points at a block in the record at `position`."""
+    """A reference from the state to a block in the record at `position`."""
 
     position: int
     holder: Holder
 
 
 def pointers(index: Index) -> list[Pointer]:
-    """All rows, timers and undecided halves whose block is in the log."""
+    """Return references of all rows, timers and undecided halves whose block is in the log."""
     return [Pointer(block.position, holder) for block, holder in _blocks(index) if block.inline is None]
 
 
@@ -48,7 +48,7 @@ def _blocks(index: Index) -> Iterator[tuple[BlockLocation, Holder]]:
 
 
 def counted(index: Index) -> dict[tuple[int, Holder], int]:
-    """What the index says of each range of positions, by holder."""
+    """Return the index's own counts, by range of positions and holder."""
     found: dict[tuple[int, Holder], int] = {}
     for key, value in index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES)):
         for holder, count in zip(Holder, range_of(value)[1], strict=True):
@@ -58,7 +58,7 @@ def counted(index: Index) -> dict[tuple[int, Holder], int]:
 
 
 def floor(index: Index, applied_index: int) -> int:
-    """The first entry that the index says is pointed at."""
+    """Return the first entry that something points at, according to the index."""
     found = index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES))
     ranges = {keys.read_u64(key[1:]): range_of(value)[0] for key, value in found}
     return ranges[min(ranges)] if ranges else applied_index + 1

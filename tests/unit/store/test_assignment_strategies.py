@@ -1,7 +1,7 @@
-"""Why there is one way of assigning queues: the three that RocketMQ users choose from, beside the one here.
+"""One way of assigning queues is enough: the three that RocketMQ users choose from are compared with ours.
 
-Average, circle and consistent hash are those of RocketMQ 5 (AllocateMessageQueueAveragely, …ByCircle,
-…ConsistentHash with 10 virtual nodes): members and queues sorted, each member computes its own share from them.
+Average, circle and consistent hash are those of RocketMQ 5 (AllocateMessageQueueAveragely, …ByCircle, …ConsistentHash
+with 10 virtual nodes): members and queues sorted, each member computes its own share from them.
 """
 
 import bisect
@@ -18,7 +18,7 @@ VIRTUAL_NODES = 10
 
 
 def average(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
-    """Each member a run of queues, the first ones one more."""
+    """Assign each member a run of queues; the first members get one more."""
     share, larger = divmod(len(queues), len(members))
     assigned: Assignment = {}
     begin = 0
@@ -30,12 +30,12 @@ def average(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
 
 
 def circle(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
-    """One queue after the other, round and round."""
+    """Assign one queue after the other, round and round."""
     return {member: list(queues[rank :: len(members)]) for rank, member in enumerate(sorted(members))}
 
 
 def consistent_hash(members: Sequence[str], queues: Sequence[TopicQueue]) -> Assignment:
-    """Each queue the member whose virtual node follows it on the ring."""
+    """Assign each queue to the member whose virtual node follows it on the ring."""
     ring = sorted((_hash(f"{member}-{number}"), member) for member in members for number in range(VIRTUAL_NODES))
     assigned: Assignment = {member: [] for member in members}
     for queue in queues:
@@ -47,7 +47,7 @@ def consistent_hash(members: Sequence[str], queues: Sequence[TopicQueue]) -> Ass
 def sticky(
     before: Mapping[str, Sequence[TopicQueue]], members: Sequence[str], queues: Sequence[TopicQueue]
 ) -> Assignment:
-    """Ours: it knows who has what."""
+    """Assign as the broker does, which knows the earlier assignment."""
     return assign({member: before.get(member, ()) for member in members}, queues)
 
 
@@ -56,13 +56,13 @@ def _hash(text: str) -> int:
 
 
 def spread(assignment: Assignment) -> int:
-    """How many queues the busiest member has more than the idlest."""
+    """Return how many more queues the busiest member has than the idlest."""
     counts = [len(queues) for queues in assignment.values()]
     return max(counts) - min(counts)
 
 
 def moved(before: Mapping[str, Sequence[TopicQueue]], after: Assignment) -> int:
-    """Queues that change hands between members that were there before and after."""
+    """Count the queues that change hands between members that were there before and after."""
     owners = {queue: member for member, queues in before.items() for queue in queues}
     return sum(
         owners.get(queue) not in (None, member) and owners[queue] in after
@@ -101,7 +101,9 @@ def test_sticky_is_as_balanced_as_each_of_rocketmqs_and_moves_no_more(
 
 
 def test_the_figures_of_the_page() -> None:
-    """Of 20 queues, when a sixth member comes to five: how many move between those that stay, and the spread."""
+    """Compare the documented figures for 20 queues when a sixth member comes to five: the queues that move between the
+    members that stay, and the spread.
+    """
     old, new = ([f"member-{number:02}" for number in range(count)] for count in (5, 6))
     figures = {}
     for strategy in STRATEGIES:
@@ -120,7 +122,7 @@ def test_the_figures_of_the_page() -> None:
 
 
 def as_it_was(held: Mapping[str, Sequence[TopicQueue]], queues: Sequence[TopicQueue]) -> Assignment:
-    """The one here as it was written first: logs replay by it."""
+    """Assign with the first version of our algorithm: logs replay by it."""
     wanted = set(queues)
     kept = {member: sorted(queue for queue in held[member] if queue in wanted) for member in held}
     share, larger = divmod(len(wanted), len(held))

@@ -1,4 +1,4 @@
-"""A node that comes back applies a long backlog: what an entry costs must not grow with it."""
+"""A node that comes back applies a long backlog: the cost of an entry must not grow with its length."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ QUEUES = 4
 
 
 class CountingIndex(Index):
-    """Counts the comparisons of what is staged."""
+    """An index that counts the comparisons of its staged keys."""
 
     def put(self, key: bytes, value: bytes) -> None:
         super().put(CountedKey(key), value)
@@ -26,7 +26,7 @@ class CountingIndex(Index):
 
 
 def backlog(length: int) -> list[Entry]:
-    """Of a topic of a short retention: every tenth entry sweeps, every tenth expires."""
+    """Return the entries of a topic with a short retention: every tenth sweeps, every tenth expires."""
     log, now_ms = EntryLog(), 1_000
     log.append(now_ms, [PutTopic("orders", QUEUES, RETENTION_MS)])
     queues = tuple(("orders", queue) for queue in range(QUEUES))
@@ -44,7 +44,7 @@ def backlog(length: int) -> list[Entry]:
 
 
 def comparisons_per_entry(directory: Path, length: int) -> float:
-    """When all of it is applied by one call."""
+    """Return the key comparisons per entry when one call applies all entries."""
     index = CountingIndex.open(str(directory))
     machine = StateMachine(index)
     entries = backlog(length)
@@ -60,7 +60,7 @@ def test_an_entry_costs_the_same_however_long_the_backlog_is(tmp_path: Path) -> 
 
 
 def applied_in_turns(directory: Path, entries: list[Entry], per_turn: int) -> tuple[str, dict[bytes, bytes], list[int]]:
-    """State hash, index and lengths of the turns."""
+    """Apply the entries in turns and return the state hash, the index, and the lengths of the turns."""
     index = Index.open(str(directory))
     machine = StateMachine(index)
     turns: list[int] = []

@@ -1,4 +1,4 @@
-"""The entry payload: what is written is read back, and what is not an entry is refused."""
+"""The payload of an entry is read back as it was written, and other bytes are refused."""
 
 from typing import get_args
 

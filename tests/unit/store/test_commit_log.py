@@ -1,4 +1,4 @@
-"""What the log promises to its callers, on the simulated disk."""
+"""The log's promises to its callers, on the simulated disk."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ class Expected(NamedTuple):
 
 
 class CommitLogMachine(RuleBasedStateMachine):
-    """`model[i]` is the record with index `i + 1`; those up to `base_index` are gone from the log."""
+    """A commit log and its model: `model[i]` is the record with index `i + 1`. Records up to `base_index` are gone from
+    the log.
+    """
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
@@ -82,7 +84,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.truncate_from(self.index_from_end(back))
 
     def index_from_end(self, back: int) -> int:
-        """That the log may be truncated from: of what is not applied."""
+        """Return an index that the log may be truncated from: the entry there is not applied."""
         return max(len(self.model) + 1 - back, min(self.applied, len(self.model)) + 1, self.base_index + 1, 2)
 
     def truncate_from(self, index: int) -> None:
@@ -97,7 +99,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 10), size=PAYLOADS, cut=st.booleans())
     def sync_while_the_loop_goes_on(self, back: int, size: int, cut: bool) -> None:
-        """The loop truncates and appends while the sync thread is inside `fdatasync`."""
+        """Truncate and append on the loop while the sync thread is inside `fdatasync`."""
 
         def meanwhile(operation: str, path: str) -> None:
             if operation == "fdatasync" and not path.endswith("synced"):
@@ -115,7 +117,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 1200))
     def append_on_a_full_disk(self, size: int) -> None:
-        """Records are appended until the disk refuses; then it has space again."""
+        """Append records until the disk refuses; then it has space again."""
         self.disk.capacity_bytes = 0
         refused = False
         while not refused:
@@ -153,7 +155,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(step=st.integers(0, 25), back=st.integers(0, 10))
     def lose_power_while_dropping(self, step: int, back: int) -> None:
-        """The old base is found afterwards, or the new one."""
+        """Lose power while the front is dropped. The old base is found afterwards, or the new one."""
         index, before = self.droppable(back), self.base_index
         self.lose_power_during(step, self.log.synced_index, lambda: self.drop_before(index))
         assert before <= self.log.base.index < max(index, before + 1)
@@ -161,7 +163,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(ahead=st.integers(-5, 5), step=st.none() | st.integers(0, 25))
     def restart_behind_another_base(self, ahead: int, step: int | None) -> None:
-        """The log of somebody else, up to a base, is taken for what it holds; what is here goes."""
+        """Take the log of another node, up to a base, for ours; the own records go."""
         before = (list(self.model), self.applied, self.base_index, self.installed, self.log.synced_index)
         index = max(len(self.model) + ahead, self.base_index, self.applied, 1)
         del self.model[index:]
@@ -198,7 +200,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             assert self.log.last_index == index
 
     def restart_at(self, base: LogBase) -> None:
-        """Does to the log what the installation of a snapshot does."""
+        """Restart the log at the base as the installation of a snapshot does."""
         self.log.close()
         write_base(self.disk, DIRECTORY, StoredBase(base, self.installed, restarting=True))
         self.log = self.opened()
@@ -219,7 +221,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_and_open(self) -> None:
-        """The kernel keeps what the process wrote."""
+        """Kill the process and open the log. The kernel keeps everything that the process wrote."""
         self.disk.kill_process()
         self.log = self.opened()
         assert self.log.recovery.cut_bytes == 0
@@ -250,7 +252,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.log = self.opened()
 
     def lose_power_during(self, step: int, synced: int, action: Callable[[], object]) -> None:
-        """Loses power at a later operation on the disk, or right after `action`. `synced` is what must survive."""
+        """Lose power at a later operation on the disk, or right after `action`. Records up to `synced` must survive."""
         self.disk.lose_power_at(self.disk.operations + step)
         try:
             action()
@@ -265,7 +267,7 @@ class CommitLogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.synced_index < len(self.model))
     @rule()
     def fail_to_write_back(self) -> None:
-        """The kernel drops dirty pages: the log stops for good, and what it did not promise may be gone."""
+        """Let the kernel drop dirty pages: the log stops for good, and records that it did not promise may be gone."""
         synced = self.log.synced_index
         self.disk.fail_write_back(f"{DIRECTORY}/{self.active_name()}")
         for _ in range(2):
@@ -292,7 +294,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule()
     def apply(self) -> None:
-        """The state machine applies what is durable; it is never truncated afterwards."""
+        """Let the state machine apply durable records, which are never truncated afterwards."""
         self.applied = max(self.applied, self.random.randint(self.base_index, self.log.synced_index))
 
     # Reading

@@ -1,4 +1,4 @@
-"""`PosixDisk` on a real directory, and the commit log on top of it."""
+"""`PosixDisk` and the commit log work on a real directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that were stamped by a leader that was not sure of the time: nothing irreversible follows from them."""
+"""A leader that was not sure of the time stamped these entries: nothing irreversible follows from them."""
 
 import msgspec
 import pytest

@@ -34,7 +34,7 @@ def test_verify_an_intact_log() -> None:
 
 
 def test_verify_a_log_without_segments() -> None:
-    """A node that lost its power before its first segment had a name."""
+    """The node lost its power before its first segment had a name."""
     disk = sim_disk()
     disk.make_directory(DIRECTORY)
     report = verify_log(disk, DIRECTORY)

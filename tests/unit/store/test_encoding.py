@@ -1,4 +1,4 @@
-"""How a block is compressed goes with it, from the command to every row that points at it."""
+"""The encoding of a block goes with it, from the command to every row that points at it."""
 
 import msgspec
 import pytest
@@ -67,7 +67,7 @@ def test_a_batch_sent_again_is_known_by_what_was_sent(replica: Replica) -> None:
 
 
 def test_values_without_an_encoding_are_of_blocks_that_are_not_compressed(replica: Replica) -> None:
-    """What the index of an older node holds."""
+    """The index of an older node holds such values."""
     replica.do(
         produce(BatchHeader("orders", 0, 1, "b1", None, 0, 20)),
         prepare("tx", BatchHeader("orders", 0, 1, "h", None, 0, 20)),

@@ -1,4 +1,4 @@
-"""Retention: what goes, when, and what of the log is needed for what stays."""
+"""Retention: which messages go, when, and which part of the log the others need."""
 
 from random import Random
 
@@ -28,7 +28,9 @@ SYSTEM = tuple((f"{name}", 0) for name in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_
 
 @pytest.fixture
 def kept(replica: Replica) -> Replica:
-    """Three batches, stored at 1000, 2000 and 3000, in queue 0 of a topic that keeps them for 10 s."""
+    """Return a replica with a topic that keeps messages for 10 s, and three batches in queue 0, stored at 1000, 2000,
+    3000.
+    """
     replica.one(PutTopic("orders", 2, KEPT_MS))
     for number in range(3):
         replica.now_ms = 1_000 * (number + 1)
@@ -119,7 +121,7 @@ def test_limits_are_enforced(kept: Replica, command: Command) -> None:
 
 @pytest.fixture
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Replica:
-    """Every log position is counted for itself."""
+    """Return a replica that counts every log position for itself."""
     replica = Replica(tmp_path_factory.mktemp("exact") / "index", log_range_bytes=1)
     replica.one(PutTopic("orders", 2, KEPT_MS))
     return replica
@@ -339,7 +341,9 @@ def random_commands(random: Random) -> list[Proposed | Command]:
 def test_whatever_happens_the_counts_are_those_of_what_is_there(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """And a second replica, which applies the same in other portions and starts anew meanwhile, holds the same."""
+    """A second replica, which applies the same entries in other portions and starts anew meanwhile, has the same
+    counts.
+    """
     random = Random(seed)
     directory = tmp_path_factory.mktemp("counts")
     replica = Replica(directory / "one", log_range_bytes=512)

@@ -1,4 +1,4 @@
-"""Deleting a group: all of its own goes, and nothing of anybody else's."""
+"""Deleting a group removes all of its own data, and nothing else."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.unit.store.replica import Replica, header, prepare, produce
 
 @pytest.fixture(autouse=True)
 def used(replica: Replica) -> None:
-    """A group with everything that a group can have."""
+    """Make a group that has everything a group can have."""
     replica.one(PutTopic("orders", 1))
     replica.one(produce(header(count=10)))
     replica.one(PutGroup("g", retry_max_attempts=1, retry_delays_ms=(1_000,)))

@@ -1,4 +1,4 @@
-"""Consumer groups: assignment, fencing, offsets."""
+"""Consumer groups assign queues, fence members, and keep offsets."""
 
 import msgspec
 import pytest
@@ -311,7 +311,7 @@ def test_nobody_to_assign_to() -> None:
 
 
 def test_new_queues_of_a_topic_are_read_from_their_beginning(replica: Replica) -> None:
-    """Also by a group that starts at the latest offset and has no member while they fill."""
+    """A group that starts at the latest offset and has no member while the queues fill reads them from there, too."""
     replica.do(join(), JoinGroup("h", "m9", "client of m9", ("points",), 30_000))
     replica.do(commit(3), LeaveGroup("g", "m1", "leave"))
     replica.do(PutTopic("orders", 4), produce(header("orders", 3, "new", 5)))

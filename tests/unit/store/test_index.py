@@ -194,7 +194,7 @@ def test_reads_as_a_dict_does_whatever_is_staged(index: Index, operations: list[
 def test_a_scan_sees_what_is_staged_while_it_is_read_wherever_that_began(
     index: Index, before: list[Operation], during: list[Operation]
 ) -> None:
-    """What a scan yields must not depend on what was committed when: replicas commit at different entries."""
+    """The result of a scan must not depend on the times of commits: replicas commit at different entries."""
     changes = [operation for operation in during if operation is not _commit]
     found = []
     for commits in (True, False):
@@ -215,7 +215,9 @@ def test_a_scan_sees_what_is_staged_while_it_is_read_wherever_that_began(
 
 def test_reading_what_is_staged_costs_the_same_however_much_that_is(index: Index) -> None:
     def comparisons(staged: int) -> float:
-        """Of one scan, one `last` and one deleted range, between others, with so many keys staged."""
+        """Count the comparisons of one scan, one `last` and one deleted range per key, while `staged` keys are
+        staged.
+        """
         CountedKey.comparisons = 0
         for number in range(staged):
             index.put(CountedKey(b"r%08d" % (number * 7_919 % staged)), b"")
@@ -237,7 +239,7 @@ def test_after_is_beyond_every_key_with_the_prefix() -> None:
 
 
 def test_a_key_costs_a_few_blocks_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the filter of a whole file, which does not fit into the cache: with many keys every look-up would read it."""
+    """A look-up must not read the filter of a whole file: with many keys it does not fit into the cache."""
     monkeypatch.setattr("store.index.index.BLOCK_CACHE_BYTES", 64 * 1024)
     path = str(tmp_path / "index")
     index = Index.open(path)

@@ -39,7 +39,7 @@ for entry in a_long_log().entries:
 
 
 def a_long_log() -> EntryLog:
-    """Every table of the index is written to, deletes and range deletes included."""
+    """Return a log that writes to every table of the index, deletes and range deletes included."""
     log = EntryLog()
     log.append(1_000, [PutTopic("orders", 2), PutTopic("passing", 1), JoinGroup("g", "m", "c", ("orders",), 30_000)])
     for number in range(ENTRIES):

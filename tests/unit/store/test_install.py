@@ -28,11 +28,11 @@ DECISION = Decision(BASE, 55, "ab" * 8, 123_456, 789)
 
 
 class Killed(Exception):
-    """The process dies here."""
+    """Raised where the process dies."""
 
 
 class DyingDisk(PosixDisk):
-    """Dies right before the operation with that number; changes that were made stay."""
+    """A disk that dies right before the operation with that number. Changes made before it stay."""
 
     def __init__(self, dies_at: int = -1) -> None:
         self.dies_at = dies_at
@@ -61,7 +61,7 @@ def open_log(disk: PosixDisk, data: Path, applied_index: int = 0) -> CommitLog:
 
 
 def make_node(data: Path) -> None:
-    """With an old state and a log of ten records."""
+    """Make a node with an old state and a log of ten records."""
     data.mkdir()
     old = Index.open(str(data / "index"))
     old.put(b"state", b"old")
@@ -74,7 +74,7 @@ def make_node(data: Path) -> None:
 
 
 def receive(disk: PosixDisk, data: Path) -> None:
-    """Up to the decision."""
+    """Receive a snapshot up to the decision."""
     places = IndexDirectories(str(data))
     index = Index.open(str(data / "index"))
     try:
@@ -88,7 +88,7 @@ def receive(disk: PosixDisk, data: Path) -> None:
 
 
 def start(data: Path) -> tuple[bytes | None, int]:
-    """What the node starts with: its state and where its log begins."""
+    """Start the node and return its state and the first index of its log."""
     disk = PosixDisk()
     finish_install(disk, str(data), IndexDirectories(str(data)))
     index = Index.open(str(data / "index"))
@@ -104,7 +104,7 @@ def start(data: Path) -> tuple[bytes | None, int]:
 
 
 class SmallDisk(PosixDisk):
-    """Has room as long as nothing of a snapshot lies on it."""
+    """A disk that has room only while no part of a snapshot lies on it."""
 
     def __init__(self, incoming: Path) -> None:
         self._incoming = incoming
@@ -115,7 +115,7 @@ class SmallDisk(PosixDisk):
 
 @pytest.fixture
 def own_index(tmp_path: Path) -> Iterator[Index]:
-    """Of a node whose data directory is `tmp_path`."""
+    """Open the index of a node whose data directory is `tmp_path`."""
     index = Index.open(str(tmp_path / "index"))
     yield index
     index.close()
@@ -164,7 +164,7 @@ def test_a_decision_for_which_there_is_no_room_leaves_nothing_of_what_was_receiv
 def test_a_decision_that_may_not_last_is_no_decision_against_it(
     tmp_path: Path, own_index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has got its name: the next start may find it, and then needs what was received."""
+    """The decision has got its name. The next start may find it, and then needs the received state."""
     disk = PosixDisk()
     snapshots = SnapshotStore(disk, str(tmp_path), own_index, IndexDirectories(str(tmp_path)))
     incoming = snapshots.open_incoming()
@@ -196,7 +196,7 @@ def test_what_was_received_without_a_decision_is_thrown_away(tmp_path: Path) -> 
 
 
 def interrupted(data: Path, step: Callable[[DyingDisk], object]) -> list[tuple[bytes | None, int]]:
-    """What the node starts with after dying at each operation of a step in turn."""
+    """Return the states the node starts with after dying at each operation of the step in turn."""
     found = []
     pristine = data.with_name("pristine")
     shutil.copytree(data, pristine)

@@ -1,4 +1,4 @@
-"""Removing the front of a log, and making one anew behind a base; what opening finds afterwards."""
+"""The front of a log is removed, and a log is made anew behind a base; opening finds the right base afterwards."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_power_loss_at_every_step_of_dropping(seed: int) -> None:
 def lost_at_every_step(
     seed: int, action: Callable[[CommitLog, SimDisk], object], applied_index: int, anew: LogBase | None = None
 ) -> list[LogBase]:
-    """The bases that are found when power is lost one operation later each time."""
+    """Return the bases found when power is lost, one operation later each time."""
     bases: list[LogBase] = []
     finished = False
     while not finished:
@@ -166,7 +166,7 @@ def lost_at_every_step(
 
 
 def test_dropping_before_the_base_is_durable_is_found_guilty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above has teeth."""
+    """The test above can fail."""
 
     def later(log: CommitLog, stored: StoredBase) -> None:
         remove_segments(log._disk, log._directory, stored.base.position)

@@ -1,4 +1,4 @@
-"""What operators do to transactions: resume, force, refuse new ones. All of it leaves a record."""
+"""Operators resume transactions, force decisions, and refuse new transactions. Every action leaves a record."""
 
 import msgspec
 import pytest
@@ -49,7 +49,7 @@ def view(replica: Replica) -> TransactionView:
 
 
 def discarded(replica: Replica) -> None:
-    """A transaction with explicit ids that was asked about once and then given up."""
+    """Discard a transaction with explicit ids that was asked about once."""
     replica.do(prepare("tx", header(batch_id="h1", count=2, message_ids=["a", None]), client_id="c1"))
     replica.now_ms = 2_000
     replica.do(RecordChecks(("tx",), "c1", "poll", INTERVAL_MS))
@@ -281,7 +281,7 @@ def test_resuming_writes_no_second_half_row_and_a_second_discard_is_listed(repli
 
 
 def test_a_record_without_the_fields_of_operators_is_read(replica: Replica) -> None:
-    """What the index of an older node holds."""
+    """The index of an older node holds such records."""
     discarded(replica)
     key = keys.transaction("tx")
     stored = msgspec.msgpack.decode(replica.index.get(key) or b"")
@@ -293,7 +293,7 @@ def test_a_record_without_the_fields_of_operators_is_read(replica: Replica) -> N
 
 
 def test_a_discard_that_was_under_way_leaves_alone_what_was_resumed(replica: Replica) -> None:
-    """It was proposed when all checks were unanswered; those of the resumed one begin anew."""
+    """The discard was proposed when all checks were unanswered. The checks of the resumed transaction begin anew."""
     replica.do(prepare("tx", header()), prepare("other", header(batch_id="b2")))
     checks = RecordChecks(("tx", "other"), "c", "poll", 50)
     replica.do(checks, checks, Discard(("tx",), (2,)), resume())

@@ -1,4 +1,6 @@
-"""What entries did is kept: nothing that was refused or known before, and the same after a restart and on a replay."""
+"""The outcomes of entries are kept. They leave out refusals and duplicates, and are the same after a restart and on a
+replay.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -35,14 +37,14 @@ def topic(replica: Replica) -> None:
 
 
 def events(replica: Replica) -> tuple[Event, ...]:
-    """Of the last entry."""
+    """Return the events of the last entry."""
     last = replica.machine.applied_index
     found = replica.machine.outcomes(last, last, 10)
     return found[0].outcome.events if found else ()
 
 
 def told(replica: Replica) -> list[tuple[Any, ...]]:
-    """Type, topic, queue, first offset and number of messages of each event of the last entry."""
+    """Return type, topic, queue, first offset and number of messages of each event of the last entry."""
     return [(event.type, event.topic, event.queue, event.offset, event.rows) for event in events(replica)]
 
 

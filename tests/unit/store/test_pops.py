@@ -1,4 +1,4 @@
-"""Pop consumers in the replicated state: what is handed out, acknowledged, held on to, and comes again."""
+"""Pop consumers in the replicated state: messages are handed out, acknowledged, held, and come again."""
 
 from collections.abc import Sequence
 
@@ -152,7 +152,7 @@ def test_a_message_is_held_on_to_alone_and_keeps_its_handle(replica: Replica) ->
 
 
 def test_what_is_held_for_a_shorter_time_leaves_acknowledged_ones_theirs(replica: Replica) -> None:
-    """Seed 983284: the last one held of a lease took the others' time along."""
+    """Seed 983284: the last held message of a lease took the others' time along."""
     handles = pop(replica, 2)
     ack(replica, handles[:1])
     change(replica, handles[1], 1_000)

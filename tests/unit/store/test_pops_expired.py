@@ -1,4 +1,4 @@
-"""Pop consumers of a topic whose messages go with time: what is gone is never handed out, and does not come again."""
+"""Pop consumers of a topic whose messages expire: an expired message is never handed out, and does not come again."""
 
 import pytest
 
@@ -27,7 +27,7 @@ ONLY = TopicFilter("orders", "tags", "A")
 
 @pytest.fixture(autouse=True)
 def two_batches(replica: Replica) -> None:
-    """Messages 0 and 1, which go half a time before 2 to 4."""
+    """Store the messages 0 and 1, which expire half a retention before 2 to 4."""
     replica.one(PutTopic("orders", 1, retention_ms=KEPT_MS))
     replica.one(produce(header(batch_id="first", count=2)))
     replica.now_ms += KEPT_MS // 2

@@ -34,7 +34,7 @@ def resealed(data: bytes) -> bytes:
 
 
 def test_layout_is_the_documented_one() -> None:
-    """docs/log-format.md, byte by byte: a change here is a new version of the format."""
+    """The layout is that of docs/log-format.md, byte by byte: a change here is a new version of the format."""
     data = encode_header(KIND_ENTRY, 5, 0xAABBCCDD, 7, 3, 0x1122, 0x99)
     assert len(data) == HEADER_BYTES == 52
     assert data[:48].hex() == (

@@ -1,4 +1,4 @@
-"""The recovery table, what is repaired: each case with what is reported and what the log then holds."""
+"""The recovery table's repairs: each case, its report, and the content of the log after it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_hole_in_unsynced_tail(hole: bytes) -> None:
 
 
 def test_empty_last_segment() -> None:
-    """Killed between the creation of a segment and its first record."""
+    """The process was killed between the creation of a segment and its first record."""
     disk = sim_disk()
     log = synced_log(disk, 12)
     end = log.end_position
@@ -147,7 +147,7 @@ def test_empty_last_segment() -> None:
 
 
 def test_first_segment_without_a_record() -> None:
-    """Killed before the genesis record of a new log was durable: nothing had been promised."""
+    """The process was killed before the genesis record of a new log was durable: nothing had been promised."""
     disk = sim_disk()
     disk.make_directory(DIRECTORY)
     disk.open(path_of(0), create=True).close()

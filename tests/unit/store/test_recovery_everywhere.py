@@ -1,4 +1,4 @@
-"""Recovery from any damaged byte and from power loss at any step; and that these checks have teeth."""
+"""Recovery from any damaged byte, and from power loss at any step. These checks are shown to fail when they should."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.store.logs import (
 
 
 def damage_somewhere(disk: SimDisk, seed: int) -> None:
-    """Flips bits of one synced byte of a log of 20 records that was closed or killed."""
+    """Flip bits of one synced byte of a log of 20 records that was closed or killed."""
     log = synced_log(disk, 20)
     end = log.end_position
     disk.kill_process()
@@ -39,7 +39,9 @@ def damage_somewhere(disk: SimDisk, seed: int) -> None:
 
 
 def undetected(seeds: range) -> list[int]:
-    """Seeds for which the log opened and read to its end as if nothing had happened, or lost a synced record."""
+    """Return the seeds for which the log opened and read to its end as if nothing had happened, or lost a synced
+    record.
+    """
     missed = []
     for seed in seeds:
         disk = sim_disk(seed)
@@ -58,7 +60,7 @@ def test_no_damaged_byte_of_what_was_synced_goes_undetected() -> None:
 
 
 def test_a_recovery_without_the_synced_mark_is_found_guilty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checker above has teeth: without evidence of what was synced, damage is cut off as if it were a torn tail."""
+    """The checker above can fail: without evidence of what was synced, damage is cut off as if it were a torn tail."""
     monkeypatch.setattr(recovery, "_evidence", lambda *_: None)
     assert undetected(range(300))
 
@@ -70,14 +72,16 @@ def test_power_loss_at_every_step_of_a_rollover(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_power_loss_at_every_step_of_a_truncation_over_segments(seed: int) -> None:
-    """From 40 records in four segments back to 5: at every step the log is shorter or not, and never has a gap."""
+    """The log goes from 40 records in four segments back to 5. At every step it is shorter or not, and never has a
+    gap.
+    """
     survived_at_every_step(seed, lambda log: log.truncate_from(6), 40, promised=5)
 
 
 def survived_at_every_step(
     seed: int, action: Callable[[CommitLog], object], last_index: int, promised: int | None = None
 ) -> None:
-    """Repeats `action` on a fresh log of `last_index` records, each time losing power one operation later."""
+    """Repeat `action` on a fresh log of `last_index` records, each time losing power one operation later."""
     step = 0
     finished = False
     while not finished:
@@ -100,7 +104,7 @@ def survived_at_every_step(
 
 
 def test_header_says_what_was_synced() -> None:
-    """`synced_position` of a record is what had been synced when it was written."""
+    """The `synced_position` of a record is the position that had been synced when it was written."""
     disk = sim_disk()
     log = synced_log(disk, 3)
     append_to(log, 5)

@@ -1,4 +1,4 @@
-"""The recovery table, what stops the node: each case with the place it names, and nothing changed."""
+"""The recovery table's refusals: each case stops the node, names the place, and changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORD_BYTES = HEADER_BYTES + 300
 
 
 def corruption(disk: SimDisk, applied_index: int = 0) -> LogCorruption:
-    """Opening must refuse, leave no file open and leave the log as it is."""
+    """Check that opening refuses, leaves no file open and leaves the log as it is. Returns the error."""
     before = {path: disk.read_bytes(path) for path in segment_paths(disk)}
     with pytest.raises(LogCorruption) as caught:
         open_log(disk, applied_index=applied_index)
@@ -41,7 +41,7 @@ def corruption(disk: SimDisk, applied_index: int = 0) -> LogCorruption:
 
 
 def test_corrupt_synced_record_by_the_synced_mark() -> None:
-    """The last record of an idle node: no later record can testify that it was synced."""
+    """The record is the last one of an idle node: no later record can testify that it was synced."""
     disk = sim_disk()
     synced_log(disk, 6)
     disk.kill_process()
@@ -76,7 +76,7 @@ def test_corrupt_synced_record_by_what_was_applied() -> None:
 
 
 def test_without_any_evidence_the_same_damage_is_a_torn_tail() -> None:
-    """The counter-proof to the three tests above: take the evidence away and the tail is cut."""
+    """The counter-proof to the three tests above: without the evidence the tail is cut."""
     disk = sim_disk()
     synced_log(disk, 6)
     disk.kill_process()
@@ -201,7 +201,9 @@ def test_gap_between_the_indexes_of_two_segments() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_name_that_was_not_durable_when_the_process_died(seed: int) -> None:
-    """Killed between the rename of a new segment and the sync of the directory: what follows is appended to it."""
+    """The process was killed between the rename of a new segment and the sync of the directory: later records are
+    appended to that segment.
+    """
     disk = sim_disk(seed)
     log = synced_log(disk, 12)
 
@@ -270,7 +272,7 @@ def test_record_of_a_newer_version_in_a_sealed_segment_that_was_cut_off() -> Non
 
 
 def test_record_copied_to_another_place_is_no_record() -> None:
-    """A whole record with a right CRC, but of another position: the header says where it belongs."""
+    """The record is whole and its CRC right, but its header names another position."""
     disk = sim_disk()
     killed_with_unsynced(disk, 5, 5)
     record = disk.read_bytes(path_of(0))[position_of(5) : position_of(6)]

@@ -1,4 +1,4 @@
-"""Messages that are given back: scheduled with the group's back-off, dead in the end, replayed."""
+"""Messages that are given back are scheduled with the group's back-off, are dead in the end, and can be replayed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Giving back, firing, committing, resetting and replaying in any order, against plain lists."""
+"""Messages are given back, fired, committed, reset and replayed in any order, and compared with plain lists."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""What apply stages is hashed alike on every replica, however the node came to its state."""
+"""The rows that apply stages have the same hash on every replica, however the node came to its state."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What reading a sealed segment finds: damage that a CRC shows, and damage that only the chain shows."""
+"""Scrubbing a sealed segment finds damage that a CRC shows, and damage that only the chain shows."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def flip(disk: SimDisk, path: str, at: int) -> None:
 
 
 def rewrite(disk: SimDisk, path: str, at: int) -> None:
-    """One bit of the record's payload, and its CRCs made to fit."""
+    """Flip one bit of the record's payload and make its CRCs fit."""
     file = disk.open(path)
     header = parse_header(file.pread(HEADER_BYTES, at))
     assert header is not None

@@ -1,4 +1,4 @@
-"""Segments, their files and handles; reads of what is in them."""
+"""Segments, their files and handles, and reads from them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def test_open_files_are_bounded_and_all_closed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_sync_handle_is_not_closed_under_a_running_sync() -> None:
-    """Two rollovers during one `fdatasync`; the simulated disk raises when a closed file is used or closed twice."""
+    """Two rollovers happen during one `fdatasync`; the simulated disk raises when a closed file is used or closed
+    twice.
+    """
     disk = sim_disk()
     log = open_log(disk)
     append_to(log, 12)
@@ -211,7 +213,7 @@ def test_a_place_is_told_without_a_read_or_not_at_all(monkeypatch: pytest.Monkey
 
 
 def test_caches_keep_to_their_capacity() -> None:
-    """Also after truncations: what they forget no longer counts."""
+    """Truncated entries no longer count."""
     entries = [Entry(payload_of(i, 100), i, 1, KIND_ENTRY, 0) for i in range(50)]
     room = 10 * (100 + ENTRY_OVERHEAD_BYTES)
     tail, recent = TailCache(room), ReadCache(room)

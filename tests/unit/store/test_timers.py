@@ -1,4 +1,4 @@
-"""Messages that wait for their time: scheduled, delivered when it has come, or taken back before."""
+"""Delayed messages are scheduled, delivered when their time has come, or taken back before."""
 
 from collections.abc import Callable
 from pathlib import Path

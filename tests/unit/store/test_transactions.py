@@ -1,4 +1,4 @@
-"""Transactions: prepared, then decided once."""
+"""Transactions are prepared, and then decided once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Walks through what there is much of: in steps, and whatever comes and goes meanwhile."""
+"""Walks through large tables go in steps, whatever comes and goes meanwhile."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_what_is_deleted_during_a_walk_is_passed_by(many: Replica) -> None:
 
 
 def test_a_topic_that_is_gone_has_no_first_row(many: Replica) -> None:
-    """As for a walk that met it before, and comes back to it after its rows were removed."""
+    """A walk that met the topic before may come back to it after its rows were removed."""
     topic = many.machine._topics.require("t0")
     assert many.machine._queues.first_row(topic, 3) is not None
     many.one(DeleteTopic("t0"))
