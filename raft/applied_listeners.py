@@ -28,6 +28,9 @@ class AppliedListeners:
             except Exception:
                 if callback not in self._failing:
                     self._failing.add(callback)
-                    log.exception("%r failed when it was told what was applied", callback)
+                    log.exception(
+                        "%r raised an error when it was told of applied entries; it is told again of the next ones",
+                        callback,
+                    )
             else:
                 self._failing.discard(callback)

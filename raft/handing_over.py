@@ -29,4 +29,4 @@ async def hand_over(raft: SafeRaft) -> None:
                 await asyncio.sleep(raft.state.config.heartbeat_ms / 1000)
         log.info("leadership handed over")
     except TimeoutError:
-        log.warning("nobody took over within %d ms", HAND_OVER_TIMEOUT_MS)
+        log.warning("no other node took the leadership over within %d ms", HAND_OVER_TIMEOUT_MS)

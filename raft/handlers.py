@@ -156,7 +156,7 @@ class SafeRaft:
         state, replication = self.state, self.replication
         self.stalls.notice()
         if state.role == LEADER and state.other_voters and self.unsynced.is_overdue():
-            log.error("stepping down: the disk has not synced for too long, so nothing can be committed here")
+            log.error("stepping down as leader: the disk has not synced for too long, so this node can commit nothing")
             state.library.step_down()
         if self.own_copy.has_begun_anew():
             return
@@ -290,7 +290,9 @@ class SafeRaft:
 
     def on_no_room_to_lead(self, error: DiskFull) -> None:
         """Step down: a leader that cannot append its no-op cannot commit, and another node may try."""
-        log.warning("not leading term %d: %s", self.state.term, error)
+        log.warning(
+            "stepping down as leader of term %d, whose first entry cannot be written: %s", self.state.term, error
+        )
         self.state.library.step_down()
 
     def on_configuration(self) -> None:

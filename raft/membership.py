@@ -301,7 +301,7 @@ def decode_configuration(payload: bytes) -> Configuration:
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"malformed configuration: {error}") from error
     if not found.voters or len({member.node_id for member in found.members}) != len(found.members):
-        raise ProtocolError("a configuration without voters, or with a node twice")
+        raise ProtocolError("the configuration has no voters, or a node twice")
     return found
 
 
@@ -319,8 +319,9 @@ def recover_membership(config: RaftConfig, commit_log: CommitLog, state_machine:
     founders = founding(config)
     if config.override is not None and _is_blank(commit_log):
         log.warning(
-            "this node's directory is empty, and addresses are only overridden where a cluster is: it founds none, and "
-            "waits to be filled. Is its volume mounted? To begin a new cluster leave --override-addresses out"
+            "this node's directory is empty, and addresses can only be overridden where a cluster is: this node "
+            "founds none, and waits to be filled. Is its volume mounted? To begin a new cluster, leave "
+            "--override-addresses out"
         )
         founders = Configuration()
     indexes = commit_log.indexes_of_kind(KIND_CONFIG, state_machine.applied_index + 1)
@@ -343,14 +344,15 @@ def _tell_differences(config: RaftConfig, membership: Membership) -> None:
     if membership.is_overridden and config.override is not None:
         unknown = sorted(config.override.addresses.keys() - {member.node_id for member in current.members})
         log.warning(
-            "the given addresses count until a leader has written them into the log, which says %s%s",
+            "the given addresses are used until a leader has written them into the log, which now has %s%s",
             listed,
-            f"; not in the cluster, so left out: {unknown}" if unknown else "",
+            f"; these nodes are not in the cluster, so their addresses are ignored: {unknown}" if unknown else "",
         )
     elif membership.index and given and addresses_of(current) != {each.node_id: each.address for each in given}:
         log.warning(
-            "the nodes in this node's configuration are not those of the cluster: the log counts, which says %s. If "
-            "the nodes have moved to where the configuration says, start all of them with --override-addresses %d",
+            "the nodes in this node's configuration are not those of the cluster: the log counts, which has %s. If "
+            "the nodes have moved to the addresses in the configuration, start all of them with "
+            "--override-addresses %d",
             listed,
             current.override + 1,
         )
@@ -376,7 +378,9 @@ def _all_apart(configuration: Configuration) -> Configuration:
     for member in configuration.members:
         for place in (member.address, member.url):
             if place and taken.setdefault(place, member.node_id) != member.node_id:
-                raise MembershipRefused("node_exists", f"nodes {taken[place]} and {member.node_id} would both be there")
+                raise MembershipRefused(
+                    "node_exists", f"nodes {taken[place]} and {member.node_id} would have the same address"
+                )
     return configuration
 
 

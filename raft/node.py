@@ -357,7 +357,7 @@ class RaftNode:
             except ProtocolError:
                 raise  # the connection is at fault, and closed; this node is not
             except DiskFull as error:  # the message is dropped, as if it had been lost on the way
-                log.warning("cannot answer a peer: %s", error)
+                log.warning("dropping a message of a peer, as if it had been lost on the way: %s", error)
             except Exception as error:
                 self._fail_with(error)
             else:
@@ -405,7 +405,7 @@ class RaftNode:
                 self._sync_thread.request()
             self.feature_levels.tick()
         except DiskFull as error:
-            log.warning("cannot stand for election: %s", error)
+            log.warning("this step of the node ended early, and the next one tries again: %s", error)
         except Exception as error:
             self._fail_with(error)
             return
@@ -440,7 +440,7 @@ class RaftNode:
             self._failed = True
             self._on_outdated(str(error))
             return
-        log.exception("the node cannot go on", exc_info=error)
+        log.exception("the node cannot go on and stops", exc_info=error)
         self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:

@@ -106,7 +106,9 @@ class ProposalQueue:
         command_bytes = _command_bytes(proposal)
         size_bytes = PROPOSAL_OVERHEAD_BYTES + command_bytes + sum(map(len, proposal.blocks))
         if size_bytes > MAX_PAYLOAD_BYTES:
-            raise ProposalTooLarge(f"the command has {size_bytes} bytes, a log record holds {MAX_PAYLOAD_BYTES}")
+            raise ProposalTooLarge(
+                f"the command has {size_bytes} bytes, and a log record holds at most {MAX_PAYLOAD_BYTES}"
+            )
         if self.in_flight_bytes and self.in_flight_bytes + size_bytes > self._max_in_flight_bytes:
             raise Overloaded(f"{self.in_flight_bytes} bytes are waiting for commit; retry shortly")
         loop = asyncio.get_running_loop()

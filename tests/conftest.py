@@ -1,4 +1,4 @@
-"""For all tests."""
+"""pytest hooks for all tests."""
 
 import signal
 from collections.abc import Generator
@@ -24,14 +24,16 @@ settings.register_profile(
 settings.load_profile("suite")
 
 OUTPUT_LINES: Final = 40
-"""Of each node that a failed test had started, in the report."""
+"""Number of last lines of each node's output in the report of a failed test."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed shows the end of what its nodes printed: it may fail on one machine only, and only once."""
+    """Add the end of its nodes' output to the report of a failed test: it may fail on one machine only, and only
+    once.
+    """
     report = yield
     directory = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and directory is not None:

@@ -1,10 +1,10 @@
-"""What one client can do to a node, within the protocol or nearly so. Each attack is what one connection does, over and
-over, and how many connections do it at once.
+"""Attacks by clients on a node, within the protocol or nearly so. An attack says which requests one connection repeats,
+and how many connections repeat them at once.
 
     python -m tests.hostile_clients NAME PORT [--source 127.0.0.2] [--connections N] [--topic T] [--core N]
 
-attacks until its standard input is closed. `make bench BENCH_ARGS=--hostile` measures what each leaves to others.
-To add an attack, write a coroutine and name it in ATTACKS.
+attacks until its standard input is closed. `make bench BENCH_ARGS=--hostile` measures how much of the service each
+attack leaves to others. To add an attack, write a coroutine and name it in ATTACKS.
 """
 
 import argparse
@@ -28,32 +28,34 @@ from crc32c import crc32c
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "127.0.0.2"
-"""Where attacks come from; loopback has further addresses, and honest clients use 127.0.0.1."""
+"""Address that attacks come from. Loopback has further addresses, and honest clients use 127.0.0.1."""
 MIB: Final = 1 << 20
 HELD_BACK_BYTES: Final = 15 * MIB
 PART: Final = b" " * (64 * 1024)
-"""Of a body: whoever makes 15 MiB for each connection takes the memory's bandwidth from everybody on the machine."""
+"""A part of a body: making 15 MiB for each connection would take memory bandwidth from everybody on the machine."""
 LARGE_BYTES: Final = 4 * MIB
 SMALL_RECEIVE_BUFFER_BYTES: Final = 4_096
 PIPELINED: Final = 2_000
 DUPLICATE_AMONG: Final = 7_900
 """Properties of a message that is refused for the last of them."""
 NAME_CHARACTERS: Final = [chr(code) for code in range(ord("#"), ord("~")) if chr(code) != "\\"]
-"""So many that all those names have two."""
+"""Characters of names; there are enough that all names have two."""
 PACKED_MESSAGES: Final = 12
 PACKED_PROPERTIES: Final = 8_000
-"""Of each: together about as many as a request may have, in 2 KiB of zstd."""
+"""Number of properties of each message: together about as many as a request may have, in 2 KiB of zstd."""
 COSTLY_MESSAGES: Final = 64
 COSTLY_FILTER: Final = " OR ".join(["p LIKE '%a%a%a%b'"] * 32)
 WIDE_TOPICS: Final = 64
 WIDE_QUEUES: Final = 1_024
 FAR_INDEX: Final = 1 << 60
 PAUSE_S: Final = 1.0
-"""Between two tries of one connection: what is measured is what is held, not how quickly a client can connect."""
+"""Pause between two tries of one connection: the benchmark measures held resources, not how quickly a client
+connects.
+"""
 
 
 class Target(NamedTuple):
-    """Where the attack goes, and the topic that it uses."""
+    """The node's port and the topic that the attack uses, and the source address that it comes from."""
 
     port: int
     topic: str
@@ -84,7 +86,7 @@ def json_request(method: str, path: str, payload: object) -> bytes:
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
-    """Send it, and read the whole answer, whatever it says; its status."""
+    """Send the request, read the whole answer, whatever it says, and return its status."""
     writer.write(request)
     await writer.drain()
     answer = await reader.readuntil(b"\r\n\r\n")
@@ -94,7 +96,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 
 async def ask_for_ever(target: Target, requests: Sequence[bytes], first: Sequence[bytes] = ()) -> None:
-    """`first` comes once, and has to be done before the others are asked."""
+    """Send the requests over and over. `first` is sent once, and has to be done before the others are sent."""
     async with connected(target) as (reader, writer):
         for request in first:
             while await ask(reader, writer, request) >= 400:
@@ -136,7 +138,7 @@ async def wait_for_a_message(target: Target) -> None:
 
 
 async def read_no_answer(target: Target) -> None:
-    """A large answer, none of which is read."""
+    """Ask for a large answer and read none of it."""
     async with connected(target) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         path = f"/v1/topics/{target.topic}/queues/0/messages?offset=0&max_bytes={16 * MIB}&max_messages=10000"
@@ -148,7 +150,7 @@ async def read_no_answer(target: Target) -> None:
 
 
 async def read_no_small_answers(target: Target) -> None:
-    """Thousands of small answers, none of which is read."""
+    """Ask for thousands of small answers and read none of them."""
     async with connected(target) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         while not writer.transport.is_closing():
@@ -163,7 +165,7 @@ async def send_large_bodies(target: Target) -> None:
 
 
 async def repeat_a_property(target: Target) -> None:
-    """63 KB of JSON that is refused, since one of its thousands of properties is there twice."""
+    """Send 63 KB of JSON that is refused, since one of its thousands of properties is there twice."""
     pairs = itertools.product(NAME_CHARACTERS, repeat=2)
     names = ["".join(pair) for pair in itertools.islice(pairs, DUPLICATE_AMONG)]
     properties = ",".join(f'"{name}":""' for name in (*names, names[-1]))
@@ -172,7 +174,7 @@ async def repeat_a_property(target: Target) -> None:
 
 
 async def read_packed_messages(target: Target) -> None:
-    """A block of 2 KiB that unpacks to a hundred thousand properties, read as JSON."""
+    """Read as JSON a block of 2 KiB that unpacks to a hundred thousand properties."""
     properties = {f"{number:x}": "" for number in range(PACKED_PROPERTIES)}
     plain = msgspec.msgpack.encode([[b"x", None, [], properties]] * PACKED_MESSAGES)
     block = zstandard.ZstdCompressor().compress(plain)
@@ -187,7 +189,7 @@ async def read_packed_messages(target: Target) -> None:
 
 
 async def filter_at_great_cost(target: Target) -> None:
-    """32 LIKE on properties of 32 KB."""
+    """Filter by 32 LIKE on properties of 32 KB."""
     path = f"/v1/topics/{target.topic}-costly"
     message = {"body": "x", "properties": {"p": "a" * 32_000}}
     first = [
@@ -205,7 +207,7 @@ async def wait_for_a_far_entry(target: Target) -> None:
 
 
 async def join_widely(target: Target) -> None:
-    """A group of 65,536 queues that a member joins and leaves."""
+    """Join and leave a group of 65,536 queues."""
     topics = [f"{target.topic}-wide-{number}" for number in range(WIDE_TOPICS)]
     first = [json_request("PUT", f"/v1/topics/{topic}", {"queues": WIDE_QUEUES}) for topic in topics]
     path = f"/v1/groups/{target.topic}-wide/members"
@@ -252,7 +254,7 @@ async def attack(name: str, target: Target, connections: int | None = None) -> N
 
 @contextlib.contextmanager
 def attacking(name: str, target: Target, connections: int | None = None, *, core: int | None = None) -> Iterator[None]:
-    """Another process attacks meanwhile; from `core` alone, if one is given."""
+    """Attack from another process while the context lasts. The process runs only on `core` if one is given."""
     command = [sys.executable, "-m", "tests.hostile_clients", name, str(target.port)]
     command += ["--topic", target.topic, "--source", target.source, "--connections", str(connections or 0)]
     if core is not None:

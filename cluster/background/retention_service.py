@@ -210,7 +210,7 @@ class RetentionService:
         try:
             base = core.log.drop_before(min(needed, core.state.flush() + 1))
         except DiskFull as error:
-            logger.warning("the log cannot be shortened yet: %s", error)
+            logger.warning("the log cannot be shortened yet: %s; the next look tries again", error)
             return
         except LogError as error:
             core.fatal(str(error))

@@ -85,7 +85,9 @@ class FeatureApi:
         following = levels.raised(core.raft.configuration, level)
         if following == core.raft.configuration:
             if core.raft.configuration_index > core.raft.commit_index:
-                raise MembershipRefused("change_in_progress", "the last change of the cluster is not committed yet")
+                raise MembershipRefused(
+                    "change_in_progress", "the last change of the cluster is not committed yet; try again"
+                )
             return self._answer(raised=False)
         before = levels.in_force
 

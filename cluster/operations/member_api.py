@@ -251,7 +251,7 @@ class MemberApi:
             raise MembershipRefused(
                 "quorum_at_risk",
                 f"of the voters after the change, {sorted(following.voters)}, only {sorted(answering)} answer: the "
-                "cluster would stop",
+                "cluster would stop. Start the others first",
             )
 
     def _require_committed(self) -> None:
@@ -260,7 +260,9 @@ class MemberApi:
         """
         raft = self._core.raft
         if raft.configuration_index > raft.commit_index:
-            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+            raise MembershipRefused(
+                "change_in_progress", "the last change of the cluster's nodes is not committed yet; try again"
+            )
 
     def _answer(self) -> web.Response:
         raft = self._core.raft

@@ -126,8 +126,8 @@ class ReplicaApi:
                 raise Problem("no_leader", "no other voter could take the leadership over in time; try again")
             holders = self._require_holders(await self._hear_the_others(), force=query.force)
             if raft.leader_id in (None, raft.node_id) and not query.force:
-                raise Problem("no_leader", "no leader is known that could fill this node; try again")
-            logger.warning("this replica is to be rebuilt, by request")
+                raise Problem("no_leader", "this node knows no leader that could fill it; try again")
+            logger.warning("an operator asks to rebuild this replica: the node starts again, without its log and index")
             self._rebuild(raft.configuration_index > 0)
         except BaseException:
             raft.replicas.is_leaving = False
@@ -155,11 +155,15 @@ class ReplicaApi:
         """
         raft = self._core.raft
         if raft.configuration_index > raft.commit_index:
-            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+            raise MembershipRefused(
+                "change_in_progress", "the last change of the cluster's nodes is not committed yet; try again"
+            )
         voters = raft.configuration.voters
         holders = raft.replicas.holders(since_s)
         if not voters - {raft.node_id} or (force and not holders):
-            raise MembershipRefused("quorum_at_risk", "no other node is heard that could fill this one")
+            raise MembershipRefused(
+                "quorum_at_risk", "this node hears no other node that could fill it; start the others first"
+            )
         if not force and not raft.configuration.has_majority(holders):
             raise MembershipRefused(
                 "quorum_at_risk",

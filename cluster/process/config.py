@@ -387,10 +387,12 @@ def validate(config: NodeConfig) -> NodeConfig:
     if config.election_timeout_ms <= HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * config.heartbeat_ms:
         raise ConfigError(
             f"election_timeout_ms: {config.election_timeout_ms} is not more than "
-            f"{HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats of {config.heartbeat_ms} ms"
+            f"{HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats of {config.heartbeat_ms} ms; raise it"
         )
     if config.max_in_flight_bytes < config.max_request_bytes:
-        raise ConfigError("max_in_flight_bytes: less than max_request_bytes, so the largest request could never pass")
+        raise ConfigError(
+            "max_in_flight_bytes: must be at least max_request_bytes, or the largest request never passes"
+        )
     _validate_trust(config)
     return config
 
@@ -400,13 +402,13 @@ def _validate_trust(config: NodeConfig) -> None:
     tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
     missing = [name for name, path in tls.items() if path is None]
     if missing and len(missing) < len(tls):
-        raise ConfigError(f"{missing[0]}: tls_cert, tls_key and tls_ca are given together or not at all")
+        raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
     for name, path in tls.items():
         if path is not None and not Path(path).is_file():
             raise ConfigError(f"{name}: {path} is not a file")
     if _serves_others(config) and config.peer_secret_file is None and config.tls_cert is None:
         raise ConfigError(
-            f"peer_secret_file: required, because others than this machine reach {config.peer_address()}; {HOW_TO_MAKE}"
+            f"peer_secret_file: required, since other machines can reach {config.peer_address()}; {HOW_TO_MAKE}"
         )
 
 
@@ -423,12 +425,12 @@ def _serves_others(config: NodeConfig) -> bool:
 def _check_origin(config: NodeConfig) -> None:
     """Check that the node begins a new cluster, joins a running one, or is in a moved one. Raises ConfigError."""
     if config.override_addresses and not config.peers:
-        raise ConfigError("override_addresses: needs peers with the present addresses of the nodes")
+        raise ConfigError("override_addresses: give the present addresses of the nodes in peers, too")
     if config.join is None:
         return
     parse_url(config.join, "join")
     if config.peers and not config.override_addresses:
-        raise ConfigError("join: given together with peers; a node begins a new cluster or joins a running one")
+        raise ConfigError("join: not allowed with peers; a node either begins a new cluster or joins a running one")
 
 
 def _read_file(file: str) -> dict[str, Any]:
@@ -438,7 +440,7 @@ def _read_file(file: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from None
+        raise ConfigError(f"{file}: is not valid TOML: {error}") from None
 
 
 def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:

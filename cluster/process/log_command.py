@@ -20,7 +20,9 @@ def log_command(action: str, data_dir: str, from_index: int) -> int:
     """
     directory = Path(data_dir) / "log"
     if not directory.is_dir():
-        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{directory}: not there; --data-dir is a node's data directory")
+        raise StartupError(
+            ExitCode.DATA_DIR_UNUSABLE, f"{directory}: does not exist; give a node's data directory with --data-dir"
+        )
     try:
         return _dump(str(directory), from_index) if action == "dump" else _verify(str(directory))
     except BrokenPipeError:

@@ -67,7 +67,7 @@ class NewDisk:
         for peer in self._rejoin.to_ask(self._candidates):
             if peer not in self._asked:
                 self._asked.add(peer)
-                log.info("this disk is new: asking node %d for its term, before anything here counts", peer)
+                log.info("this disk is new: asking node %d for its term, before its votes and copies count", peer)
             self._sender.send(peer, PreVote(state.term, state.log.last_index, state.log.last_term, False))
 
     def _become_voter(self, leader: int) -> None:
@@ -77,7 +77,7 @@ class NewDisk:
             state.library.set_term(state.term, leader)
             state.journal.become_voter()
         except DiskFull as error:  # the next step tries again
-            log.debug("cannot note that this node has caught up: %s", error)
+            log.debug("cannot note yet that this node has caught up, and tries again: %s", error)
         else:
             can = "from now on this node votes" if state.is_voter else "this node may be promoted"
             log.info("caught up at entry %d: %s", state.commit_index, can)

@@ -18,7 +18,7 @@ CONTRADICTIONS_MAX: Final = 3
 def check_term(own: int, told: int) -> None:
     """Raises ProtocolError for a term that no election can have reached: once adopted, it could hardly be raised."""
     if told - own > TERM_LEAP_MAX:
-        raise ProtocolError(f"term {told}, and this node knows of term {own}")
+        raise ProtocolError(f"a peer names term {told}, which no election can have reached: this node knows term {own}")
 
 
 class Distrust:

@@ -181,15 +181,17 @@ class Election:
         leadership.note_asked(self._pre_votes)
         first_election = state.has_blank_log
         if self._unsynced.is_overdue():
-            log.warning("not standing for election: the disk has not synced for too long")
+            log.warning("not standing for election until the disk syncs again: it has not for too long")
             return
         if self._retired:
             return
         if leadership.lets_others_stand_first(max(self._leader_contact, self._running_since)):
-            log.warning("not standing for election yet, others are fitter: %s", leadership.own_fitness)
+            log.warning(
+                "not standing for election yet, because others are fitter than this node: %s", leadership.own_fitness
+            )
             return
         if not self._may_vote(first_election=first_election):
-            log.warning("this disk is new to the cluster: waiting for a leader to bring it up to date")
+            log.warning("not standing for election: this disk is new, and waits for a leader to bring it up to date")
             return
         if not self._may_lead():
             return

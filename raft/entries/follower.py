@@ -121,8 +121,8 @@ class Follower:
         changed = chain_check.first_changed(state.log, append)
         if changed is not None and changed > max(held, state.commit_index):
             log.error(
-                "entry %d is not what node %d has sent: the memory of this node has changed it. It is cut off, and "
-                "sent again. Look for errors of the memory in the system's log",
+                "entry %d is not as node %d has sent it: the memory of this node has changed it. The entry is cut off, "
+                "and sent again. Look for errors of the memory in the system's log",
                 changed,
                 peer,
             )
@@ -182,7 +182,7 @@ class Follower:
                     self._log_writer.append(entry)
                 except DiskFull as error:
                     if not self._is_full:  # once: the leader sends it again and again
-                        log.warning("cannot take entry %d: %s", entry.index, error)
+                        log.warning("cannot take entry %d, which the leader sends again: %s", entry.index, error)
                     self._is_full = True
                     self._disks.on_log_full()
                     break
@@ -197,7 +197,9 @@ class Follower:
             return True
         if entry.index <= max(state.commit_index, self._known_committed):
             self._refuse_to_cut(entry.index, state.term)
-        log.info("cutting the log from entry %d: the leader of term %d has another", entry.index, state.term)
+        log.info(
+            "cutting the log from entry %d: the leader of term %d has another entry there", entry.index, state.term
+        )
         self._log_writer.cut_from(entry.index)
         return False
 

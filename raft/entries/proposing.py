@@ -44,13 +44,17 @@ class Proposing:
         """
         state = self._state
         if state.role == LEADER and state.membership.index > state.commit_index:
-            raise MembershipRefused("change_in_progress", "the last change of the cluster's nodes is not committed yet")
+            raise MembershipRefused(
+                "change_in_progress", "the last change of the cluster's nodes is not committed yet; try again"
+            )
         if state.role == LEADER and state.commit_index < self._replication.leads_from:
-            raise MembershipRefused("change_in_progress", "the leader is new and has committed nothing yet")
+            raise MembershipRefused("change_in_progress", "the leader is new and has committed nothing yet; try again")
         if not is_next(state.configuration, configuration):
             raise SafetyViolation(f"more than one voter changes from {state.configuration} to {configuration}")
         if state.node_id not in configuration.voters:
-            raise MembershipRefused("change_in_progress", "a leader hands over before it is removed")
+            raise MembershipRefused(
+                "change_in_progress", "a leader must hand leadership over before it is removed; try again"
+            )
         index = self._propose(KIND_CONFIG, encode_configuration(configuration), on_outcome)
         self._replication.send_heartbeats()  # to nodes that are new
         return index

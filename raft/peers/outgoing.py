@@ -72,7 +72,7 @@ class Outgoing:
 
     def _on_arrived(self, _: FrameProtocol, message: Message | Append) -> None:
         if not isinstance(message, Arrived):
-            raise ProtocolError("only what has arrived comes back on a data lane")
+            raise ProtocolError("a peer may send nothing but reports of arrived bytes on a data lane")
         self._lane.arrived(message.total_bytes)
         if message.term > self._sign_term or now() - self._sign_at_s >= SIGN_INTERVAL_S:
             self._sign_term, self._sign_at_s = message.term, now()

@@ -32,12 +32,12 @@ def read_peer_secrets(file: Path) -> tuple[bytes, ...]:
     except OSError as error:
         raise SecretError(f"{file}: {error.strerror}; {HOW_TO_MAKE}") from None
     if stat.S_IMODE(mode) & 0o077:
-        raise SecretError(f"{file}: others than its owner may read or write it; chmod 600 {file}")
+        raise SecretError(f"{file}: users other than its owner may read or write the file; run chmod 600 {file}")
     secrets = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not secrets or len(content) > FILE_BYTES_MAX or len(secrets) > SECRETS_MAX:
-        raise SecretError(f"{file}: not between 1 and {SECRETS_MAX} lines with a secret each; {HOW_TO_MAKE}")
+        raise SecretError(f"{file}: the file must have 1 to {SECRETS_MAX} lines with one secret each; {HOW_TO_MAKE}")
     if any(len(secret) < SECRET_BYTES_MIN for secret in secrets):
-        raise SecretError(f"{file}: a secret has at least {SECRET_BYTES_MIN} characters; {HOW_TO_MAKE}")
+        raise SecretError(f"{file}: a secret must have at least {SECRET_BYTES_MIN} characters; {HOW_TO_MAKE}")
     return secrets
 
 

@@ -28,7 +28,7 @@ async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, 
         elif isinstance(message, Welcome) and not answer.done():
             answer.set_result(message)
         else:
-            raise ProtocolError("only the handshake comes back on a sender's connection")
+            raise ProtocolError("a peer may send only its part of the handshake on a connection to it")
 
     async with asyncio.timeout(TIMEOUT_MS / 1000):
         _, connection = await asyncio.get_running_loop().create_connection(
@@ -40,7 +40,7 @@ async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, 
             welcome = await answer
         except asyncio.CancelledError:
             if connection.closed.done():
-                raise ProtocolError("what listens there is no node of this cluster") from None
+                raise ProtocolError("the process that listens there is no node of this cluster") from None
             raise
         finally:
             connection.close()

@@ -69,7 +69,7 @@ class Replication:
         if self._state.role != LEADER or peer not in self._progress:
             return
         if forgetful:
-            log.warning("node %d comes back with a new disk: what it acknowledged no longer counts", peer)
+            log.warning("node %d comes back with a new disk: its earlier acknowledgements no longer count", peer)
             self._snapshots.forget(peer, "it comes back with a new disk")
         # An acknowledgement is good for its connection: behind a new one may be a disk that was put back.
         known, self._progress[peer] = self._progress[peer], Progress(self._state.log.last_index + 1)

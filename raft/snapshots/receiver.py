@@ -77,7 +77,7 @@ class SnapshotReceiver:
         try:
             self._store.discard_incoming(incoming.index)
         except DiskError as error:  # the next start, or the next snapshot, removes it
-            log.warning("what was received cannot be removed yet: %s", error)
+            log.warning("the received part of the snapshot cannot be removed before the next one or a start: %s", error)
 
     def on_begin(self, peer: int, message: SnapshotBegin) -> None:
         incoming = self._incoming
@@ -95,7 +95,7 @@ class SnapshotReceiver:
             self._reject(peer, message, objection)
             return
         log.info(
-            "receiving the state after entry %d from node %d: its log begins behind %d, this one ends at %d",
+            "receiving the state after entry %d from node %d: its log begins after entry %d, this one ends at entry %d",
             message.index,
             peer,
             message.base_index,
@@ -114,7 +114,7 @@ class SnapshotReceiver:
                 incoming.writer.add(message.data)
             except SnapshotRefused as error:
                 self.abort(str(error))
-                raise ProtocolError(f"node {peer} sends a snapshot that is none: {error}") from error
+                raise ProtocolError(f"node {peer} sends an invalid snapshot: {error}") from error
             except Exception as error:  # RocksDB raises no narrower type; own state untouched
                 self._give_up(incoming, f"it cannot be stored: {error}")
                 return

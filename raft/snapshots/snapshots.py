@@ -181,7 +181,7 @@ class Snapshots:
         self._logged_s = now()
         self._pins[peer] = Pin(base.index + 1, reader.index, 0, now())
         log.info(
-            "sending node %d the state after entry %d: it lacks entry %d, behind which the log begins",
+            "sending node %d the state after entry %d: it lacks entry %d, after which this log begins",
             peer,
             reader.index,
             base.index,
@@ -204,7 +204,7 @@ class Snapshots:
         if failure is None:
             counts.sent += 1
             log.info(
-                "node %d has the state after entry %d: %d bytes in %.1f s",
+                "node %d has received the state after entry %d: %d bytes in %.1f s",
                 peer,
                 sender.reader.index,
                 sender.bytes_acked,
@@ -212,7 +212,7 @@ class Snapshots:
             )
         else:
             counts.aborted += 1
-            log.warning("the snapshot for node %d ends at %d %%: %s", peer, sender.percent, failure)
+            log.warning("giving up sending a snapshot to node %d at %d %%: %s", peer, sender.percent, failure)
 
     def _release_pins(self) -> None:
         limit_s = PIN_TIMEOUTS * self._state.config.election_timeout_ms / 1000

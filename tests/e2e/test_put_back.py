@@ -74,7 +74,7 @@ def test_a_node_that_forgot_what_it_acknowledged_is_filled_by_the_leader(cluster
     cluster.wait_same_state()
     assert stored(node) == 45
     wait_for(lambda: "from now on this node votes" in node.output(), "the node to vote again")
-    said = "lacks what it acknowledged" if left == "an older copy" else "holds an identity and no log"
+    said = "lacks data that it acknowledged" if left == "an older copy" else "holds an identity and no log"
     assert node.output().count(said) == 1, node.output()
     wait_for(lambda: "disk_is_new" not in alarms(node), "the alarm to be over")
 
@@ -138,7 +138,7 @@ def knows_committed(node: NodeProcess) -> int:
 
 
 def test_a_node_never_cuts_what_it_knew_to_be_committed_before_it_was_killed(cluster: ClusterProcess) -> None:
-    """No node that was up knew of it: the others go on without it, and the one that comes back reports that."""
+    """No node that is up knows of the entry: the others go on without it, and the node that comes back reports that."""
     leader = cluster.wait_leader()
     put, off = [node for node in cluster.nodes.values() if node is not leader]
     copy = copy_of(put)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 ROOT: Final = Path(__file__).parents[2]
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 LINKED: Final = ("Makefile", "pyproject.toml", "client", "deploy")
-"""What the commands of the tutorial use of a clone."""
+"""The files and folders of a clone that the tutorial's commands use."""
 
 NODES: Final = 3
 SAVED: Final = re.compile(r"Save this as\s+`(\w+\.py)`[^`]*$")

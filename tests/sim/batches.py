@@ -1,4 +1,4 @@
-"""Message batches as clients make them, and what they read checked against what was sent."""
+"""Message batches as clients make them, and checks of read messages against the batches that were sent."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,18 @@ class _Recent(NamedTuple):
 
 
 class Batches:
-    """Makes batches with ids of their own, and knows each of them again."""
+    """Make batches with ids of their own and recognise each batch that is read."""
 
     def __init__(self, world: World, random: Random, ledger: Ledger, model: TransactionModel) -> None:
         self._world, self._random, self._ledger, self._model = world, random, ledger, model
         self._made = 0
         self._recent: deque[_Recent] = deque(maxlen=RECENT_MAX)
         self.clocks_are_true: Callable[[], bool] = lambda: True
-        """Until a clock has leapt, what nodes do in time can be held against the time there is."""
+        """Returns whether no clock has leapt: until then, deliveries can be compared with the true time."""
         self.large = False
-        """Now and then a message is large: a thin link is busy with it for longer than an election takes."""
+        """True when a message is sometimes large, so that a thin link is busy with it for longer than an election
+        takes.
+        """
         self._large_random = world.random_of("large messages")
 
     def new_id(self, kind: str) -> str:
@@ -46,7 +48,7 @@ class Batches:
         return f"{kind}{self._made}"
 
     def make(self, topic: str, queues: int, transaction_id: str | None = None) -> dict[str, Any]:
-        """One batch of a msgpack request."""
+        """Return one batch of a msgpack request."""
         batch_id = self.new_id("b")
         queue, count = self._random.randrange(queues), self._random.randint(1, MESSAGES_MAX)
         explicit = self._random.random() < EXPLICIT_ID_PROBABILITY
@@ -69,7 +71,9 @@ class Batches:
         return batch
 
     def make_echo(self, queues: Mapping[str, int]) -> tuple[str, dict[str, Any]] | None:
-        """A batch that one topic has, ids and all, for another topic, where it is another one; and that topic."""
+        """Copy a batch of one topic, ids and all, for another topic, where it is another batch. Returns it and that
+        topic.
+        """
         known = self._ledger.batches
         found = [
             (recent, topic)
@@ -85,7 +89,9 @@ class Batches:
         return topic, {**recent.request, "queue": queue}
 
     def make_overlap(self, queues: Mapping[str, int]) -> tuple[str, dict[str, Any]] | None:
-        """A new batch with the messages of an acknowledged one, known by their ids, and one more; and its topic."""
+        """Make a batch with the messages of an acknowledged one, known by their ids, and one more. Returns it and its
+        topic.
+        """
         known = self._ledger.batches
         found = [
             recent
@@ -103,7 +109,7 @@ class Batches:
         return topic, {"queue": queue, "batch_id": batch_id, "crc32c": checksum, "block": block}
 
     def make_json(self, topic: str, queues: int) -> tuple[str, dict[str, Any]]:
-        """An idempotency key, which becomes the batch id, and the body of a JSON request: one batch."""
+        """Return an idempotency key, which becomes the batch id, and the body of a JSON request with one batch."""
         batch_id = self.new_id("j")
         queue, count = self._random.randrange(queues), self._random.randint(1, MESSAGES_MAX)
         bodies = [f"{batch_id}:{ordinal}" for ordinal in range(count)]
@@ -112,7 +118,7 @@ class Batches:
         return batch_id, {"messages": [{"body": body, "queue": queue} for body in bodies]}
 
     def check_pulled(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
-        """The msgpack answer of a pull from `offset` on; returns where it ends."""
+        """Check the msgpack answer of a pull from `offset` on. Returns the offset at which it ends."""
         expected: int = max(offset, body["min_offset"])
         for ordinal, batch in enumerate(body["batches"]):
             where = f"node {node_id}, {topic} {queue}: batch {batch['batch_id']} at {batch['base_offset']}"
@@ -136,7 +142,7 @@ class Batches:
         return expected
 
     def check_pulled_json(self, node_id: int, topic: str, queue: int, offset: int, body: dict[str, Any]) -> int:
-        """The same of a JSON answer."""
+        """Check the JSON answer of a pull from `offset` on. Returns the offset at which it ends."""
         expected: int = max(offset, body["min_offset"])
         for message in body["messages"]:
             where = f"node {node_id}, {topic} {queue}: message {message['message_id']} at {message['offset']}"
@@ -152,7 +158,7 @@ class Batches:
         return expected
 
     def check_given_again(self, node_id: int, topic: str, offset: int, body: dict[str, Any]) -> int:
-        """The msgpack answer of a pull of what a group has given back: single messages, each as it was sent."""
+        """Check the msgpack answer of a pull of given-back messages: single messages, each as it was sent."""
         expected: int = max(offset, body["min_offset"])
         for batch in body["batches"]:
             where = f"node {node_id}, {topic}: message {batch['only']} of {batch['batch_id']} at {batch['base_offset']}"
@@ -173,14 +179,14 @@ class Batches:
         return expected
 
     def check_popped(self, node_id: int, origin: dict[str, Any], message_id: str, batch_id: str) -> None:
-        """A message that was popped; `origin` is where it was first."""
+        """Check a message that was popped; `origin` is the place where it was first."""
         topic, queue, offset = origin["topic"], origin["queue"], origin["offset"]
         where = f"node {node_id}, popped {message_id} of {topic} {queue} at {offset}"
         self._visible(where, batch_id, topic, queue)
         self._same_for_all(where, topic, queue, offset, [message_id])
 
     def check_asked(self, check: dict[str, Any], batches: Sequence[BatchKey]) -> None:
-        """A check shows the whole transaction that it is about."""
+        """Check that a check shows the whole transaction that it is about."""
         shown = list(dict.fromkeys(message["message_id"].rpartition("-")[0] for message in check["messages"]))
         counts = sum(self._ledger.batches[key].count for key in batches)
         if shown != [batch_id for _, batch_id in batches] or counts != len(check["messages"]):

@@ -19,7 +19,7 @@ RETRIED = frozenset({408, 429, 503, 507})
 
 
 class Answer:
-    """What the cluster said at last: no redirect, nothing that asks to try again."""
+    """The cluster's final answer: neither a redirect nor a request to try again."""
 
     def __init__(self, node_id: int, status: int, body: Any) -> None:
         self.node_id, self.status = node_id, status
@@ -48,7 +48,7 @@ def decode_body(reply: Reply) -> Any:
 
 
 def json_request(method: str, target: str, body: Any = None, on_left: OnLeft | None = None) -> Request:
-    """Writes say what they send also when that is nothing."""
+    """Return a JSON request. A write names its content type even when it has no body."""
     headers = {"Content-Type": JSON} if method in ("POST", "PUT") else {}
     return Request(method, target, b"" if body is None else msgspec.json.encode(body), headers, on_left)
 
@@ -67,17 +67,19 @@ class _Call:
 
 
 class Clients:
-    """Carries requests to the node believed to lead, or to a given one."""
+    """Carry requests to the node believed to lead, or to a given one."""
 
     def __init__(self, world: World, network: ClientNetwork, node_ids: Sequence[int]) -> None:
         self._world, self.network, self._node_ids = world, network, tuple(node_ids)
         self._random = world.random_of("clients")
         self._leader_hint: int | None = None
         self.open_requests = 0
-        """Those that `call` carries."""
+        """Number of requests that `call` carries."""
 
     def call(self, request: Request, on_answer: OnAnswer) -> None:
-        """`on_answer` is called once, with what the cluster said, or with None when it said nothing in time."""
+        """Send the request and follow redirects and retries. `on_answer` is called once, with the cluster's final
+        answer, or with None when there was none in time.
+        """
         self.open_requests += 1
 
         def close(answer: Answer | None) -> None:
@@ -87,11 +89,13 @@ class Clients:
         self._attempt(_Call(request, close, ATTEMPTS_MAX, None))
 
     def try_once(self, request: Request, on_answer: OnAnswer, *, timeout_us: int) -> None:
-        """As `call`, but only redirects are followed."""
+        """Send the request as `call` does, but follow only redirects."""
         self._attempt(_Call(request, on_answer, 1, timeout_us))
 
     def ask(self, node_id: int, request: Request, on_reply: OnReply, *, timeout_us: int) -> None:
-        """One request to one node; `on_reply` is called once, with whatever it says, or with None."""
+        """Send one request to one node. `on_reply` is called once, with the node's reply, or with None when there was
+        none in time.
+        """
         over = False
 
         def once(reply: Reply | None) -> None:
@@ -173,5 +177,5 @@ class Clients:
 
 
 def node_of(headers: Mapping[str, str]) -> int:
-    """The node that a redirect points at: nodes advertise http://node-<id>."""
+    """Return the node that a redirect points at: nodes advertise http://node-<id>."""
     return int(headers["location"].removeprefix("http://node-").partition("/")[0].partition(":")[0])

@@ -1,4 +1,4 @@
-"""What part of the state space some runs went through, and what part of it none of them did."""
+"""The part of the state space that some runs went through, and the part that none of them did."""
 
 from collections.abc import Iterable, Mapping
 from typing import get_args
@@ -13,7 +13,7 @@ from .checkers.corruption import HARD_STATE_CASE
 from .plan import FAULT_KINDS
 
 SEEDS_MIN, RARE_SEEDS_MIN = 200, 4_000
-"""With so many seeds everything that is expected must have been met, and what is rare too."""
+"""Numbers of seeds after which every expected event must have been met, and every rare one too."""
 
 UNREACHABLE = {
     *(RecoveryCase.DAMAGED_BASE, RecoveryCase.INDEX_BEHIND_BASE),  # no damage is done to the base: unit tests do
@@ -67,7 +67,7 @@ RARE = {
 
 
 def coverage_table(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """`area: name` counts by area, with a 0 for everything that was expected and not met."""
+    """Return the `area: name` counts by area, with a 0 for every expected name that was not met."""
     table = {area: dict.fromkeys(names, 0) for area, names in EXPECTED.items()}
     for key, count in counts.items():
         area, _, name = key.partition(": ")
@@ -76,11 +76,11 @@ def coverage_table(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def not_met(counts: Mapping[str, int]) -> list[str]:
-    """What was expected and never happened, as `area: name`."""
+    """Return the expected events that never happened, as `area: name`."""
     expected: Iterable[str] = (f"{area}: {name}" for area, names in EXPECTED.items() for name in names)
     return [key for key in expected if not counts.get(key)]
 
 
 def overdue(missing: Iterable[str], seeds: int) -> bool:
-    """Whether so many seeds should have met one of them."""
+    """Return whether `seeds` seeds should have met one of the missing events."""
     return any(seeds >= (RARE_SEEDS_MIN if key in RARE else SEEDS_MIN) for key in missing)

@@ -16,19 +16,19 @@ Hook = Callable[[str, str], None]
 
 
 def kind_of(path: str) -> str:
-    """What a file or directory of a node is for."""
+    """Return the kind of a node's file or directory."""
     stem, suffix = os.path.splitext(os.path.basename(path).removesuffix(".tmp"))
     return {".log": "segment", ".idx": "sidecar"}.get(suffix, stem)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Done behind the node's back to what it has synced."""
+    """A change to synced data that happened behind the node's back."""
 
     what: str
     path: str
     position: int | None = None
-    """Of the damaged record in the log."""
+    """Log position of the damaged record."""
     index: int | None = None
     is_flip: bool = False
     """Bits turned over: it ends when they are written over."""
@@ -36,7 +36,7 @@ class Damage:
 
 
 class TimedFile(SimFile):
-    """`fdatasync` from the sync thread takes time, and covers what was written before it began."""
+    """A file whose `fdatasync` from the sync thread takes time, and covers what was written before it began."""
 
     def fdatasync(self) -> None:
         self._begin("fdatasync")
@@ -60,13 +60,13 @@ class TimedFile(SimFile):
 
 
 def _start_of(change: object) -> int:
-    """The lowest byte that a change may alter."""
+    """Return the lowest byte that a change may alter."""
     return int(getattr(change, "position", getattr(change, "size", 0)))
 
 
 class TimedDisk(SimDisk):
-    """Keeps `changed` up to date: per path, the lowest byte whose durable content changed since it was last taken, or 0
-    when the name has come or gone.
+    """A disk that keeps `changed` up to date: per path, the lowest byte whose durable content changed since it was last
+    taken, or 0 when the name has come or gone.
     """
 
     def __init__(self, world: World, random: Random) -> None:
@@ -126,9 +126,10 @@ class TimedDisk(SimDisk):
         self.names_changed = True
 
     def durable_bytes(self, path: str) -> bytearray | None:
-        """What a power loss right now would leave of a file at the least; None if its name would be gone.
+        """Return the bytes of a file that are certain to be left after a power loss right now; None if its name would
+        be gone.
 
-        Bits that were flipped count as they were: the node has no part in that.
+        Bits that were flipped count as they were before: the node has no part in that.
         """
         return self.pristine(path)
 
@@ -136,11 +137,11 @@ class TimedDisk(SimDisk):
         return sorted(path for path in self._durable_names if directory_of(path) == directory)
 
     def files(self, directory: str) -> list[str]:
-        """Sorted paths; unlike `list`, not an operation of the node."""
+        """Return the sorted paths. Unlike `list`, this is no operation of the node."""
         return sorted(path for path in self._names if directory_of(path) == directory)
 
     def is_anything_at(self, position: int) -> bool:
-        """Whether a reader of the log's last segment finds more than zeros from that log position on."""
+        """Return whether a reader of the log's last segment finds more than zeros from that log position on."""
         segments = [path for path in self._names if path.endswith(".log")]
         last = max(segments)
         return bool(self._names[last].current[position - int(last[-24:-4]) :].strip(b"\0"))
@@ -165,23 +166,23 @@ class TimedDisk(SimDisk):
 
     @property
     def standing_damages(self) -> list[Damage]:
-        """What has not been written over since."""
+        """The damages that have not been written over since."""
         flipped = self.flipped() if self.damages else ()
         return [damage for damage in self.damages if not damage.is_flip or damage.path in flipped]
 
     @property
     def is_damaged(self) -> bool:
-        """Something that the node must notice is not as it was synced."""
+        """True when some data that the node must notice is not as it was synced."""
         return any(damage.must_be_noticed for damage in self.standing_damages)
 
     def fill(self, free_bytes: int, on_full: Callable[[], None]) -> None:
-        """From now on only so much more can be taken, until `make_space`. `on_full` is called when more is wanted."""
+        """Leave only `free_bytes` more to take, until `make_space`. `on_full` is called when more is wanted."""
         self.capacity_bytes = self._used() + free_bytes
         self._on_full = on_full
 
     @property
     def is_full(self) -> bool:
-        """Whether a log may not grow on it."""
+        """True when the disk is limited, so that a log may not grow on it."""
         return self.capacity_bytes is not None
 
     def make_space(self) -> None:

@@ -1,4 +1,4 @@
-"""What the clients know: what they asked for, what was promised to them, what they read."""
+"""The knowledge of the clients: their requests, the promises made to them, and the messages they read."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,14 @@ BatchKey = tuple[str, str]
 
 @dataclass
 class SentBatch:
-    """A batch that some client has sent; placed once it was acknowledged, or its transaction's commit was."""
+    """A batch that some client has sent. It is placed once it, or the commit of its transaction, was acknowledged."""
 
     topic: str
     queue: int
     count: int
     crc32c: int
     known: int = 0
-    """So many of its messages were delivered before, by their explicit ids, in another batch."""
+    """Number of the batch's messages that were delivered before, by their explicit ids, in another batch."""
     transaction_id: str | None = None
     placed: tuple[int, int] | None = None  # queue and offset of its first message, as acknowledged
     delay_ms: int = 0
@@ -38,14 +38,16 @@ class SentTransaction:
     reborn: bool = False  # it was forgotten, and prepared once more: answers may be about either
 
     def told(self, transaction_id: str, state: str) -> None:
-        """An answer to somebody names its state."""
+        """Record the transaction's state that an answer to somebody has named."""
         if state != "prepared":
             self.outcomes.add(state)
         check_one_outcome(transaction_id, self.final)
 
     @property
     def final(self) -> set[str]:
-        """What answers said that it can never be anything else than."""
+        """The outcomes that answers named and that cannot change any more. It is empty if the transaction was forgotten
+        and prepared once more.
+        """
         if self.reborn:
             return set()
         return self.outcomes - {"discarded"} if self.operated else self.outcomes

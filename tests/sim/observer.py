@@ -1,4 +1,4 @@
-"""Looks at every node after every step, at every message that leaves, and hands what it sees to the checkers."""
+"""The observer looks at every node after every step and at every message that leaves, and feeds the checkers."""
 
 import re
 from collections import Counter
@@ -47,12 +47,12 @@ HELD_US_MAX = 20_000
 """A step may apply entries for the budget of raft/entries/applier.py, and one more: a few milliseconds in these runs.
 """
 FIRST_WORD_US_MAX = 3_000_000
-"""What a node says of its clock as soon as it is connected is at most so old when it arrives: nobody measures that."""
+"""Maximum age, at its arrival, of the first report of a node's clock after it connected: no node measures its delay."""
 LOG_DIRECTORY = "/data/log"
 
 
 class ObservedMachine(WakingStateMachine):
-    """The real state machine; the checkers see each entry that is applied, and what it left."""
+    """The real state machine. The checkers see each applied entry and its effects."""
 
     def __init__(
         self, observer: "Observer", replica: "Replica", index: Index, waiters: AppliedWaiters, settings: "Settings"
@@ -80,7 +80,7 @@ class ObservedMachine(WakingStateMachine):
 
 
 class _Finding:
-    """`contextmanager` would make a new one each time."""
+    """A reusable context; `contextmanager` would make a new one each time."""
 
     def __init__(self, observer: "Observer") -> None:
         self._observer = observer
@@ -94,7 +94,9 @@ class _Finding:
 
 
 class Observer:
-    """A violation found while a node's own code runs is kept too: the node would take it for a failure of its own."""
+    """The observer of all nodes. It keeps a violation found while a node's own code runs: the node would take the
+    exception for a failure of its own.
+    """
 
     def __init__(self, world: World, election_timeout_us: int, founders: Iterable[int], max_clock_skew_ms: int) -> None:
         self._world = world
@@ -121,7 +123,7 @@ class Observer:
         self._commit_seen: dict[int, int] = {}
 
     def finding(self) -> "_Finding":
-        """Inside, a violation is noted before it goes on."""
+        """Return a context that notes a violation raised inside it before the violation goes on."""
         return self._finding
 
     # --- what replicas report ----------------------------------------------------------------------------------
@@ -132,11 +134,13 @@ class Observer:
         return ObservedMachine(self, replica, index, waiters, settings)
 
     def is_recovering(self, node_id: int) -> bool:
-        """Down, or started and not done with its recovery."""
+        """Return whether the node is down, or has not finished its recovery."""
         return node_id not in self._in_service
 
     def on_start(self, replica: "Replica") -> None:
-        """A node has recovered its log: what it lost it never promised, what it has must fit what others have."""
+        """Check a log that a node has recovered: it never promised what it lost, and the rest must fit other nodes'
+        logs.
+        """
         node_id, log = replica.node_id, replica.log
         self.disks[node_id] = replica.durable
         self._in_service.add(node_id)
@@ -163,23 +167,23 @@ class Observer:
             )
 
     def on_decided(self, replica: "Replica") -> None:
-        """A node will start with a snapshot: from here on that is durable, whatever happens."""
+        """Record that a node will start with a snapshot: from here on that is durable, whatever happens."""
         self.note("snapshot: received")
         self._world.trace("snapshot", replica.node_id, "received")
 
     def on_no_room(self, replica: "Replica", reason: str) -> None:
-        """A full disk does not take the beginning of a new log."""
+        """Record that a full disk does not take the beginning of a new log."""
         self.note("stop: no room to install")
         self._world.trace("stopped", replica.node_id, reason)
 
     def on_installed(self, replica: "Replica", base_index: int) -> None:
-        """A node starts with a snapshot; its log begins anew behind the base."""
+        """Record that a node starts with a snapshot; its log begins anew behind the base."""
         self.note("snapshot: installed")
         self._world.trace("snapshot", replica.node_id, "installed", base_index)
         self._must_recover[replica.node_id] = base_index
 
     def on_down(self, replica: "Replica") -> None:
-        """A node has died, whether in service or in recovery."""
+        """Record that a node has died, in service or in recovery."""
         node_id = replica.node_id
         if node_id not in self._in_service:
             return  # a recovery promises nothing; and what a cut has removed may still look synced to us
@@ -193,12 +197,12 @@ class Observer:
         self._must_recover.pop(replica.node_id, None)
 
     def on_put_back(self, replica: "Replica") -> None:
-        """The disk of a node that is down is what it was some time ago."""
+        """Record that the disk of a node that is down was put back to an earlier state."""
         self._world.trace("put back", replica.node_id)
         self._must_recover.pop(replica.node_id, None)
 
     def on_forgotten(self, replica: "Replica") -> None:
-        """The node knows: from here on it is bound as one that has a new disk."""
+        """Record that the node knows of its older disk: from here on it is bound as a node with a new disk."""
         self.note("disk: found out that it was put back")
         self._world.trace("forgotten", replica.node_id)
         self._rules.on_wiped(replica.node_id)
@@ -231,7 +235,7 @@ class Observer:
         self._rules.on_receive(replica, source, message)
 
     def on_acknowledged(self, replica: "Replica", applied: Applied, what: str) -> None:
-        """An answer leaves the node: here a promise is made."""
+        """Check a promise when its answer leaves the node."""
         self._world.trace("acknowledged", replica.node_id, applied.index, applied.term, what)
         with self.finding():
             now = self.members_of(replica)
@@ -241,7 +245,7 @@ class Observer:
             check_receipt(applied.index, applied.term, applied.durable_on, self.disks, voters)
 
     def on_results(self, index: int, results: Sequence[Result | Refused]) -> None:
-        """The first node has applied the entry."""
+        """Feed the results of the first node that has applied the entry."""
         if index <= self._results_seen:
             return
         self._results_seen = index
@@ -278,7 +282,7 @@ class Observer:
             self._on_commit(replica, handlers.state.commit_index)
 
     def _should_hand_over(self, leader: "Replica") -> bool:
-        """Its disk is full, and another voter is up, has room and has caught up."""
+        """Return whether the leader's disk is full and another voter is up, has room and has caught up."""
         raft = leader.raft
         return leader.disk.is_full and any(
             self.replicas[peer].alive and not self.replicas[peer].disk.is_full and raft.replication.is_caught_up(peer)
@@ -295,7 +299,9 @@ class Observer:
         self._rules.on_leader(replica)
 
     def on_fatal(self, replica: "Replica", reason: str) -> None:
-        """A node stops itself: after a failed sync or read, or because its disk is damaged; a violation otherwise."""
+        """Judge a node that stops itself: after a failed sync or read, or because of a damaged disk, it may; otherwise
+        it is a violation.
+        """
         node_id, disk = replica.node_id, replica.disk
         self._world.trace("stopped", node_id, reason)
         case = corruption_case(reason)
@@ -308,7 +314,7 @@ class Observer:
             self.found = Violation("node_stopped", f"node {node_id}: {reason}")
 
     def _on_corruption(self, replica: "Replica", case: str, reason: str) -> None:
-        """The operator replaces the disk, or first tries whether the node comes up again."""
+        """Act as an operator who replaces the disk, or first tries whether the node comes up again."""
         try:
             check_corruption(replica.node_id, reason, replica.disk.standing_damages)
         except Violation as violation:
@@ -319,18 +325,22 @@ class Observer:
             replica.wipe()
 
     def on_strike(self, operation: str, kind: str, moment: str) -> None:
-        """A node dies right before it does that to a file of that kind."""
+        """Record that a node dies right before that operation on a file of that kind."""
         self.note(f"crash: {operation} {kind}{' in recovery' if moment == 'recovery' else ''}")
 
     def on_held(self, replica: "Replica", held_us: int) -> None:
-        """One step of a node took so long: what others sent it waited, and nobody heard of it."""
+        """Record a violation if one step of a node took longer than HELD_US_MAX: messages to it waited, and nobody
+        heard of it.
+        """
         if held_us > HELD_US_MAX:
             self.found = self.found or Violation(
                 "loop_held", f"node {replica.node_id} did nothing but apply entries for {held_us // 1000} ms"
             )
 
     def find_damage(self, replica: "Replica") -> None:
-        """What an operator does with a suspect disk: `keelmqd log verify` must see what is wrong with the log."""
+        """Look for damage as an operator with a suspect disk does: `keelmqd log verify` must find the damage to the
+        log.
+        """
         damages = [damage for damage in replica.disk.standing_damages if damage.must_be_noticed]
         if not replica.throws_its_log_away and any(damage.path.startswith(LOG_DIRECTORY) for damage in damages):
             findings = verify_log(replica.disk, LOG_DIRECTORY).findings
@@ -338,7 +348,7 @@ class Observer:
                 raise Violation("corruption", f"node {replica.node_id}: verifying the log finds nothing of {damages}")
 
     def _term_at(self, log: CommitLog, index: int) -> int | None:
-        """None behind the end; what is before the base is committed, and in the state."""
+        """Return the term of an entry; None behind the end. Entries before the base are committed, and in the state."""
         if index < log.base.index:
             return self.safety.committed.term_of(index)
         return log.term_at(index) if index <= log.last_index else None
@@ -374,7 +384,7 @@ class Observer:
         check_on_majority(commit_index, term, self.disks, f"node {node_id} commits", members)
 
     def members_of(self, replica: "Replica") -> Members:
-        """By the log that it has, durable or not."""
+        """Return the members in force by the replica's log, durable or not."""
         return self.membership.in_force(replica.term_at)
 
     def _on_configuration(self, replica: "Replica", before: Members, index: int, term: int, payload: bytes) -> None:
@@ -390,7 +400,7 @@ class Observer:
             self.note("nodes: configuration" if members.override == before.override else "nodes: override")
 
     def _watch(self, node_id: int, log: CommitLog, replica: "Replica") -> None:
-        """Every append and every cut goes past the checkers."""
+        """Let every append to the log and every cut of it go past the checkers."""
         append, truncate_from, matching = log.append, log.truncate_from, self.safety.matching
         handlers = replica.raft
         change_role = handlers.on_role_changed

@@ -1,4 +1,4 @@
-"""Operators: they resume what was discarded and what was not, force decisions, switch transactions off for a while."""
+"""Operators who resume discarded and other transactions, force decisions, and switch transactions off for a while."""
 
 from typing import Any
 
@@ -17,7 +17,9 @@ SETTINGS = "/v1/cluster/settings"
 
 
 class Operators:
-    """`decisions` carries their forced decisions, beside those of producers and sometimes in one request with them."""
+    """Operators of transactions. `decisions` carries their forced decisions, beside those of producers and sometimes in
+    one request with them.
+    """
 
     def __init__(
         self, world: World, clients: Clients, ledger: Ledger, model: TransactionModel, decisions: Together
@@ -27,13 +29,13 @@ class Operators:
         self._random = world.random_of("operators")
         self._running = True
         self.switched = False
-        """Whether anybody may have been refused because of the switch."""
+        """True if somebody may have been refused because of the switch."""
 
     def start(self) -> None:
         self._act_later()
 
     def heal(self) -> None:
-        """They do nothing new, and leave transactions switched on."""
+        """Stop the operators and leave transactions switched on."""
         self._running = False
         if self.switched:
             self._switch(False)
@@ -57,7 +59,7 @@ class Operators:
             self._random.choice(actions)(transaction_id)
 
     def _choose(self) -> str | None:
-        """A discarded transaction, an undecided one, or any."""
+        """Return a discarded transaction, an undecided one, or any."""
         known = self._model.known
         discarded = [each for each, of in known.items() if of.state == "discarded"]
         if discarded and self._random.random() < DISCARDED_PROBABILITY:
@@ -82,7 +84,7 @@ class Operators:
         self._ask(transaction_id, {"force": True, **self._audit()})
 
     def _decide(self, transaction_id: str) -> None:
-        """Not by force: what is discarded stays so."""
+        """Decide without force: a discarded transaction stays discarded."""
         self._ask(transaction_id, self._random.choice(({}, self._audit())))
 
     def _ask(self, transaction_id: str, how: dict[str, Any]) -> None:
@@ -95,7 +97,9 @@ class Operators:
         self._decisions.call(item, lambda answer: self._on_answer(decision, transaction_id, prepared, answer))
 
     def _on_answer(self, what: str, transaction_id: str, prepared: bool, answer: Answer | None) -> None:
-        """`prepared` says whether that was known when it was asked."""
+        """Check the answer to a decision. `prepared` says whether the transaction was known to be prepared when
+        asked.
+        """
         if answer is None:
             self._ledger.unknown += 1
             return

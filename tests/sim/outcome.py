@@ -1,4 +1,4 @@
-"""What one seed came to. Everything in it is a function of the seed, so it can be compared between machines."""
+"""The outcome of one seed. Everything in it is a function of the seed, so it can be compared between machines."""
 
 from dataclasses import dataclass, field
 
@@ -23,11 +23,13 @@ class Outcome:
     faults: tuple[int, ...] = ()
     """The numbers of the planned faults that took effect."""
     met: dict[str, int] = field(default_factory=dict)
-    """How often what happened, as `area: name`; coverage.py says what is expected."""
+    """Counts of events, as `area: name`; coverage.py lists the expected ones."""
 
     @property
     def accuser(self) -> str | None:
-        """Which checker found the violation. A node that stops itself was caught by a guard of its own: it is named."""
+        """Name of the checker that found the violation. A node that stops itself was caught by a guard of its own,
+        which is named instead.
+        """
         if self.violation != "node_stopped":
             return self.violation
         guard = self.detail.partition(": ")[2]

@@ -1,7 +1,7 @@
-"""What a seed decides before anything runs: configuration, links, load, and every fault with its moment.
+"""The decisions of a seed before anything runs: configuration, links, load, and every fault with its moment.
 
 The plan is a function of the seed. Each fault has a number and a generator of its own, so that leaving one out changes
-nothing about the others; `Edits` make a failing plan smaller, and are what a shrunk failure is repeated with.
+nothing about the others. `Edits` make a failing plan smaller; a shrunk failure is repeated with them.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,9 @@ LOAD_US = 9 * MICROSECONDS_PER_SECOND
 
 FULL_LEADER_PROBABILITY = 0.1
 FULL_LEADER_US, CALM_FROM_US = 3_500_000, 3_000_000
-"""In such seeds the faults end early, and then the leader's disk is full for the rest of the load."""
+"""Time at which the leader's disk fills up for the rest of the load, in some seeds, and time from which these seeds
+have no other fault.
+"""
 
 FAULT_KINDS = (
     *("kill", "kill_leader", "power_loss", "power_loss_leader", "power_loss_all", "crash_in_operation"),
@@ -54,7 +56,7 @@ class PlannedFault:
 
 @dataclass(frozen=True)
 class Edits:
-    """What is taken out of a plan. None: nothing."""
+    """Parts to take out of a plan. A field with None takes nothing out."""
 
     only_faults: tuple[int, ...] | None = None
     until_ms: int | None = None
@@ -66,7 +68,7 @@ class Edits:
     """Links delay, and do nothing worse."""
 
     def arguments(self) -> str:
-        """As arguments of `python -m tests.sim`."""
+        """Return the edits as arguments of `python -m tests.sim`."""
         found = []
         if self.only_faults is not None:
             found.append(f"--only-faults {','.join(map(str, self.only_faults)) or 'none'}")
@@ -83,7 +85,9 @@ NO_EDITS = Edits()
 
 @dataclass(frozen=True)
 class Windows:
-    """How much travels at once; constants of the product, so small here that their edges are met."""
+    """Limits on the data that travels at once. They are constants of the product, so small here that their edges are
+    met.
+    """
 
     append_bytes: int
     apply_bytes: int
@@ -126,7 +130,7 @@ class Plan:
 
 
 def draw_plan(world: World, edits: Edits) -> Plan:
-    """The plan of the world's seed, less what the edits take out."""
+    """Draw the plan of the world's seed, less the parts that the edits take out."""
     random = world.random_of("configuration")
     cuts = draw_cuts(world.random_of("cuts"))
     settings = replace(
@@ -159,8 +163,8 @@ def draw_plan(world: World, edits: Edits) -> Plan:
 
 
 def _thinned(plan: Plan, random: Random) -> Plan:
-    """Some seeds have links of so many bytes per second, like TCP connections, and entries that fill them for long.
-    With no faults beside that, there is no reason to change the leader.
+    """Give some seeds links of THIN_BYTES_PER_S, like TCP connections, and entries that fill them for long. Such a seed
+    with no other faults has no reason to change its leader.
     """
     if random.random() >= THIN_PROBABILITY or plan.settings.node_count == 1:
         return plan
@@ -203,7 +207,7 @@ def _draw_windows(random: Random) -> Windows:
 
 
 def _draw_links(random: Random) -> LinkProfile:
-    """Each seed has its own kind of network, from a rack to a bad one."""
+    """Draw each seed's own kind of network, from a rack to a bad one."""
     return LinkProfile(
         delay_us_min=50,
         delay_us_max=random.choice((300, 2_000, 10_000)),
@@ -216,7 +220,7 @@ def _draw_links(random: Random) -> LinkProfile:
 
 
 def _draw_faults(random: Random, mean_interval_us: int) -> tuple[PlannedFault, ...]:
-    """A mixture of everything hides what needs a quiet moment: each seed has its own subset of kinds."""
+    """Draw each seed's own subset of kinds: a mixture of everything hides bugs that need a quiet moment."""
     kinds = random.sample(FAULT_KINDS, random.randint(2, len(FAULT_KINDS)))
     faults: list[PlannedFault] = []
     at_us = QUIET_US

@@ -1,4 +1,4 @@
-"""How the services of a seed's nodes are configured, and how fast their clients and their own timers are."""
+"""Configuration of the services of a seed's nodes, and the pace of their clients and timers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,14 +21,14 @@ from store.limits import DEFAULT_RETENTION_MS, TRANSACTION_RETENTION_MS
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Defaults are the product's, apart from what would take too long."""
+    """Configuration of the services. Defaults are the product's, apart from those that would take too long."""
 
     checks: bool = False
-    """Whether anybody answers checks; if not, transactions may stay undecided."""
+    """True if somebody answers checks; otherwise transactions may stay undecided."""
     members: bool = False
-    """Whether consumer groups have members."""
+    """True if consumer groups have members."""
     poppers: bool = False
-    """Whether there are pop consumers."""
+    """True if there are pop consumers."""
     check_immunity_ms: int = 6_000
     check_interval_ms: int = 30_000
     check_max: int = 15
@@ -37,16 +37,16 @@ class ServiceSettings:
     session_timeout_ms: int = 1_000
     pace: "Pace | None" = None
     retention_ms: int | None = None
-    """Of the clients' topics; the default is never over in a run."""
+    """Retention of the clients' topics; the default is never over in a run."""
     own_retention_ms: int = DEFAULT_RETENTION_MS
-    """Of the system's topics, and of those that groups have of their own."""
+    """Retention of system topics, and of the groups' own topics."""
     transaction_retention_ms: int = TRANSACTION_RETENTION_MS
     retention_check_ms: int = 10_000
     log_range_bytes: int = 4 * 1024
 
     @property
     def messages_expire(self) -> bool:
-        """Some may be gone before everybody has consumed them."""
+        """True when some messages may be gone before every consumer has read them."""
         return self.retention_ms is not None or self.own_retention_ms != DEFAULT_RETENTION_MS
 
     @contextmanager
@@ -65,7 +65,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True)
 class Pace:
-    """Constants of the product that are too slow for a run of some seconds."""
+    """Replacements of constants of the product that are too slow for a run of some seconds."""
 
     scan_interval_s: float
     lease_ms: int
@@ -108,7 +108,9 @@ class Pace:
 
 
 def draw_service_settings(random: Random) -> ServiceSettings:
-    """Checks and members are not in every seed: what they cost is better spent on other interleavings."""
+    """Draw the settings. Checks and members are not in every seed: their cost is better spent on other
+    interleavings.
+    """
     return ServiceSettings(
         checks=random.random() < 0.5,
         members=random.random() < 0.4,

@@ -1,4 +1,4 @@
-"""What all nodes of one seed are configured with."""
+"""Configuration of all nodes of one seed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .service_settings import ServiceSettings
 
 @dataclass(frozen=True)
 class Settings:
-    """What all nodes of one seed are configured with."""
+    """Configuration of all nodes of one seed."""
 
     node_count: int = 3
     spare_count: int = 0
@@ -30,20 +30,22 @@ class Settings:
     max_entry_bytes: int = 2 * 1024
     max_in_flight_bytes: int = 64 * 1024 * 1024
     cuts: CutSettings | None = None
-    """How logs are cut from the front, if they are."""
+    """Settings for cutting logs from the front; None if they are not cut."""
     services: ServiceSettings = field(default_factory=ServiceSettings)
 
     @property
     def founders(self) -> range:
-        """The nodes that the cluster begins with."""
+        """The ids of the nodes that the cluster begins with."""
         return range(1, self.node_count + 1)
 
     def peers_of(self, node_id: int) -> dict[int, PeerAddress]:
-        """What a founder is told of the others."""
+        """Return the addresses of the other founders, as a founder is told them."""
         return {peer: peer_address(peer) for peer in self.founders if peer != node_id}
 
     def node_config(self, node_id: int, node_ids: Iterable[int]) -> NodeConfig:
-        """What the services are told; the rest of it is for parts that are simulated, or told otherwise."""
+        """Return the configuration for the services. Its other fields are for parts that are simulated, or configured
+        otherwise.
+        """
         services = self.services
         return NodeConfig(
             cluster_id="simulated",

@@ -44,7 +44,7 @@ class Request(NamedTuple):
     """Called when the whole response has left the node, on that node: whether it arrives is another matter."""
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Head and body."""
+        """Return the head and the body of a request."""
         lines = [f"{self.method} {self.target} HTTP/1.1", "Host: localhost", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         if self.body or self.method in ("POST", "PUT"):
@@ -61,16 +61,16 @@ class Host(Protocol):
     def alive(self) -> bool: ...
 
     def accept(self, transport: "ServerTransport") -> asyncio.Protocol:
-        """The server's end of a new connection; called on the node."""
+        """Return the server's end of a new connection. Called on the node."""
         ...
 
     def on_node(self, action: Callable[[], None]) -> None:
-        """Run it on the node: later when it is frozen, never when it is dead."""
+        """Run the action on the node: later when it is frozen, never when it is dead."""
         ...
 
 
 class ClientNetwork:
-    """Carries requests to nodes and replies back. A node that is not attached refuses connections."""
+    """Carry requests to nodes and replies back. A node that is not attached refuses connections."""
 
     def __init__(self, world: World, profile: LinkProfile) -> None:
         self._world, self._profile = world, profile
@@ -84,7 +84,7 @@ class ClientNetwork:
         self.finding: Callable[[], AbstractContextManager[None]] = nullcontext
         """Around whatever looks at bytes as they leave a node, which would take a violation for an error of its own."""
         self.webhook: Callable[[str, bytes], WebhookReply | None] = lambda url, body: None
-        """What is behind the URLs of webhooks: an answer, or None when it hangs."""
+        """The endpoint behind the URLs of webhooks: returns an answer, or None when it hangs."""
         self.on_webhook_answered: Callable[[bytes], None] = lambda body: None
         """Called on the node that a webhook has answered well, with the body that was posted."""
 
@@ -92,18 +92,20 @@ class ClientNetwork:
         self._hosts[host.node_id] = host
 
     def refuse(self, node_id: int) -> None:
-        """The node takes no more connections; those it has go on."""
+        """Refuse new connections to the node; existing ones go on."""
         self._hosts.pop(node_id, None)
 
     def detach(self, node_id: int, *, silently: bool) -> None:
-        """The node is gone, and its connections with it: its kernel says so, unless it went `silently`."""
+        """Remove a node that is gone, with its connections. Its kernel tells the clients, unless it went `silently`."""
         self.refuse(node_id)
         for connection in self._connections.pop(node_id, {}):
             if not silently:
                 self._later(node_id, connection.lost)
 
     def start_troubles(self) -> None:
-        """Unless links lose nothing at all: now and then, no client reaches a certain node, though its peers do."""
+        """Begin the troubles, unless links lose nothing at all: sometimes no client reaches a certain node, though its
+        peers do.
+        """
         if self._profile.loss_probability:
             self._world.after(self._random.randint(1, TROUBLE_US_MAX), self._trouble)
 
@@ -119,13 +121,15 @@ class ClientNetwork:
         self.start_troubles()
 
     def heal(self) -> None:
-        """Everybody is reachable, nothing is lost any more."""
+        """Make every node reachable and lose nothing any more."""
         self._healed = True
         self.unreachable.clear()
         self._profile = LinkProfile(delay_us_min=self._profile.delay_us_min, delay_us_max=self._profile.delay_us_max)
 
     def send(self, node_id: int, request: Request, on_reply: OnReply) -> "Connection":
-        """`on_reply` is called at most once: with the response, or None when the connection broke."""
+        """Open a connection and send the request. `on_reply` is called at most once: with the response, or with None
+        when the connection broke.
+        """
         if self._draw(self._profile.duplicate_probability):
             self.counts["duplicated"] += 1
             again = Connection(self, node_id, request, lambda reply: None)
@@ -135,7 +139,9 @@ class ClientNetwork:
         return connection
 
     def call_webhook(self, node_id: int, url: str, body: bytes, on_answer: Callable[[WebhookReply], None]) -> None:
-        """A node posts to a webhook; nothing more is heard of it when it hangs, or something is lost on the way."""
+        """Post from a node to a webhook. The node hears nothing more when the webhook hangs, or something is lost on
+        the way.
+        """
 
         def arrive() -> None:
             reply = self.webhook(url, body)
@@ -159,7 +165,9 @@ class ClientNetwork:
         self._connections.get(connection.node_id, {}).pop(connection, None)
 
     def carry(self, node_id: int, deliver: Callable[[], None]) -> int | None:
-        """Bring something from a client to a node or back; None if it is lost, else how long it takes."""
+        """Carry something from a client to a node or back. Returns the time that it takes, in microseconds; None if it
+        is lost.
+        """
         if node_id in self.unreachable or self._draw(self._profile.loss_probability):
             self.counts["lost"] += 1
             return None
@@ -196,7 +204,7 @@ class Connection:
             self._network.carry(self.node_id, self._arrive)
 
     def abandon(self) -> None:
-        """The client gives up: the server hears that the connection is closed, if it hears anything."""
+        """Give up as the client: the server hears that the connection is closed, if it hears anything."""
         if not self._over:
             self._over = True
             self._network.closed(self)
@@ -204,11 +212,11 @@ class Connection:
                 self._network.carry(self.node_id, self._transport.client_gone)
 
     def lost(self) -> None:
-        """The connection has ended for the client."""
+        """End the connection for the client."""
         self._finish(None)
 
     def reset(self) -> None:
-        """Something between the two ends it for both."""
+        """End the connection for both ends, by something between them."""
         if not self._over and self._transport is not None:
             self._transport.client_gone()
             self.lost()
@@ -236,12 +244,12 @@ class Connection:
         transport.host.on_node(lambda: transport.data_received(data))
 
     def from_server(self, received: bytes) -> None:
-        """The node has sent all it will send: it closes the connection after its response."""
+        """Take the whole response of the node, which closes the connection after it."""
         reply = parse_reply(self.node_id, received)
         self._network.carry(self.node_id, lambda: self._finish(reply))
 
     def written(self, received: list[bytes]) -> None:
-        """The node has written so much of its response."""
+        """Note how much of its response the node has written."""
         if self._request.on_left is not None:
             reply = parse_reply(self.node_id, b"".join(received))
             if reply is not None:
@@ -256,7 +264,7 @@ class Connection:
 
 
 class ServerTransport(asyncio.Transport):
-    """A socket of the node. Loop-only on that node."""
+    """A socket of the node, used on that node's loop only."""
 
     def __init__(self, host: Host, connection: Connection) -> None:
         super().__init__()
@@ -275,7 +283,7 @@ class ServerTransport(asyncio.Transport):
             self._protocol.data_received(data)
 
     def client_gone(self) -> None:
-        """The client's end is closed; told on the node."""
+        """Close the socket because the client's end is closed. Called on the node."""
         self.host.on_node(self._on_client_gone)
 
     def _on_client_gone(self) -> None:
@@ -314,14 +322,14 @@ class ServerTransport(asyncio.Transport):
         return default
 
     def pause_reading(self) -> None:
-        """Requests are shorter than any buffer."""
+        """Do nothing: requests are shorter than any buffer."""
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """Do nothing, as `pause_reading` does."""
 
 
 def parse_reply(node_id: int, received: bytes) -> Reply | None:
-    """The response in these bytes; None when they are not a whole one."""
+    """Return the response in these bytes; None when they are not a whole one."""
     head, separator, body = received.partition(b"\r\n\r\n")
     if not separator:
         return None

@@ -1,4 +1,6 @@
-"""What the clients do: produce with retries, commit offsets, read from any node; with producers and members beside."""
+"""The load of the clients: they produce with retries, commit offsets, and read from any node. Producers of transactions
+and members of groups do their work beside it.
+"""
 
 from dataclasses import dataclass
 
@@ -29,7 +31,7 @@ READ_WAITS_MS = (0, 0, 0, 100)
 
 @dataclass(frozen=True)
 class Placed:
-    """What an answer says of one batch: its offset, or when it will get one."""
+    """The place of one batch according to an answer: its offset, or the time when it will get one."""
 
     queue: int
     offset: int | None
@@ -53,7 +55,7 @@ class Workload:
         self.wrote_for_certain = False
         """A write of after the load is acknowledged."""
         self.queues = dict(TOPICS)
-        """How many queues each topic is known to have: never less than there are acknowledged."""
+        """Known number of queues of each topic: never less than the acknowledged number."""
         self.batches = Batches(world, self._random, self.ledger, history.transactions)
         self.producers = Producers(
             world, clients, self.batches, self.ledger, history.transactions, self.queues, services
@@ -70,7 +72,7 @@ class Workload:
         self._act_later()
 
     def end_load(self) -> None:
-        """The cluster is healthy: clients do nothing new, and bring to an end what they have begun."""
+        """Let clients begin nothing new and finish their work, because the cluster is healthy now."""
         self.running = False
         self._clients.network.heal()
         self.producers.heal()
@@ -78,19 +80,19 @@ class Workload:
         self._produce_for_certain()
 
     def settled(self) -> bool:
-        """What clients must bring about by themselves in a healthy cluster has happened."""
+        """Return whether the clients have brought about everything that they must in a healthy cluster."""
         return not self.unsettled
 
     @property
     def unsettled(self) -> str:
-        """What has not happened yet; nothing when all has."""
+        """A description of the work that is not done yet; empty when all is done."""
         if self._clients.open_requests:
             return f"{self._clients.open_requests} requests are not answered"
         ends = self.ledger.ends
         return self.producers.unsettled() or self.members.unsettled(ends) or self.poppers.unsettled(ends)
 
     def stop(self) -> None:
-        """Nobody asks for anything any more."""
+        """End all requests."""
         self.producers.stop()
         self.members.stop()
         self.poppers.stop()
@@ -140,13 +142,13 @@ class Workload:
     # --- producing -------------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        """One to three batches to one topic; sometimes sent again after the answer."""
+        """Send one to three batches to one topic. Sometimes the request is sent again after the answer."""
         chance = self._random.random()
         request, keys = self._produce_request(self._random.choice((1, 1, 1, 2, 3)), chance)
         self._clients.call(request, lambda answer: self._on_produced(request, keys, answer))
 
     def _produce_for_certain(self) -> None:
-        """Write one batch, and go on with the same one until it is acknowledged."""
+        """Write one batch, and repeat it until it is acknowledged."""
         if len(self._topics_made) < len(TOPICS):
             self._world.after(self._pause_us, self._produce_for_certain)
             return
@@ -162,7 +164,7 @@ class Workload:
         self._clients.call(request, on_answer)
 
     def _produce_request(self, count: int, chance: float = 1.0) -> tuple[Request, list[BatchKey]]:
-        """`chance`, 0 to 1, decides whether ids are used that were used before."""
+        """Return a request and its batches. `chance`, 0 to 1, decides whether ids are used that were used before."""
         made = None
         if chance < ECHO_PROBABILITY:
             made = self.batches.make_echo(self.queues)
@@ -204,7 +206,7 @@ class Workload:
         batch.deliver_at_ms = placed.deliver_at_ms or batch.deliver_at_ms
 
     def _placed(self, keys: list[BatchKey], answer: Answer) -> list[Placed]:
-        """What the answer says of each batch."""
+        """Return the place of each batch according to the answer."""
         results = answer.body["results"]
         if "batch_id" in results[0]:
             return [
@@ -222,7 +224,7 @@ class Workload:
     # --- consuming -------------------------------------------------------------------------------------------
 
     def _commit_offset(self) -> None:
-        """A group without members commits up to a message that it was told of."""
+        """Commit, for a group without members, up to a message that it was told of."""
         places = [(batch.topic, *batch.placed) for batch in self.ledger.batches.values() if batch.placed is not None]
         if not places:
             return
@@ -243,7 +245,7 @@ class Workload:
         self._clients.call(json_request("PUT", f"/v1/groups/{GROUP}/offsets", body), on_answer)
 
     def _read(self) -> None:
-        """From any node that runs, from its own committed prefix."""
+        """Read a queue from any node that runs, from that node's committed prefix."""
         topic = self._random.choice(list(TOPICS))
         queue = self._random.randrange(self.queues[topic])
         offset = self._random.randint(0, self.ledger.ends.get((topic, queue), 0))

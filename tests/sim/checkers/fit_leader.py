@@ -3,17 +3,19 @@
 from .violation import Violation
 
 HAND_OVER_US = 4_000_000
-"""It looks at its disk once a second, sees twice a second whether to hand over, and tries that for up to three."""
+"""Limit of the time to hand over: the leader looks at its disk once a second, sees twice a second whether to hand over,
+and tries that for up to three seconds.
+"""
 
 
 class FitLeader:
-    """By the world's clock."""
+    """Check, by the world's clock, how long each leader takes to hand over."""
 
     def __init__(self) -> None:
         self._since_us: dict[int, tuple[int, int]] = {}  # leader -> its term, and since when it should hand over
 
     def on_lead(self, leader: int, term: int, *, should_hand_over: bool, now_us: int) -> None:
-        """After each step of a leader."""
+        """Record one step of `leader` and whether it should hand over."""
         if not should_hand_over:
             self._since_us.pop(leader, None)
             return

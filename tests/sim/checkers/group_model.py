@@ -1,8 +1,8 @@
-"""What consumer groups must come to, by rules of its own: fed with each applied command and its result, once per index.
+"""A model of consumer groups with rules of its own. It is fed with each applied command and its result, once per index.
 
 Generations only go on, and with every change of members; a commit is carried out exactly when its member is in the
-group and knows the generation; each subscribed queue has one owner; a committed offset is never ahead of what was
-processed.
+group and knows the generation; each subscribed queue has one owner; a committed offset is never ahead of the offset up
+to which messages were processed.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ FENCED_BY = frozenset({STALE_GENERATION, MEMBER_NOT_FOUND, GROUP_HAS_MEMBERS, GR
 
 @dataclass
 class KnownGroup:
-    """One group as the log tells it."""
+    """The state of one group according to the log."""
 
     generation: int = 0
     members: set[str] = field(default_factory=set)
@@ -52,7 +52,9 @@ class GroupModel:
         self.accepted: set[tuple[str, str, int, Place, int]] = set()
         """Commits that were carried out: group, member, generation, place, offset."""
         self.processed: dict[tuple[str, Place], int] = {}
-        """By group and place: some member has processed every message before it. Kept by whoever plays the members."""
+        """Offset by group and place: some member has processed every message before it. The code that plays the members
+        keeps it.
+        """
         self._owners: dict[tuple[str, int], dict[Place, str]] = {}
 
     def join(self, command: JoinGroup, result: object) -> None:
@@ -85,7 +87,7 @@ class GroupModel:
             self.known.setdefault(command.group, KnownGroup())
 
     def check_fence(self, command: CommitOffsets | GiveBack, result: object) -> KnownGroup:
-        """It is refused for its member or generation exactly when it must be. Returns its group."""
+        """Check that the command is refused for its member or generation exactly when it must be. Returns its group."""
         group = self.known.get(command.group, KnownGroup())
         fence = self._fence(command, group)
         refusal = result.code if isinstance(result, Refused) else None
@@ -96,7 +98,7 @@ class GroupModel:
         return group
 
     def on_generation(self, name: str, generation: int) -> None:
-        """Something that may have moved the generation on says where it is now."""
+        """Check the generation after a command that may have moved it on."""
         self._move_on(name, self.known[name], generation, changed=False)
 
     def commit(self, command: CommitOffsets, result: object) -> None:
@@ -120,19 +122,21 @@ class GroupModel:
             group.offsets.update({(item.topic, item.queue): item.offset for item in command.offsets})
 
     def topic_grown(self, topic: str) -> None:
-        """It was made, or has more queues: whoever subscribes to it gets them, in a new generation."""
+        """Expect a new generation of every group that subscribes to the topic, which is new or has more queues."""
         for group in self.known.values():
             if group.members and topic in group.topics:
                 group.generation += 1
 
     def delete(self, name: str) -> KnownGroup | None:
-        """One of the same name is another group, whose generations begin anew; what was known of it."""
+        """Forget the group and return its last state. A new group of this name is another group, whose generations
+        begin anew.
+        """
         for mine in [each for each in self._owners if each[0] == name]:
             del self._owners[mine]
         return self.known.pop(name, None)
 
     def on_assigned(self, name: str, generation: int, member_id: str, places: Collection[Place]) -> None:
-        """Somebody was told that the member owns these queues in that generation."""
+        """Check an answer that says that the member owns these queues in that generation."""
         owners = self._owners.setdefault((name, generation), {})
         for place in places:
             owner = owners.setdefault(place, member_id)
@@ -140,7 +144,7 @@ class GroupModel:
                 _fail("one_owner", name, f"{place} belongs to {owner} and {member_id} in generation {generation}")
 
     def check_view(self, view: GroupView, queues_of: Mapping[str, int]) -> None:
-        """After an applied entry: every queue of the subscribed topics has exactly one owner."""
+        """Check, after an applied entry, that every queue of the subscribed topics has exactly one owner."""
         known = self.known.get(view.group, KnownGroup())
         if view.generation != known.generation:
             _fail("generation", view.group, f"is at generation {view.generation}, by the log at {known.generation}")
@@ -154,7 +158,7 @@ class GroupModel:
             _fail("one_owner", view.group, f"subscribes to {wanted}; assigned in {view.generation} are {owned}")
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
-        """The node's state is what the log says."""
+        """Check that the node's state is as the log says."""
         for name, group in self.known.items():
             view = machine.group(name)
             if view is None or view.generation != group.generation:
@@ -175,7 +179,7 @@ class GroupModel:
         group.generation = generation
 
     def _fence(self, command: CommitOffsets | GiveBack, group: KnownGroup) -> str | None:
-        """The code that must refuse it; None when it is to be carried out, as far as the fence goes."""
+        """Return the code with which the fence must refuse the command; None when the fence lets it pass."""
         if command.member_id is None:
             return GROUP_HAS_MEMBERS if group.members else None
         if command.group not in self.known:

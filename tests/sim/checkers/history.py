@@ -1,4 +1,6 @@
-"""Every applied command and its result, once per index, for the models that know what must come of them."""
+"""The history of all applied commands and their results, once per index. It feeds the models that predict the
+results.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,7 +54,7 @@ class History:
         self.releases = Releases(self.groups, self.pops, self.redeliveries, self.transactions, self.retention)
         self.sessions = SessionChecker()
         self.offset_reads: dict[str, OffsetReads] = {}
-        """By group."""
+        """The checker of each group's offsets, by group."""
         self._index = 0
         self._queues: dict[str, int] = {}
         groups, transactions, redeliveries = self.groups, self.transactions, self.redeliveries
@@ -81,7 +83,9 @@ class History:
         }
 
     def on_applied(self, machine: StateMachine, entry: Entry, results: Sequence[Result | Refused]) -> None:
-        """Some node has applied the entry: the first one's word is enough, the state hash holds the others to it."""
+        """Feed the entry to the models when the first node has applied it. The state hash checks that the other nodes
+        agree with the first.
+        """
         if entry.index <= self._index:
             return
         self._index = entry.index
@@ -109,7 +113,7 @@ class History:
                 self.groups.check_view(view, {topic.topic: topic.queues for topic in topics})
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
-        """A node that has applied everything holds what the log says."""
+        """Check that a node which has applied everything has the state that the log says."""
         self.transactions.check_replica(node_id, machine)
         self.groups.check_replica(node_id, machine)
         self.redeliveries.check_replica(node_id, machine)

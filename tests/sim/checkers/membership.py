@@ -1,7 +1,7 @@
-"""Which nodes count: a model of its own of the configurations in all logs, and the rules of changing them.
+"""A model of the cluster's members: the configurations in all logs, and the rules of changing them.
 
-A record (index, term) is the same in every log that has it, so one table serves all nodes: in force in a log is the
-last configuration that it holds.
+A record (index, term) is the same in every log that has it, so one table serves all nodes. The last configuration in a
+log is the one in force there.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -15,14 +15,14 @@ TermAt = Callable[[int], int | None]
 
 
 class Members(NamedTuple):
-    """A configuration; `index` 0 is what the nodes are started with."""
+    """A configuration; `index` 0 is the configuration that the nodes are started with."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     term: int
     voters: frozenset[int]
     learners: frozenset[int]
     places: frozenset[tuple[int, str, int, str]] = frozenset()
-    """Of each node, where it is reached."""
+    """Id, host, port and URL of each node."""
     override: int = 0
 
 
@@ -33,14 +33,14 @@ class MembershipModel:
         self._committed_by: dict[int, Members] = {}
         self.removals: list[int] = []
         self.promotions: list[int] = []
-        """Who may lose, or get, its vote by requests that nothing is known of."""
+        """Nodes that may lose, or get, their vote by requests without a known outcome."""
 
     def has_changed(self, knows: Callable[[int, int], bool]) -> bool:
-        """Durably. `knows`: whether an entry is committed."""
+        """Return whether a change of the members is committed. `knows(index, term)` says whether an entry is."""
         return any(knows(members.index, members.term) for members in self._records)
 
     def in_force(self, term_at: TermAt) -> Members:
-        """In the log that `term_at` reads."""
+        """Return the configuration in force in the log that `term_at` reads."""
         for members in reversed(self._records):
             if term_at(members.index) == members.term:
                 return members
@@ -49,9 +49,12 @@ class MembershipModel:
     def unheard(
         self, heard: Collection[int], term_at: TermAt, up_to: int, knows: Callable[[int, int], bool]
     ) -> frozenset[int]:
-        """Of the nodes that may lead without that log's entries before `up_to`: those of its last committed
-        configuration there and of all between the two; or those of any later one that is committed. `knows`: whether
-        one is.
+        """Return the nodes not in `heard` that may lead without the entries before `up_to` of the log that `term_at`
+        reads.
+
+        These are members of the last configuration that is committed up to `up_to`, or of a later one up to `up_to`. No
+        such node is left when all members of a committed configuration after `up_to` are in `heard`. `knows(index,
+        term)` says whether an entry is committed.
         """
         found: set[int] = set()
         for members in [*reversed(self._records), self._founded]:
@@ -68,7 +71,7 @@ class MembershipModel:
         return frozenset(found.difference(heard))
 
     def on_append(self, index: int, term: int, payload: bytes) -> Members:
-        """A node has this configuration record now."""
+        """Record a configuration record that some node has now, and return its members."""
         listed, _, _, _, override = msgspec.msgpack.decode(payload)
         voters = frozenset(node_id for node_id, _, _, _, voter in listed if voter)
         learners = frozenset(member[0] for member in listed) - voters
@@ -82,7 +85,9 @@ class MembershipModel:
     def check_proposal(
         self, leader: int, before: Members, proposed: Members, knows: Callable[[int, int], bool], led: bool
     ) -> None:
-        """`led`: an entry of the leader's own term is committed. `knows`: whether an entry is."""
+        """Check a leader's change of the members. `led` says whether an entry of its own term is committed;
+        `knows(index, term)` says whether an entry is.
+        """
 
         def fail(why: str) -> None:
             raise Violation("membership", f"leader {leader} goes from {before} to {proposed}: {why}")
@@ -106,7 +111,7 @@ class MembershipModel:
 
     @staticmethod
     def check_in_force(node_id: int, voters: frozenset[int], learners: frozenset[int], members: Members) -> None:
-        """After each step of a node that goes by these."""
+        """Check, after a step of a node, that its voters and learners are those of `members`, as its log says."""
         joins = not members.index and not voters
         if (voters, learners) != (members.voters, members.learners) and not joins:
             raise Violation(
@@ -120,7 +125,7 @@ class MembershipModel:
             raise Violation("membership", f"node {node_id} leads term {term} without a vote in {members}")
 
     def on_leader_commit(self, first: int, last: int, members: Members) -> None:
-        """A leader calls these entries committed, by counting copies of these members."""
+        """Check the commit of entries for which the leader has counted copies of these members."""
         for index in range(first, last + 1):
             self._committed_by.setdefault(index, members)
 
@@ -128,7 +133,7 @@ class MembershipModel:
         return self._committed_by.get(index, otherwise)
 
     def bears(self, impaired: set[int], logs: Iterable[TermAt]) -> bool:
-        """Whether the impaired nodes are a minority of all that may be asked for a majority, now or soon."""
+        """Return whether the impaired nodes are a minority of all nodes that count for a majority, now or soon."""
         for voters in {self.in_force(term_at).voters for term_at in logs}:
             fewest = len(voters.difference(self.removals))
             if len(impaired & voters.union(self.promotions)) > (fewest - 1) // 2:

@@ -1,9 +1,9 @@
-"""What becomes of messages that are popped, by rules of its own: fed with each applied command, once per index.
+"""A model of popped messages with rules of its own. It is fed with each applied command, once per index.
 
-A message is handed out once; by the replicated clock it has one handle from then on, until it is acknowledged or given
-back. Acknowledged it never comes again. Given back, it comes again once with one attempt more or is a dead letter: not
-before its time, unless its handle asked for it. What retention has removed by then does not come, and is never
-handed out. A group has either members or messages that are popped.
+A message is handed out once. From then on, by the replicated clock, it has one handle until it is acknowledged or given
+back. An acknowledged message never comes again. A message that is given back comes again once with one attempt more, or
+becomes a dead letter: not before its time, unless its handle asked for that. Messages that retention has removed by
+then do not come, and are never handed out. A group has either members or popped messages.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ Spot = tuple[Place, int]
 
 
 class Shown(NamedTuple):
-    """What a row of a group's own topics says of its message."""
+    """The origin and the attempt in a row of a group's own topics."""
 
     origin: Spot
     attempt: int
@@ -42,7 +42,7 @@ class Shown(NamedTuple):
 
 @dataclass
 class Hold:
-    """One handing out of one message."""
+    """One lease of one message."""
 
     spot: Spot
     due_ms: int
@@ -54,13 +54,13 @@ class Hold:
 @dataclass
 class PoppedGroup:
     next: dict[Place, int] = field(default_factory=dict)
-    """What is handed out next, if it is not gone by then."""
+    """The offset to hand out next, by place, if it is not gone by then."""
     holds: dict[PopHandle, Hold] = field(default_factory=dict)
     held: dict[Spot, PopHandle] = field(default_factory=dict)
     given: list[Spot] = field(default_factory=list)
-    """What must come again or be a dead letter, once each."""
+    """Messages that must come again or be a dead letter, once each."""
     scheduled: int = 0
-    """So many of those come again."""
+    """Number of given-back messages that come again."""
 
 
 class PopModel:
@@ -72,7 +72,7 @@ class PopModel:
         self._deleted: set[str] = set()
 
     def next(self, name: str, place: Place) -> int:
-        """What is handed out next: nothing that is gone."""
+        """Return the next offset to hand out, after all messages that are gone."""
         group = self.known.get(name, PoppedGroup())
         return max(group.next.get(place, 0), self._retention.start(place))
 
@@ -202,14 +202,14 @@ class PopModel:
         self._attempts_max.pop(command.group, None)
 
     def check_deleted(self, command: DeleteGroup, machine: StateMachine) -> None:
-        """The entry that deletes it is applied: its own topics are gone."""
+        """Check, after the entry that deletes the group, that the group's own topics are gone."""
         gone = [RETRY_PREFIX] + [DLQ_PREFIX] * command.with_dead_letters
         left = [prefix + command.group for prefix in gone if machine.topic(prefix + command.group) is not None]
         if left:
             _fail("group_deleted", command.group, f"is deleted, and {left} stay")
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
-        """Exactly what was given back came again or is dead, and exactly what is held counts."""
+        """Check that exactly the given-back messages came again or are dead, and that exactly the held ones count."""
         for name in self._deleted - self._groups.known.keys() - self.known.keys():
             left = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if machine.topic(topic) is not None]
             if machine.group(name) is not None or left:
@@ -242,7 +242,7 @@ class PopModel:
             group.given.append(hold.spot)
 
     def _ever_in(self, machine: StateMachine, topic: str) -> list[Shown]:
-        """All messages that ever were there."""
+        """Return all messages that were ever there."""
         found = []
         for row in self._retention.ever_in(machine, topic):
             came = row.redelivery

@@ -1,8 +1,9 @@
-"""What becomes of messages that a group gives back, by rules of its own: fed with each applied command, once per index.
+"""A model of messages that a group gives back, with rules of its own. It is fed with each applied command, once per
+index.
 
 A message is given back once until its offset is committed or reset. It comes again once, with its origin and one
-attempt more; after the last attempt it is a dead letter, and one that is replayed comes again. What retention removes
-of the group's own topics was there all the same; only what is gone cannot be given back or replayed.
+attempt more. After the last attempt it is a dead letter; a replayed dead letter comes again. Rows of the group's own
+topics that retention has removed count as delivered; only a message that is gone cannot be given back or replayed.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ from .violation import Violation
 
 
 class _Source(NamedTuple):
-    """Which row a redelivered message was given back from, and how often it was by then."""
+    """The row that a redelivered message was given back from, and its attempt there."""
 
     place: Place
     offset: int
@@ -37,7 +38,7 @@ class _Source(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What a row of a group's own topics says of its message."""
+    """The origin and the attempt in a row of a group's own topics."""
 
     origin: tuple[str, int, int]
     attempt: int
@@ -49,12 +50,12 @@ class RedeliveryModel:
         self._given: dict[tuple[str, Place], dict[int, str]] = {}
         self._replayed: dict[str, dict[int, int]] = {}
         self.scheduled: dict[str, list[_Source]] = {}
-        """By group: what must come again."""
+        """Messages that must come again, by group."""
         self.dead: dict[str, list[_Source]] = {}
         self._attempts_max: dict[str, int] = {}
 
     def put(self, command: PutGroup, result: object) -> None:
-        """The group has limits of its own from now on."""
+        """Take the group's own limits from now on."""
         if isinstance(result, GroupPut):
             self._attempts_max[command.group] = result.retry_max_attempts
 
@@ -97,7 +98,7 @@ class RedeliveryModel:
                 self.scheduled.setdefault(command.group, []).append(source)
 
     def replayed_at_ms(self, group: str, offset: int) -> int | None:
-        """When a dead letter was replayed; None if it never was."""
+        """Return the time when a dead letter was replayed; None if it never was."""
         return self._replayed.get(group, {}).get(offset)
 
     def on_committed(self, group: str, place: Place, offset: int) -> None:
@@ -109,7 +110,7 @@ class RedeliveryModel:
         self._given.pop((group, place), None)
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
-        """Exactly what was given back came again, or is a dead letter: once each."""
+        """Check that every given-back message came again, or is a dead letter, once."""
         for group in self.scheduled.keys() | self.dead.keys():
             retries = _shown(self._retention.ever_in(machine, RETRY_PREFIX + group))
             letters = _shown(self._retention.ever_in(machine, DLQ_PREFIX + group))
@@ -123,7 +124,9 @@ class RedeliveryModel:
                     _fail(group, f"on node {node_id}, of what was given back {what}: not {missing}, but {extra}")
 
     def _check_refused(self, group: str, spots: Sequence[tuple[Place, int]], result: object) -> None:
-        """Clients ask for what they have read: only if retention has removed it, it is not there."""
+        """Check that a refused message is gone: clients ask only for messages that they have read, and only retention
+        removes those.
+        """
         if isinstance(result, Refused) and result.code == OFFSET_OUT_OF_RANGE:
             gone = [spot for spot in spots if spot[1] < self._retention.start(spot[0])]
             if not gone:

@@ -1,8 +1,8 @@
-"""What expires, by rules of its own: fed with every applied entry, once per index.
+"""A model of retention with rules of its own. It is fed with every applied entry, once per index.
 
 A message goes from the front of its queue, not before its retention is over by the replicated clock, and nothing else
-removes it; what is gone is kept here, so that the final account holds for all that ever was. What the state points at
-in the log is found by looking at everything, and the log is needed from there on.
+removes it. The model keeps removed rows, so that the final account covers every message that ever was. The log
+positions that the state points at are found by looking at the whole index; the log is needed from the first of them on.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ class Retention:
     def __init__(self) -> None:
         self.gone: dict[Place, list[Row]] = {}
         self.own_ms = DEFAULT_RETENTION_MS
-        """What topics keep that nobody can configure: those of the system, and those that groups have of their own."""
+        """Retention in ms of topics that nobody can configure: system topics, and the groups' own topics."""
         self._kept: dict[Place, deque[Row]] = {}
         self._ends: dict[Place, int] = {}
         self._starts: dict[Place, int] = {}
@@ -40,16 +40,16 @@ class Retention:
             self._ends.setdefault((topic.topic, queue), 0)
 
     def start(self, place: Place) -> int:
-        """What was before it in the queue is gone."""
+        """Return the first offset of the queue that is not gone."""
         return self._starts.get(place, 0)
 
     def ever_in(self, machine: StateMachine, topic: str) -> list[Row]:
-        """All that was ever in the one queue of a group's own topic, what is gone included."""
+        """Return everything that was ever in the one queue of a group's own topic, gone messages included."""
         left = machine.rows(topic, 0, 0, _ROWS_MAX, _BYTES_MAX) if machine.topic(topic) is not None else []
         return [*self.gone.get((topic, 0), ()), *left]
 
     def delete_group(self, result: object) -> None:
-        """Its own topics are gone; those of a group of that name to come begin anew."""
+        """Forget the deleted group's own topics, which are gone. Those of a new group of this name begin anew."""
         for topic in result.topics if isinstance(result, GroupDeleted) else ():
             for known in (self.gone, self._kept, self._ends, self._starts):
                 known.pop((topic, 0), None)
@@ -66,7 +66,7 @@ class Retention:
                     )
 
     def remove(self, expired: ExpiredQueue) -> list[Row]:
-        """What went from the front of a queue."""
+        """Remove the expired rows from the front of the queue and return them."""
         place = (expired.topic, expired.queue)
         if place not in self._ends:
             raise Violation("retention", f"{place} was never heard of, and loses {expired}")
@@ -81,7 +81,7 @@ class Retention:
         return gone
 
     def on_applied(self, machine: StateMachine) -> None:
-        """After each entry: what has become visible, and that nothing else has gone."""
+        """Take in the rows that an entry made visible, and check that no other rows are gone."""
         for topic in machine.topics(system=True):
             if topic.system:
                 self._ends.setdefault((topic.topic, 0), 0)
@@ -97,7 +97,9 @@ class Retention:
                 )
 
     def check_replica(self, node_id: int, machine: StateMachine, index: Index, position_of_floor: int) -> None:
-        """The node has what is left, and needs no more of the log than it says; `position_of_floor` is of that."""
+        """Check that the node has exactly the messages that are left, and needs no more of the log than it says;
+        `position_of_floor` is the log position from which it needs the log.
+        """
         for place in self._ends:
             start = self._starts.get(place, 0)
             if machine.min_offset(*place) != start:

@@ -1,10 +1,11 @@
-"""What transactions must come to, by rules of its own: fed with every applied command and its result, once per index.
+"""A model of transactions with rules of its own. It is fed with every applied command and its result, once per index.
 
-The first decision wins; checks are counted as they are recorded, not before the immunity is over, and not more of them
-than left a node; nothing is discarded before it was asked as often as configured. Only an operator, by name and with a
-reason, gets a transaction out of `discarded`; the timeline tells of it. No new transaction while they are switched off.
-What was decided or discarded is forgotten when its time is over by the replicated clock, the oldest first, and not
-before; an undecided transaction never is. One that is prepared after that is another one.
+The first decision wins. Checks are counted when they are recorded, not before the immunity is over, and no more of them
+than left a node. No transaction is discarded before its producers were asked as often as configured. Only an operator,
+by name and with a reason, gets a transaction out of `discarded`; the timeline tells of it. No new transaction is
+accepted while transactions are switched off. A decided or discarded transaction is forgotten when its time is over by
+the replicated clock, the oldest first, and not before; an undecided transaction never is. A transaction that is
+prepared with the same id after that is another one.
 """
 
 from collections import Counter
@@ -39,23 +40,23 @@ Audit = tuple[str, str | None, str | None, bool]
 
 @dataclass
 class Known:
-    """One transaction as the log tells it."""
+    """The state of one transaction according to the log."""
 
     producer_group: str
     prepared_at_ms: int
     check_due_ms: int
     state: str = "prepared"
     decided_at_ms: int | None = None
-    """Or discarded; None while it is undecided."""
+    """Time of the decision or the discard; None while the transaction is undecided."""
     check_times: int = 0
-    """Since it was prepared, or resumed last."""
+    """Number of checks since the transaction was prepared, or resumed last."""
     checks: int = 0
-    """In all."""
+    """Number of all checks."""
     discards: int = 0
     resumed_by: tuple[str, str] | None = None
     """The operator and the reason of the last time."""
     audit: list[Audit] = field(default_factory=list)
-    """What operators did, in order."""
+    """The actions of operators, in order."""
 
 
 class TransactionModel:
@@ -63,27 +64,27 @@ class TransactionModel:
         self.check_max = 15
         self.known: dict[str, Known] = {}
         self.undecided: dict[str, None] = {}
-        """In the order they were prepared."""
+        """Undecided transactions in the order in which they were prepared."""
         self.left: Counter[str] = Counter()
         """Checks that left a node, or that a webhook answered, by transaction."""
         self.rejecting = False
         self.retention_ms = TRANSACTION_RETENTION_MS
         self.forgotten: dict[str, str] = {}
-        """What was forgotten, and its state then."""
+        """Forgotten transactions with their last states."""
         self.reborn: set[str] = set()
         """Prepared again since: what is said of them is about either."""
         self._committed: set[str] = set()
         self._decisions: set[tuple[int, str]] = set()
-        """When and what, those included that were undone since."""
+        """Times and ids of all decisions, also of decisions that were undone since."""
         self._gone_now: list[str] = []
 
     def state_of(self, transaction_id: str) -> str | None:
-        """Its state, or the one that it had when it was forgotten."""
+        """Return the transaction's state, or its last state before it was forgotten."""
         known = self.known.get(transaction_id)
         return known.state if known is not None else self.forgotten.get(transaction_id)
 
     def was_committed(self, transaction_id: str) -> bool:
-        """It, or the one of this id that was forgotten."""
+        """Return whether a transaction with this id was committed, even if it is forgotten since."""
         return transaction_id in self._committed
 
     def put_settings(self, command: PutSettings, result: object) -> None:
@@ -208,7 +209,7 @@ class TransactionModel:
                 self._gone_now.append(transaction_id)
 
     def check_gone(self, machine: StateMachine) -> None:
-        """After each entry: what it forgot is not there."""
+        """Check, after an entry, that the transactions which it forgot are gone."""
         for transaction_id in self._gone_now:
             found = machine.transaction(transaction_id)
             if transaction_id not in self.known and found is not None:
@@ -216,7 +217,7 @@ class TransactionModel:
         self._gone_now.clear()
 
     def check_replica(self, node_id: int, machine: StateMachine) -> None:
-        """The node's state is what the log says, the timeline included."""
+        """Check that the node's state, the timeline included, is as the log says."""
         for transaction_id, known in self.known.items():
             view = machine.transaction(transaction_id)
             found = (view.state, view.check_times) if view is not None else None

@@ -1,4 +1,4 @@
-"""The HTTP side of a consumer group with one topic `t`: its queues, and what a member says to it."""
+"""The HTTP side of a consumer group with one topic `t`: its queues, and its answers to a member's requests."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -13,16 +13,18 @@ from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json
 
 
 class ScriptedGroup:
-    """`assigned` is what the member has, by `generation`; a commit of another one is refused."""
+    """A group with one member, which has the queues `assigned` in `generation`. A commit of another generation is
+    refused.
+    """
 
     def __init__(self, queues: int = 2) -> None:
         self.messages: dict[int, list[bytes]] = {queue: [] for queue in range(queues)}
         self.assigned = list(range(queues))
         self.generation = 1
         self.created_at_ms, self.joined_at_ms = 1, 2
-        """Of the topic, and of the member in the group."""
+        """Creation time of the topic, and join time of the member."""
         self.others: list[dict[str, Any]] = []
-        """Other members, as the group shows them."""
+        """The other members, as the group shows them."""
         self.refuses_heartbeats = False
         self.known = True
         """False: the session is over, and a heartbeat is told so."""
@@ -35,9 +37,9 @@ class ScriptedGroup:
         """The queues of all pulls."""
         self.heartbeats = 0
         self.waits = False
-        """Whether heartbeats wait for a rebalance, as those of today's brokers do; see `rebalance`."""
+        """True if heartbeats wait for a rebalance, as those of today's brokers do; see `rebalance`."""
         self.applied_index = 0
-        """What the leader says it has applied."""
+        """Applied index that the leader names."""
         self._beats: list[asyncio.Future[HttpResponse]] = []
         self._waiting: list[tuple[Request, asyncio.Future[HttpResponse]]] = []
 
@@ -54,7 +56,7 @@ class ScriptedGroup:
                     answer.set_result(pulled)
 
     def rebalance(self, assigned: list[int]) -> None:
-        """A new generation with this assignment; heartbeats that wait are answered."""
+        """Begin a new generation with this assignment and answer the heartbeats that wait."""
         self.assigned, self.generation = assigned, self.generation + 1
         for beat in self._beats:
             if not beat.done():

@@ -13,7 +13,7 @@ from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json
 
 LIMIT_S = 60
 LOOP_TURNS = 100
-"""More than what is ready to run needs to come to its end."""
+"""Number of loop turns that is more than enough for all ready tasks to end."""
 
 
 def membership(generation: int, queues: list[int]) -> HttpResponse:
@@ -23,7 +23,9 @@ def membership(generation: int, queues: list[int]) -> HttpResponse:
 
 
 class Broker:
-    """Two queues, both given to the member that joins; with its first heartbeat it loses queue 0."""
+    """A broker with two queues, both given to the member that joins. The first heartbeat takes queue 0 from the
+    member.
+    """
 
     def __init__(self) -> None:
         block = encode_messages([Message(body=b"m")])
@@ -81,7 +83,7 @@ async def test_a_queue_that_is_given_back_while_the_consumer_closes_does_not_kee
 
 
 async def test_a_consumer_that_is_closed_while_it_joins_leaves_and_ends() -> None:
-    """Found by chaos (seed 179449): it kept its session for ever, and nobody read the queues it was given."""
+    """Found by chaos (seed 179449): the consumer kept its session for ever, and nobody read the queues it was given."""
     broker, joining, may_join = Broker(), asyncio.Event(), asyncio.Event()
 
     def script(request: Request) -> HttpResponse | Awaitable[HttpResponse]:
@@ -112,7 +114,9 @@ async def test_a_consumer_that_is_closed_while_it_joins_leaves_and_ends() -> Non
 
 
 async def test_a_consumer_that_is_closed_while_it_waits_for_the_others_to_begin_ends_at_once() -> None:
-    """Another member has a queue in which the group has not begun; `start` waits for it, `close` does not."""
+    """Another member has a queue in which the group has not begun: `start` waits for that member, and `close` does
+    not.
+    """
     broker, asked = Broker(), asyncio.Event()
 
     def script(request: Request) -> HttpResponse | Awaitable[HttpResponse]:

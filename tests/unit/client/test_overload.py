@@ -1,7 +1,8 @@
-"""More is offered than can be stored in time: what is sent with which budget, and what everybody is told.
+"""More messages are offered than can be stored in time: the tests check which are sent with which budget, and the
+errors that callers get.
 
-The time is virtual. The broker is at the end of a long way, stores at its own pace, one request after the other, and
-stores also what nobody waits for any more.
+The time is virtual. The broker is at the end of a long way. It stores one request after the other at its own pace, also
+requests that nobody waits for any more.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ BUDGET_MS = 1_000
 
 
 class FarBroker:
-    """`one_way_s` is the way in each direction, `per_message_s` what storing a message takes."""
+    """A broker that is `one_way_s` away in each direction and takes `per_message_s` to store a message."""
 
     def __init__(self, one_way_s: float, per_message_s: float = 0.0) -> None:
         self.appender = Appender()
@@ -39,9 +40,9 @@ class FarBroker:
         self.free_at_s = 0.0
         self.under_way = self.most_under_way = 0
         self.batches: list[int] = []
-        """Of each request."""
+        """Number of batches of each request."""
         self.least_left_s: list[float] = []
-        """Of each request, what was left of the budget of its oldest message when it was sent."""
+        """Seconds left of the budget of each request's oldest message when the request was sent."""
         self._storing: set[asyncio.Task[HttpResponse]] = set()
 
     async def __call__(self, request: Request) -> HttpResponse:
@@ -71,7 +72,7 @@ class FarBroker:
         return answer
 
     async def settled(self) -> int:
-        """Messages that are stored when nothing is under way any more."""
+        """Return the number of messages that are stored when nothing is under way any more."""
         await asyncio.gather(*self._storing)
         return sum(map(len, self.appender.stored.values()))
 
@@ -87,11 +88,11 @@ def left_s(batch: dict[str, Any]) -> float:
 
 
 class Told(Counter[str]):
-    """Messages by what their callers were told: `acknowledged`, `unknown`, or the code of an error."""
+    """Number of messages by the outcome told to their callers: `acknowledged`, `unknown`, or the code of an error."""
 
 
 async def offer(broker: FarBroker, *, count: int, per_s: float, seconds: float, **options: Any) -> Told:
-    """Batches of `count`, or with 1 single messages, `per_s` times a second, whether they are answered or not."""
+    """Send batches of `count`, or with 1 single messages, `per_s` times a second, whether they are answered or not."""
     loop, told = asyncio.get_running_loop(), Told()
     connection = Connection(SERVERS, transport=ScriptedTransport(broker), clock=loop.time)
     producer = Producer(connection=connection, send_timeout_ms=BUDGET_MS, clock=loop.time, compress=False, **options)
@@ -151,7 +152,7 @@ def test_twice_the_capacity_leaves_the_goodput_and_nothing_unknown(count: int) -
 
 
 def test_a_slow_spell_ends_no_sending() -> None:
-    """Answers take longer than the budget for a while: afterwards everything goes on."""
+    """Answers take longer than the budget for a while. Afterwards everything goes on."""
 
     async def main() -> None:
         broker = FarBroker(one_way_s=0.025)
@@ -187,7 +188,7 @@ def test_a_long_way_has_more_requests_under_way(options: dict[str, int], most: i
 
 
 async def test_a_queue_keeps_the_order_of_the_calls_when_batches_share_requests() -> None:
-    """Every first answer is lost; what shared a request is repeated together, and nothing overtakes it."""
+    """Every first answer is lost. Batches that shared a request are repeated together, and nothing overtakes them."""
     appender, seen = Appender(), set[str]()
 
     def script(request: Request) -> HttpResponse:
@@ -226,7 +227,7 @@ async def test_one_that_is_refused_does_not_fail_who_shares_its_request() -> Non
 
 
 def test_a_try_that_was_cut_short_leaves_the_node_alone() -> None:
-    """What the client had no time for says nothing about the leader: its connections stay, and so do the next calls."""
+    """A timeout of the client alone tells nothing about the leader: its connections stay, and so do the next calls."""
 
     async def main() -> None:
         transport = ScriptedTransport(lambda request: FarBroker(one_way_s=1.0)(request))
@@ -292,7 +293,7 @@ def told_ms(request: Request) -> int:
 
 
 def test_decisions_are_not_sent_with_less_time_than_answers_take() -> None:
-    """Decisions are answered after 0.6 s. Two are under way, those behind them have 0.4 s of their 1 s left then."""
+    """Decisions are answered after 0.6 s. Two are under way; those behind them have 0.4 s of their 1 s left then."""
 
     async def main() -> None:
         broker, loop = Broker(), asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Who is asked for the pages of a queue: the leader, and a follower while they are old."""
+"""Pages of a queue are read from the leader, and from a follower while they are old."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable
@@ -28,13 +28,13 @@ from tests.unit.client.test_connection import Clock
 
 END = 100
 ASSIGNED = 50
-"""What the leader had applied when the queue was assigned."""
+"""Index that the leader had applied when the queue was assigned."""
 
 Answer = Callable[[int], HttpResponse]
 
 
 def page(offset: int, *, disk: bool = True, applied: int | None = ASSIGNED, **changes: Any) -> HttpResponse:
-    """One message at `offset`, unless `changes` say something else."""
+    """Return a page with one message at `offset`; `changes` replace its fields."""
     block = encode_messages([Message(body=b"m")])
     batch = {"base_offset": offset, "count": 1, "batch_id": "b", "stored_at_ms": 1, "skip": []}
     batch |= {"crc32c": block.crc32c, "block": block.data}
@@ -59,7 +59,9 @@ def raising(error: Exception) -> Answer:
 
 
 class Cluster:
-    """n1 leads, n2 and n3 follow; `asked` are the nodes that were asked for a page, and at which offset."""
+    """A cluster in which n1 leads, and n2 and n3 follow. `asked` has each node that was asked for a page, with the
+    offset.
+    """
 
     def __init__(self, servers: list[str]) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -95,7 +97,7 @@ async def read(pages: QueuePages, offset: int, selection: Selection = EVERYTHING
 
 
 async def read_all(pages: QueuePages, count: int) -> int:
-    """Where to go on after `count` pages from the beginning on."""
+    """Read `count` pages from the first offset on and return the offset after them."""
     offset = 0
     for _ in range(count):
         offset = (await read(pages, offset)).next_offset
@@ -115,7 +117,7 @@ async def test_queues_are_spread_over_the_followers(cluster: Cluster) -> None:
 
 
 async def test_what_is_in_memory_is_read_at_the_leader(cluster: Cluster) -> None:
-    """By the leader's word, and by the follower's: then it is in the leader's memory as well."""
+    """The leader's word counts, and so does the follower's: the page is then in the leader's memory as well."""
     cluster.answers["n2"] = lambda offset: page(offset, disk=offset != 2)
     cluster.answers["n1"] = lambda offset: page(offset, disk=offset == 0)
     await read_all(cluster.pages(), 5)
@@ -123,7 +125,7 @@ async def test_what_is_in_memory_is_read_at_the_leader(cluster: Cluster) -> None
 
 
 async def test_the_last_page_is_followed_by_one_of_the_leader(cluster: Cluster) -> None:
-    """However old it is: only the leader knows where the queue ends."""
+    """The age of the page does not matter: only the leader knows where the queue ends."""
     cluster.answers["n1"] = lambda offset: page(offset, max_offset=2 if offset else 3)
     cluster.answers["n2"] = lambda offset: page(offset, max_offset=2)
     await read_all(cluster.pages(), 4)
@@ -169,7 +171,7 @@ async def test_a_leader_without_followers_is_read_as_ever() -> None:
     ],
 )
 async def test_what_is_no_page_of_a_follower_is_asked_of_the_leader_at_once(cluster: Cluster, answer: Answer) -> None:
-    """And followers are left alone for a while, then asked again."""
+    """Followers are left alone for a while, then asked again."""
     cluster.answers["n2"] = cluster.answers["n3"] = answer
     pages = cluster.pages()
     assert await read_all(pages, 4) == 4
@@ -222,7 +224,7 @@ async def test_nobody_who_is_behind_the_assignment_is_believed(cluster: Cluster)
 
 
 async def test_a_page_that_was_asked_for_before_a_new_assignment_counts(cluster: Cluster) -> None:
-    """It may have waited for its first message: what the node had applied when it was asked is what it says."""
+    """The page may have waited for its first message. Its applied index is that of the time when the node was asked."""
     pages = cluster.pages()
 
     def assigned_meanwhile(offset: int) -> HttpResponse:

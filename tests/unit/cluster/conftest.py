@@ -20,12 +20,12 @@ START_MS = 1_700_000_000_000
 
 
 class HeldClock:
-    """Time that moves only when told to: what is due by the replicated clock is due when the test says so."""
+    """A clock that moves only when told to: the test decides when something is due by the replicated clock."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
         self.leapt_ms = 0
-        """How far the wall clock has leapt ahead of the monotonic one."""
+        """Milliseconds by which the wall clock has leapt ahead of the monotonic one."""
 
     def clock(self) -> Clock:
         return Clock(lambda: self.now_ms + self.leapt_ms, lambda: self.now_ms / 1000)
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class Node:
-    """The node, its clock and a client of it."""
+    """A running node, its clock and a client of it."""
 
     def __init__(self, broker: Broker, clock: HeldClock, session: aiohttp.ClientSession) -> None:
         self.broker = broker
@@ -57,7 +57,7 @@ class Node:
             return Answer(response.status, body, response.headers)
 
     async def wait(self, condition: Callable[[], Awaitable[Any]]) -> Any:
-        """The first truthy answer of `condition`."""
+        """Return the first truthy answer of `condition`."""
         async with asyncio.timeout(PATIENCE_S):
             while not (value := await condition()):
                 await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ def node_config(path: Path, **changes: Any) -> NodeConfig:
 
 
 async def _look_on(node: Node) -> None:
-    """Nobody looks."""
+    """Do nothing before the node is ready."""
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +90,9 @@ async def running_node(
     leapt_ms: int = 0,
     before_ready: Callable[[Node], Awaitable[None]] = _look_on,
 ) -> AsyncIterator[Node]:
-    """A ready node; why it would have to stop is appended to `fatal`. `before_ready` is called until it is ready."""
+    """Run a node until it is ready. Reasons for which it would have to stop are appended to `fatal`. `before_ready`
+    runs while the node gets ready.
+    """
     clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
     clock.leapt_ms = leapt_ms
     broker = Broker.open(config, fatal.append, clock.clock())
@@ -114,13 +116,13 @@ async def running_node(
 
 @pytest.fixture(autouse=True)
 def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stands for a quarter of a second would make a page end early."""
+    """Give pages much time: a machine that stands still for a quarter of a second would make one end early."""
     monkeypatch.setattr("cluster.budgets.pace.SEARCH_S_MAX", 60.0)
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A ready node."""
+    """Return a ready node."""
     fatal: list[str] = []
     async with running_node(node_config(tmp_path), fatal) as node:
         yield node

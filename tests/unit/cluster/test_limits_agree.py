@@ -1,4 +1,4 @@
-"""SDK and broker draw the same lines: at a limit both take a message, one beyond it both refuse it with one code."""
+"""SDK and broker draw the same lines: both take a message at a limit, and both refuse one beyond it with one code."""
 
 import base64
 import io
@@ -39,7 +39,7 @@ pack = msgspec.msgpack.encode
 
 
 class Sent(NamedTuple):
-    """Messages of one request. Half transactions may take the queue or topic of each from itself."""
+    """The messages of one request. Half transactions may take the queue or topic of each message from itself."""
 
     topic: str = "t"
     messages: tuple[Message, ...] = (Message(body=b"x"),)
@@ -55,7 +55,7 @@ class Limit(NamedTuple):
     beyond: Sent
     code: str
     in_json: bool = True
-    """Whether messages in JSON have it too: their block is made by the broker, which spells defaults out."""
+    """True if messages in JSON have the limit, too: the broker makes their block, and spells defaults out."""
 
 
 def one(**fields: Any) -> Sent:
@@ -63,7 +63,9 @@ def one(**fields: Any) -> Sent:
 
 
 def block_of(size_bytes: int) -> Sent:
-    """Messages whose block has exactly so many bytes: an array, and per message two headers of 1 and 5 bytes."""
+    """Return messages whose block has exactly `size_bytes` bytes: an array, and per message two headers of 1 and 5
+    bytes.
+    """
     first = 4 * MIB
     return Sent(messages=(Message(body=bytes(first)), Message(body=bytes(size_bytes - first - 13))))
 

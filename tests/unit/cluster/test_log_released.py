@@ -1,4 +1,4 @@
-"""The trial of what holds the log: on a real node, with messages that expired all around one that is settled.
+"""Each holder of the log is tried on a real node, with expired messages all around a settled one.
 
 Whatever was done to that one message, the log shrinks as if it had been like the others.
 """
@@ -27,7 +27,7 @@ RETENTION_MS = 2_000
 BODY_BYTES = 200_000
 BODIES = 60
 LOG_BYTES_MAX = 5 << 20
-"""Of 12 MB: the range that is counted as a whole, and some."""
+"""Maximum bytes left of 12 MB: the range that is counted as a whole, and some."""
 
 RETRY = "%RETRY%g"
 DAY_MS = 24 * 3_600_000
@@ -57,7 +57,7 @@ async def next_offset(node: Node) -> int:
 
 
 async def nothing(node: Node) -> None:
-    """As it is without any of this."""
+    """Change nothing: the node as it is without any of the other cases."""
 
 
 async def committed(node: Node) -> None:

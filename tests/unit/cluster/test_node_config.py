@@ -1,4 +1,4 @@
-"""The configuration: sources and their order, validation, and the documentation that must say the same."""
+"""The configuration: its sources and their order, its validation, and the documentation, which must agree."""
 
 from pathlib import Path
 from random import Random
@@ -119,7 +119,7 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"tls_cert": "/none", "tls_key": "/none", "tls_ca": "/none"}, "tls_cert"),
         (
             {"peers": PEERS},
-            "peer_secret_file: required, because others than this machine reach 10.0.0.1:7091; make one",
+            "peer_secret_file: required, since other machines can reach 10.0.0.1:7091; make one",
         ),
         ({"peer_listen": "0.0.0.0:7091"}, "peer_secret_file: required"),
         ({"peer_listen": "[::]:7091"}, "peer_secret_file: required"),
@@ -167,7 +167,7 @@ def test_unknown_options_are_errors(tmp_path: Path) -> None:
         load(write(tmp_path, "heartbeat = 5\n"), {}, {})
     with pytest.raises(ConfigError, match="KEELMQ_HEARTBEAT"):
         load(None, {"KEELMQ_HEARTBEAT": "5"}, {})
-    with pytest.raises(ConfigError, match="not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         load(write(tmp_path, "node_id = \n"), {}, {})
     with pytest.raises(ConfigError, match="cannot be read"):
         load(str(tmp_path / "none.toml"), {}, {})
@@ -214,7 +214,7 @@ def test_check_config_reports_without_starting(capsys: pytest.CaptureFixture[str
 
 
 def document_row(option: Option) -> str:
-    """The row of docs/configuration.md for an option."""
+    """Return the row of docs/configuration.md for an option."""
     default = "" if option.default in (None, ()) else f"`{msgspec.json.encode(option.default).decode().strip(chr(34))}`"
     return f"| `{option.flag}` | `{option.variable}` | {default} | {option.description} |"
 

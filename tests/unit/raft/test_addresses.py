@@ -1,4 +1,6 @@
-"""Where nodes are: what may change of it, which of several sayings counts, and that nothing else changes with it."""
+"""Addresses of nodes: which changes are allowed, which of several addresses counts, and that nothing else changes with
+them.
+"""
 
 from pathlib import Path
 
@@ -171,4 +173,4 @@ def test_one_who_is_given_a_number_goes_by_what_it_is_given(tmp_path: Path, capl
     membership = recovered_from(tmp_path, config(5), of(1, 2).overridden(override(4, 1, 2, place="last")))
     assert membership.addresses[2] == PeerAddress("new", 2)
     assert membership.find(3) is None
-    assert "not in the cluster, so left out: [3]" in caplog.text
+    assert "not in the cluster, so their addresses are ignored: [3]" in caplog.text

@@ -1,4 +1,4 @@
-"""What cannot be costs the connection, and the node only when it goes on."""
+"""An impossible message costs its sender the connection. The receiver stops only when such messages go on."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from raft.errors import ProtocolError, SafetyViolation
 def test_a_term_that_no_election_led_to_is_not_adopted() -> None:
     for told in (0, 7, 7 + TERM_LEAP_MAX):
         check_term(7, told)
-    with pytest.raises(ProtocolError, match="and this node knows of term 7"):
+    with pytest.raises(ProtocolError, match="this node knows term 7"):
         check_term(7, 8 + TERM_LEAP_MAX)
 
 

@@ -17,7 +17,7 @@ from tests.unit.raft.members import Member, cluster, leader_of, message, propose
 from tests.unit.raft.test_transport import until
 
 QUIET_S = 0.3
-"""How long nothing must happen before we believe that it does not: three heartbeats."""
+"""Seconds without an event after which we believe that it does not come: three heartbeats."""
 
 
 async def test_committed_commands_reach_every_node_in_the_same_order(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def unanswered(pending: "asyncio.Future[Applied]") -> bool:
 
 
 async def test_leader_does_not_count_its_own_copy_before_it_is_synced(tmp_path: Path) -> None:
-    """Row 8: both followers have it on disk, the leader has not."""
+    """Row 8: both followers have the entry on disk, the leader has not."""
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
         await put_topic(leader)
@@ -171,7 +171,7 @@ async def test_failed_sync_stops_the_node_with_the_reason(tmp_path: Path) -> Non
 async def test_full_disk_while_committed_entries_are_applied_stops_the_node_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing could be applied after that: the state would lack what the entry did."""
+    """Nothing could be applied after that: the state would lack the effect of the entry."""
     async with cluster(1, tmp_path) as members:
         member = members[0]
         leader = await leader_of(members)

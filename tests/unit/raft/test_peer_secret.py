@@ -1,4 +1,4 @@
-"""The file with the secret of a cluster."""
+"""The file with the secret of a cluster is read and checked."""
 
 from pathlib import Path
 
@@ -23,9 +23,9 @@ def test_the_first_line_is_the_own_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "said"),
     [
-        ("", 0o600, "not between 1 and 4 lines"),
-        ("\n".join([SECRET] * (SECRETS_MAX + 1)), 0o600, "not between 1 and 4 lines"),
-        ("x" * 5000, 0o600, "not between 1 and 4 lines"),
+        ("", 0o600, "must have 1 to 4 lines"),
+        ("\n".join([SECRET] * (SECRETS_MAX + 1)), 0o600, "must have 1 to 4 lines"),
+        ("x" * 5000, 0o600, "must have 1 to 4 lines"),
         (SECRET[1:], 0o600, "at least 32 characters"),
         (SECRET, 0o644, "chmod 600"),
         (SECRET, 0o620, "chmod 600"),

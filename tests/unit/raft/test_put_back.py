@@ -1,4 +1,4 @@
-"""A disk that was put back to an earlier state: its node is told so by those who know, and begins anew."""
+"""A disk was put back to an earlier state: other nodes tell its node, which begins anew."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.unit.store.logs import sim_disk
 
 
 async def copy_of(member: Member) -> Path:
-    """The directory as it is now; the node goes on."""
+    """Stop the node, copy its directory, and let the node go on."""
     await member.stop()
     copy = member.directory.with_suffix(".copy")
     shutil.copytree(member.directory, copy)
@@ -60,7 +60,7 @@ async def test_a_node_that_forgot_begins_anew_and_votes_when_it_has_caught_up(
         await member.reopening
         await until(lambda: same_state(members) and not member.node.lacks_vote)
         assert member.machine.max_offset("orders", 0) == 20
-        assert caplog.text.count("lacks what it acknowledged") == 1
+        assert caplog.text.count("lacks data that it acknowledged") == 1
         assert not member.fatal
 
 
@@ -255,7 +255,7 @@ class Lagging:
         self.hear(2, make_append(5, 8, 5, 9, (), commit_term=5))
 
     def hear(self, peer: int, message: object) -> object:
-        """What it sends last in the same step."""
+        """Deliver a message and return the last message that the node sends in the same step."""
         self.transport._onMessageReceived(self.node.state.library._node(peer), message)
         return self.transport.sent[-1][1]
 

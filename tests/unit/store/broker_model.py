@@ -1,4 +1,4 @@
-"""What the broker promises, in plain lists and dicts: the state machine is compared with it."""
+"""A model of the broker's promises in plain lists and dicts. The state machine is compared with it."""
 
 from dataclasses import dataclass, field
 
@@ -30,23 +30,23 @@ class ModelTimer:
 
 @dataclass
 class Model:
-    """Each method answers None or the code of the refusal, and changes nothing when it refuses."""
+    """The model. Each method returns None or the code of the refusal, and changes nothing when it refuses."""
 
     clock_ms: int = 0
     topics: dict[str, list[list[str]]] = field(default_factory=dict)
-    """Per topic and queue, the identities of the visible messages in order."""
+    """Identities of the visible messages in order, per topic and queue."""
     batch_ids: dict[tuple[str, str], Content] = field(default_factory=dict)
     message_ids: set[tuple[str, str]] = field(default_factory=set)
     transactions: dict[str, ModelTransaction] = field(default_factory=dict)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
     commits: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    """Per topic and queue, every offset that was committed, in order."""
+    """Every committed offset in order, per topic and queue."""
     timers: list[ModelTimer] = field(default_factory=list)
-    """In the order in which they were scheduled."""
+    """Timers in the order in which they were scheduled."""
     cancelled: set[tuple[str, str]] = field(default_factory=set)
     rejects_transactions: bool = False
     decisions: list[tuple[str, str]] = field(default_factory=list)
-    """What the op topic shows: transaction and state, in order."""
+    """Contents of the op topic: transaction and state, in order."""
 
     def put_topic(self, topic: str, queues: int) -> str | None:
         existing = self.topics.setdefault(topic, [])
@@ -159,12 +159,12 @@ class Model:
         return None if (topic, message_id) in self.cancelled and not visible else "not_scheduled"
 
     def scheduled(self, topic: str) -> list[str]:
-        """The ids of the messages that wait, by due time."""
+        """Return the ids of the messages that wait, by due time."""
         waiting = sorted(self._waiting(topic), key=lambda timer: timer.due_ms)
         return [message_id for timer in waiting for message_id in timer.message_ids()]
 
     def forget_ids(self) -> None:
-        """The dedupe window has passed."""
+        """Forget all ids, because the dedupe window has passed."""
         self.batch_ids.clear()
         self.message_ids.clear()
         self.cancelled.clear()
@@ -198,14 +198,16 @@ class Model:
         return "queue_not_found" if batch.queue >= len(self.topics[batch.topic]) else None
 
     def _content_of(self, batch: BatchHeader) -> Content | None:
-        """What the batch's id stands for, in the window or among what waits."""
+        """Return the content sent with the batch's id, from the window or from a waiting timer; None if the id is
+        unknown.
+        """
         for timer in self._waiting(batch.topic):
             if timer.holds and timer.batch.batch_id == batch.batch_id:
                 return _content(timer.batch)
         return self.batch_ids.get((batch.topic, batch.batch_id))
 
     def _deliver(self, batch: BatchHeader) -> None:
-        """Show the batch, or what is not known of it, now or later."""
+        """Show the batch, or its part that is not known, now or later."""
         known = self._content_of(batch)
         if known == _content(batch):
             return
@@ -239,7 +241,7 @@ def message_id_of(batch: BatchHeader, ordinal: int) -> str:
 
 
 def identity(batch: BatchHeader, ordinal: int) -> str:
-    """Names one message for the comparison: its id, and the content of the block it came in."""
+    """Return a name of one message for the comparison: its id, and the CRC of the block it came in."""
     return f"{message_id_of(batch, ordinal)}/{batch.crc32c}"
 
 

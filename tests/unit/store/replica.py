@@ -15,7 +15,7 @@ HEADER_BYTES = 52
 
 
 class EntryLog:
-    """Entries with the positions the commit log would give them."""
+    """Entries with the positions that the commit log would give them."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = [Entry(b"", 1, 0, KIND_NOOP, 0)]
@@ -35,14 +35,14 @@ class EntryLog:
 
 
 class Replica:
-    """One node's index and state machine, with a clock that the test moves."""
+    """One node's index and state machine. The test moves its clock."""
 
     def __init__(self, directory: Path, **options: int) -> None:
         self.directory = directory
         self.log = EntryLog()
         self.now_ms = 1_000
         self.in_doubt = False
-        """Of the clock, in the entries that follow."""
+        """True if the following entries are stamped in doubt of the clock."""
         self._options = {"dedupe_min_entries": 0, **options}
         self._open()
         self.machine.apply(self.log.entries)
@@ -68,7 +68,7 @@ class Replica:
         return result
 
     def refusal(self, proposal: Proposal | Command) -> Refused:
-        """The refusal of a command that must be refused, checked to have changed nothing."""
+        """Return the refusal of a command that must be refused. Checks that it has changed nothing."""
         before = self.dump(effects_only=True)
         result = self.one(proposal)
         assert isinstance(result, Refused), f"not refused: {result}"
@@ -80,12 +80,12 @@ class Replica:
 
 
 def dump(index: Index, *, effects_only: bool = False) -> dict[bytes, bytes]:
-    """The whole index; with effects_only without the record that every apply writes."""
+    """Return the whole index; with `effects_only` without the record that every apply writes."""
     return {key: value for key, value in index.scan(b"", b"\xff") if not (effects_only and key[:1] == b"m")}
 
 
 def block_of(count: int, content: int = 0, block_bytes: int = 20) -> bytes:
-    """The store does not look into blocks, so any bytes will do."""
+    """Return a block. The store does not look into blocks, so any bytes will do."""
     return bytes((count + content) % 256 for _ in range(block_bytes))
 
 

@@ -1,4 +1,4 @@
-"""Every holder of the log, and the moment at which it lets go: docs/retention.md has the table."""
+"""Each holder of the log lets go at its own moment: docs/retention.md has the table."""
 
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeVar
@@ -52,14 +52,14 @@ Step = Proposed | Command
 
 @pytest.fixture
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Replica:
-    """Every log position is counted for itself."""
+    """Return a replica that counts every log position for itself."""
     replica = Replica(tmp_path_factory.mktemp("exact") / "index", log_range_bytes=1)
     replica.do(PutTopic("orders", 1, KEPT_MS), PutGroup("g", retry_max_attempts=2, retry_delays_ms=(0,)))
     return replica
 
 
 def settle(replica: Replica, at_ms: int) -> None:
-    """What the leader's retention service does, until it finds nothing more to do."""
+    """Do the work of the leader's retention service until it finds nothing more to do."""
     replica.now_ms = max(replica.now_ms, at_ms)
     machine = replica.machine
     while (queues := list(filter(None, machine.expired_queues(replica.now_ms)))) or machine.has_expired_others(
@@ -72,7 +72,7 @@ def settle(replica: Replica, at_ms: int) -> None:
 
 
 def holds(replica: Replica, at_ms: int) -> bool:
-    """Whether anything of the log is still needed at that time."""
+    """Return whether anything of the log is still needed at that time."""
     settle(replica, at_ms)
     return replica.machine.log_floor <= replica.machine.applied_index
 
@@ -105,14 +105,14 @@ SHORT = PutTopic("orders", retention_ms=1)
 class Case(NamedTuple):
     name: str
     begin: Sequence[Step]
-    """What makes the holder."""
+    """Steps that make the holder."""
     kind: Holder
     until_ms: int | None
-    """It lets go then by itself; None when it waits for something else."""
+    """Time when the holder lets go by itself; None when it waits for something else."""
     end: Sequence[Step] = ()
-    """What makes it let go earlier."""
+    """Steps that make the holder let go earlier."""
     left_ms: int = 0
-    """What comes of `end` holds for this time."""
+    """Time for which the effects of `end` hold the log."""
 
 
 CASES = (

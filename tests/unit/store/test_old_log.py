@@ -1,4 +1,4 @@
-"""A log of before ReleaseMessages was known replays to the same state hash as it did then."""
+"""A log written before ReleaseMessages was known replays to the same state hash as it did then."""
 
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ from store.limits import TRANSACTION_RETENTION_MS
 from tests.unit.store.replica import Replica, header, prepare, produce
 
 STATE_HASH_THEN = "2ea2a60fb3fd3cd9"
-"""Of a replica of the version that wrote indexes of format 2, after the same entries."""
+"""State hash of a replica of the version that wrote indexes of format 2, after the same entries."""
 
 TOPICS = ("orders", "points", "%RETRY%g", "%DLQ%g", "%RETRY%p", "%DLQ%p")
 SYSTEM = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")

@@ -29,7 +29,7 @@ from tests.unit.store.references import assert_references_hold
 from tests.unit.store.replica import Replica, block_of, dump, prepare, produce
 
 STATE_AFTER = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
-"""By the type of an event."""
+"""State of a transaction after an event of each type."""
 
 TOPICS = st.sampled_from(["orders", "points"])
 QUEUE_NUMBERS = st.integers(0, 1)
@@ -61,7 +61,7 @@ MESSAGE_IDS = st.sampled_from(["a", "b", "c", "d", "e", "b0-0", "b3-0", "b3-2", 
 
 @st.composite
 def batches(draw: st.DrawFn) -> BatchHeader:
-    """A batch id stands for one content, except one time in ten."""
+    """Draw batches. A batch id stands for one content, except one time in ten."""
     number = draw(st.integers(0, len(CONTENTS) - 1))
     ids = CONTENTS[number]
     content = number + (100 if draw(st.integers(0, 9)) == 9 else 0)
@@ -72,7 +72,7 @@ def batches(draw: st.DrawFn) -> BatchHeader:
 
 
 def keys_of(number: int) -> tuple[bytes, ...] | None:
-    """Of the messages of the batch `b<number>`: some have none, some one, some two."""
+    """Return the keys of the messages in batch `b<number>`: some have none, some one, some two."""
     if number % 3 == 0:
         return None
     hashes = [key_hash(key) for key in KEYS]
@@ -317,7 +317,7 @@ class AgainstTheModel(RuleBasedStateMachine):
         assert_references_hold(self.replica.index, LOG_RANGE_BYTES)
 
     def found(self, topic: str, message_id: str, state: str) -> list[MessagePlace]:
-        """What is found by an id, and has it: by the batch that was sent, as the block would tell."""
+        """Return the places found by an id whose message has that id, according to the batch that was sent."""
         sent = self.sent_batches()
         return [
             place
@@ -328,7 +328,7 @@ class AgainstTheModel(RuleBasedStateMachine):
         ]
 
     def sent_batches(self) -> dict[tuple[int, int], BatchHeader]:
-        """By position and block offset, every batch that was ever sent."""
+        """Return every batch that was ever sent, by position and block offset."""
         sent: dict[tuple[int, int], BatchHeader] = {}
         for entry in self.replica.log.entries:
             if entry.kind == KIND_ENTRY:
@@ -371,7 +371,7 @@ def test_a_different_history_gives_a_different_hash(tmp_path: Path) -> None:
 
 
 def test_a_different_result_gives_a_different_hash(tmp_path: Path) -> None:
-    """The same entry on states that differ: what a replica with a defect would look like."""
+    """The same entry is applied to states that differ, as on a replica with a defect."""
     entry_hashes: set[str] = set()
     for number in range(2):
         replica = Replica(tmp_path / str(number))
