@@ -84,7 +84,9 @@ def now() -> float:
 def check_library() -> None:
     """Raises SafetyViolation unless the installed PySyncObj is the pinned one, with every private name in place."""
     if library.VERSION != VERSION:
-        raise SafetyViolation(f"PySyncObj {VERSION} is required, {library.VERSION} is installed")
+        raise SafetyViolation(
+            f"PySyncObj {VERSION} is required, {library.VERSION} is installed: install the required version"
+        )
     source_names = set(vars(SyncObj)) | set(SyncObj.__init__.__code__.co_names)
     missing = [name for name in PRIVATE_NAMES if name not in source_names]
     missing += [name for name in TRANSPORT_NAMES if name not in vars(LibraryTransport)]
@@ -133,7 +135,9 @@ class _PeerLink(LibraryTransport):  # type: ignore[misc]  # the library is untyp
         elif message["type"] == "timeout_now":
             handlers.ask_to_stand(node.id, message["term"])
         else:
-            raise ProtocolError(f"the library wants to send {message['type']!r}")
+            raise ProtocolError(
+                f"the library tries to send a message of the type {message['type']!r}, which this node never sends"
+            )
         return True
 
     def destroy(self) -> None:
@@ -147,6 +151,16 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
     """
 
     handlers: Handlers
+
+    # The library's own fields, as they are read below.
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: int | None
+    _SyncObj__raftLeader: LibraryNode | None
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftLastApplied: int
+    _SyncObj__transferInProgress: bool
+    _SyncObj__otherNodes: set[LibraryNode]
 
     def __init__(
         self,
@@ -172,28 +186,26 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
             )
         finally:
             library.createJournal = create_journal
-        self._SyncObj__otherNodes: set[LibraryNode]
         self._nodes: dict[int, LibraryNode] = {node.id: node for node in self._SyncObj__otherNodes}
 
     # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def role(self) -> int:
-        return int(self._SyncObj__raftState)
+        return self._SyncObj__raftState
 
     @property
     def term(self) -> int:
-        return int(self._SyncObj__raftCurrentTerm)
+        return self._SyncObj__raftCurrentTerm
 
     @property
     def voted_for(self) -> int | None:
-        voted_for: int | None = self._SyncObj__votedForNodeId
-        return voted_for
+        return self._SyncObj__votedForNodeId
 
     @property
     def transfer_in_progress(self) -> bool:
         """True when this node was asked to stand by a leader that gives its leadership away."""
-        return bool(self._SyncObj__transferInProgress)
+        return self._SyncObj__transferInProgress
 
     def end_transfer(self) -> None:
         self._SyncObj__transferInProgress = False
@@ -213,7 +225,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     @property
     def last_applied(self) -> int:
-        return int(self._SyncObj__raftLastApplied)
+        return self._SyncObj__raftLastApplied
 
     @last_applied.setter
     def last_applied(self, index: int) -> None:
@@ -221,7 +233,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     @property
     def election_deadline(self) -> float:
-        return float(self._SyncObj__raftElectionDeadline)
+        return self._SyncObj__raftElectionDeadline
 
     @election_deadline.setter
     def election_deadline(self, deadline: float) -> None:

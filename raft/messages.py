@@ -408,14 +408,14 @@ def decode(body: memoryview, header_length: int, header_crc: int) -> Message | A
     """
     header = body[:header_length]
     if crc32c(header) != header_crc:
-        raise ProtocolError("header checksum does not match")
+        raise ProtocolError("the checksum of the header does not match")
     try:
         message = _decoder.decode(header)
     except (ValueError, RecursionError) as error:  # invalid text, or endless nesting
         raise ProtocolError(f"malformed header: {error}") from error
     if not isinstance(message, AppendEntries):
         if len(body) != header_length:
-            raise ProtocolError("payload behind a message that has none")
+            raise ProtocolError(f"{len(body) - header_length} bytes follow a message without payload")
         return message
     return Append(message, _decode_entries(message, body[header_length:]))
 
@@ -430,7 +430,9 @@ def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]
     start, expected, term = 0, message.prev_index + 1, message.prev_term
     for header in message.headers:
         if header.index != expected or not term <= header.term <= message.term:
-            raise ProtocolError(f"entry {header.index} out of place")
+            raise ProtocolError(
+                f"entry {header.index} of term {header.term} is out of place: entry {expected} was expected"
+            )
         payload = bytes(payloads[start : start + header.length])
         if len(payload) != header.length or crc32c(payload) != header.crc:
             raise ProtocolError(f"entry {header.index} was damaged on the way")
@@ -442,5 +444,5 @@ def _decode_entries(message: AppendEntries, payloads: memoryview) -> list[Entry]
         entries.append(Entry(payload, header.index, header.term, header.kind, -1))
         start, expected, term = start + header.length, expected + 1, header.term
     if start != len(payloads):
-        raise ProtocolError("bytes left over behind the last entry")
+        raise ProtocolError(f"{len(payloads) - start} bytes are left over behind the last entry")
     return entries

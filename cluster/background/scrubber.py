@@ -86,7 +86,7 @@ class Scrubber:
             self.damages.pop(segment.start, None)
         elif self.damages.get(segment.start) != scrub.damage:
             self.damages[segment.start] = scrub.damage
-            logger.error("found in an old segment: %s", scrub.damage)
+            logger.error("a record of a sealed segment is damaged: %s, position %d, entry %d: %s", *scrub.damage)
         return scrub.after
 
     def conditions(self) -> Iterator[Condition]:

@@ -49,7 +49,8 @@ def joined(config: NodeConfig) -> NodeConfig:
     cluster_id = _stored(config) or _ask(config, config.join)
     if config.cluster_id not in (cluster_id, NodeConfig().cluster_id):
         raise StartupError(
-            ExitCode.BAD_CONFIG, f"join: {config.join} is of cluster {cluster_id!r}, not {config.cluster_id!r}"
+            ExitCode.BAD_CONFIG,
+            f"join: {config.join} is of cluster {cluster_id!r}, not {config.cluster_id!r}; correct one of them",
         )
     return msgspec.structs.replace(config, cluster_id=cluster_id)
 
@@ -73,7 +74,7 @@ def _ask(config: NodeConfig, url: str) -> str:
                 raise StartupError(
                     ExitCode.BAD_CONFIG, f"join: {url} does not answer as a node of a cluster: {error}"
                 ) from None
-            logger.warning("%s does not say which cluster it is of: %s", url, error)
+            logger.warning("%s does not say yet which cluster it belongs to, and is asked again: %s", url, error)
         time.sleep(ASK_AGAIN_S)
 
 

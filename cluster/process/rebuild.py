@@ -63,7 +63,8 @@ def finish_rebuild(directory: DataDirectory, remove: Callable[[Path], None] | No
         _sync(path)
     except OSError as error:
         raise StartupError(
-            ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: cannot be emptied for the rebuild: {error}"
+            ExitCode.DATA_DIR_UNUSABLE,
+            f"data_dir {path}: cannot be emptied for the rebuild: {error}; mend that, and start again",
         ) from None
     return True
 

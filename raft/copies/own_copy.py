@@ -64,11 +64,11 @@ class OwnCopy:
         self._forgotten = state.knowledge.forgotten(told, own_term, state.log.last_term, state.log.last_index)
         if self._forgotten:
             log.error(
-                "this disk lacks what it acknowledged: %s, says node %d. It was put back to an earlier state, or lost "
-                "writes. From now on it counts as a new disk: the leader fills it, and it votes when it has caught up. "
-                "Find out who put it back, or replace the drive",
-                self._forgotten,
+                "this disk lacks data that it acknowledged, says node %d: %s. The disk was put back to an earlier "
+                "state, or lost writes. From now on it counts as a new disk: the leader fills it, and this node votes "
+                "when it has caught up. Find out who put the disk back, or replace the drive",
                 peer,
+                self._forgotten,
             )
             self._begin_anew()
 
@@ -108,4 +108,4 @@ class OwnCopy:
             try:
                 self._differs.note(difference)
             except DiskFull as error:  # the next step tries again; the vote is gone already
-                log.debug("cannot note that this replica differs: %s", error)
+                log.debug("cannot note yet that this replica differs, and tries again: %s", error)

@@ -193,7 +193,7 @@ class Replicas:
         """Note that the peer, which leads, contradicts records that this node knows to be committed."""
         known = self._peers.setdefault(peer, _Peer())
         if known.difference is None:
-            log.error("node %d and this one differ: %s", peer, difference)
+            log.error("node %d and this node differ, and a majority decides which is right: %s", peer, difference)
             known.difference = difference
             self._judge()
 
@@ -278,7 +278,7 @@ class Replicas:
                 known.difference = None  # the peer was rebuilt
         elif verdict and known.difference is None:
             known.difference = Difference(state.index, min(known.agreed, state.index - 1), verdict == "records")
-            log.error("node %d and this one differ: %s", peer, known.difference)
+            log.error("node %d and this node differ, and a majority decides which is right: %s", peer, known.difference)
             self._bisect(peer, known)
 
     def _is_whole(self, state: StateAt) -> bool:
@@ -312,7 +312,13 @@ class Replicas:
 
     def _conclude(self, difference: Difference, against: Iterable[int]) -> None:
         if self.difference is None:
-            log.critical("this replica differs from nodes %s, which agree: %s", sorted(against), difference)
+            log.critical(
+                "this replica differs from nodes %s, which agree with each other: %s. It neither leads nor votes now. "
+                "Rebuild it with 'keelmq cluster rebuild %d'",
+                sorted(against),
+                difference,
+                self._node_id,
+            )
         if self.difference is None or not self.difference.is_exact or difference.index < self.difference.index:
             self.difference, self.against = difference, tuple(sorted(against))
 

@@ -38,5 +38,8 @@ class Stalls:
             return
         self._election.hear_first()
         if state.role == LEADER:
-            log.warning("stepping down: this node did nothing for %d ms", 1000 * (self._awake_at - before))
+            stalled_ms = 1000 * (self._awake_at - before)
+            log.warning(
+                "stepping down as leader: this node did nothing for %d ms, and another node may lead now", stalled_ms
+            )
             state.library.step_down()

@@ -36,7 +36,7 @@ class FrameProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.closed.done():  # `close` came before the connection
+        if self.closed.done():  # `close` or `abort` came before the connection
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,9 +62,11 @@ class FrameProtocol(asyncio.Protocol):
             self.connection_lost(None)
 
     def abort(self) -> None:
-        """End the connection at once; written data may be lost."""
+        """End the connection at once, also one that is still being made; written data may be lost."""
         if self.transport:
             self.transport.abort()
+        else:
+            self.connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -90,7 +92,9 @@ class FrameProtocol(asyncio.Protocol):
                     break
                 body_length, header_length, header_crc = FRAME.unpack_from(buffer, start)
                 if body_length > self.max_frame_bytes or header_length > min(MAX_HEADER_BYTES, body_length):
-                    raise ProtocolError(f"a frame of {body_length} bytes with a header of {header_length}")
+                    raise ProtocolError(
+                        f"a frame announces {body_length} bytes with a header of {header_length} bytes, too much"
+                    )
                 end = start + FRAME.size + body_length
                 if len(buffer) < end:
                     self._wanted_bytes = end - start

@@ -53,6 +53,7 @@ def opener_statement(hello: Hello, challenge: Challenge) -> bytes:
             *(hello.cluster_id, hello.cluster_uid, hello.node_id, hello.target_node_id, hello.incarnation),
             *(hello.address, hello.configuration_index, hello.lane, hello.nonce, challenge.nonce),
             *_of_build(hello.build),
+            *_of_protocol(hello.protocol),
         )
     )
 
@@ -62,6 +63,13 @@ def acceptor_statement(hello: Hello, challenge: Challenge, welcome: Welcome) -> 
     answer = (welcome.node_id, welcome.refusal, welcome.incarnation, welcome.removed)
     levels = (welcome.feature_level, welcome.feature_version, *_of_build(welcome.build))
     return _encoder.encode(("acceptor", opener_statement(hello, challenge), *answer, *levels))
+
+
+def _of_protocol(protocol: int) -> tuple[int, ...]:
+    """Return what proofs cover of a later protocol than this one, so that nobody on the way changes the number. The
+    proofs of this one name no number: 0.2.0 has it and computes them so.
+    """
+    return () if protocol == PROTOCOL else (protocol,)
 
 
 def _of_build(build: Build) -> tuple[str, int, int]:
@@ -79,7 +87,7 @@ class Opening:
 
     def prove(self, challenge: Challenge) -> Proof:
         if self._challenge is not None or len(challenge.nonce) != NONCE_BYTES:
-            raise ProtocolError("a second challenge, or one without a number")
+            raise ProtocolError(f"the peer sent a second challenge, or one whose number has not {NONCE_BYTES} bytes")
         self._challenge = challenge
         return Proof(prove(keys_of(self._config)[0], opener_statement(self._hello, challenge)))
 
@@ -101,9 +109,9 @@ class Opening:
         if welcome.refusal:
             raise Refusal(welcome.refusal, removed=welcome.removed and proven)
         if not proven:
-            raise ProtocolError("who answers there does not know the peer secret")
+            raise ProtocolError("the process that answers there does not know the peer secret")
         if welcome.node_id != self._hello.target_node_id:
-            raise ProtocolError(f"node {welcome.node_id} answers there")
+            raise ProtocolError(f"node {welcome.node_id} answers there, not node {self._hello.target_node_id}")
 
 
 class Refusal(ProtocolError):

@@ -106,7 +106,9 @@ class Pace:
         impossible.
         """
         if not self._arrived <= total_bytes <= self._sent:
-            raise ProtocolError(f"{total_bytes} bytes arrived, of {self._sent} that were sent")
+            raise ProtocolError(
+                f"a peer reports {total_bytes} arrived bytes: {self._sent} were sent, and {self._arrived} reported"
+            )
         used = self.under_way_bytes
         gained, self._arrived = total_bytes - self._arrived, total_bytes
         sent_at_s = None

@@ -216,7 +216,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             self._opened(peer, address, DATA) as (data, again),
         ):
             if again.incarnation != welcome.incarnation:
-                raise ProtocolError("two disks answer there")
+                raise ProtocolError(f"the two lanes to node {peer} reached different disks")
             node = self._node(peer)
             outgoing = Outgoing(
                 control,
@@ -250,7 +250,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             elif isinstance(message, Welcome) and not welcomed.done():
                 welcomed.set_result(message)
             else:
-                raise ProtocolError("only the handshake comes back on a sender's connection")
+                raise ProtocolError("a peer may send only its part of the handshake on a connection to it")
 
         async with asyncio.timeout((TLS_CONNECT_TIMEOUT_MS if self._client_tls else CONNECT_TIMEOUT_MS) / 1000):
             _, connection = await asyncio.get_running_loop().create_connection(
@@ -296,14 +296,14 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if connection.closed.done() and not (task is not None and task.cancelling()):
-                raise ProtocolError("the connection was closed during the handshake") from None
+                raise ProtocolError("the peer closed the connection during the handshake") from None
             raise
         try:
             opening.accept(welcome)
         except Refusal as refusal:
             if refusal.removed:
                 if self.removed_by is None:
-                    log.error("node %d says that this node was removed from the cluster", peer)
+                    log.error("node %d says that this node was removed from the cluster; stop this node", peer)
                 self.removed_by = peer
             raise
         assert self._membership is not None
@@ -343,7 +343,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
 
     def _on_hello(self, connection: FrameProtocol, message: Message | Append) -> None:
         if not isinstance(message, Hello):
-            raise ProtocolError("a connection starts with Hello")
+            raise ProtocolError("the first message on a connection must be Hello")
         admission = Admission(self._config, message)
         if not admission.is_understood:
             self._refuse(connection, message, admission.refuse_version())
@@ -353,7 +353,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
 
     def _on_proof(self, connection: FrameProtocol, admission: Admission, message: Message | Append) -> None:
         if not isinstance(message, Proof):
-            raise ProtocolError("a challenge is answered with Proof")
+            raise ProtocolError("the answer to a challenge must be Proof")
         assert self._membership is not None
         hello = admission.hello
         welcome = admission.answer(message, self._membership, self.cluster_uid())
@@ -416,9 +416,9 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
 
     def _deliver(self, peer: LibraryNode, incarnation: str, message: Message | Append) -> None:
         if isinstance(message, Handshake):
-            raise ProtocolError("a second handshake")
+            raise ProtocolError("the peer sent a message of the handshake after the handshake")
         if isinstance(message, Arrived):
-            raise ProtocolError("nothing was sent by this connection")
+            raise ProtocolError("the peer reports arrived bytes on a connection by which none were sent")
         if getattr(peer, "incarnation", incarnation) != incarnation:
             return  # from a lost disk, or one without a Welcome yet
         self._onMessageReceived(peer, message)

@@ -64,13 +64,13 @@ def read_base(disk: Disk, directory: str) -> StoredBase:
         return StoredBase(BEGINNING, link=GENESIS)
     data = disk.read_bytes(path)
     if len(data) not in (FILE_BYTES, FILE_BYTES + _LINK.size):
-        raise _damaged(f"{len(data)} bytes instead of {FILE_BYTES}")
+        raise _damaged(f"the file has {len(data)} bytes instead of {FILE_BYTES}")
     magic, version, restarting, position, index, term, installed = _BODY.unpack_from(data)
     if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise _damaged("its CRC does not match")
     expected = VERSION if len(data) == FILE_BYTES else CHAINED_VERSION
     if (magic, version) != (MAGIC, expected) or restarting not in (0, 1):
-        raise _damaged(f"unknown format {magic!r} version {version}")
+        raise _damaged(f"its format {magic!r} version {version} is unknown")
     link = Link(*_LINK.unpack_from(data, _BODY.size)) if version == CHAINED_VERSION else None
     base = LogBase(position, index, term)
     return StoredBase(base, installed, bool(restarting), GENESIS if base == BEGINNING else link)

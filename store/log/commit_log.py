@@ -151,7 +151,7 @@ class CommitLog:
         if self._failure is not None or index != self.last_index + 1 or term < self.last_term or kind != KIND_ENTRY:
             self._check_append(index, term, kind)
         if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"payload of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} are possible")
+            raise ValueError(f"the payload has {len(payload)} bytes, and a record holds at most {MAX_PAYLOAD_BYTES}")
         if position + size > self._limit:
             self._make_room(size, kind)
         active = self._segments.active

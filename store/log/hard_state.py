@@ -72,7 +72,7 @@ class HardState:
 
     def _write(self, term: int, voted_for: int | None, voter: bool) -> None:
         if self._failed:
-            raise LogFailed(f"hard state {self._path} could not be written before")
+            raise LogFailed(f"an earlier write of hard state {self._path} failed, so it is not written again")
         temporary = self._path + _TEMPORARY_SUFFIX
         try:
             self._write_temporary(temporary, _encode(term, voted_for, voter))
@@ -121,12 +121,12 @@ class HardState:
         self._disk.sync_directory(self._directory)  # a rename whose sync failed may be visible and not yet durable
         data = self._disk.read_bytes(self._path)
         if len(data) != FILE_BYTES:
-            raise HardStateCorruption(self._path, f"{len(data)} bytes instead of {FILE_BYTES}")
+            raise HardStateCorruption(self._path, f"the file has {len(data)} bytes instead of {FILE_BYTES}")
         magic, version, voter, term, vote = _BODY.unpack_from(data)
         if crc32c(data[: _BODY.size]) != int.from_bytes(data[_BODY.size :], "little"):
             raise HardStateCorruption(self._path, "its CRC does not match")
         if (magic, version) != (MAGIC, VERSION) or voter not in (0, 1):
-            raise HardStateCorruption(self._path, f"unknown format {magic!r} version {version}")
+            raise HardStateCorruption(self._path, f"its format {magic!r} version {version} is unknown")
         return term, None if vote == _NO_VOTE else vote, bool(voter)
 
 

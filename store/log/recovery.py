@@ -124,7 +124,7 @@ def recover(
         return _restart(disk, directory, stored)
     base = stored.base
     if applied_index < base.index:
-        detail = f"the index holds the state at {applied_index}, and the log only what is behind {base.index}"
+        detail = f"the index holds the state at entry {applied_index}, and the log only the entries after {base.index}"
         name = segment_name(base.position)
         raise _corruption(RecoveryCase.INDEX_BEHIND_BASE, name, base.position, base.index + 1, detail)
     names = _sort_names(disk, directory, base)
@@ -250,7 +250,7 @@ def _check_sealed(disk: Disk, segments: SegmentSet, starts: list[int], base: Log
             detail = "the first record of a sealed segment is damaged"
             raise _corruption(RecoveryCase.CORRUPT_SYNCED_RECORD, segment.name, start, None, detail)
         if header.index < next_index or (start == base.position and header.index != next_index):
-            detail = f"index {header.index} where at least {next_index} was expected"
+            detail = f"the record has index {header.index}, and at least {next_index} was expected"
             raise _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, start, header.index, detail)
         segment.first_index = header.index
         next_index = header.index + 1
@@ -263,7 +263,7 @@ def _check_length(segment: Segment, file: File) -> bool:
     size = file.size()
     if size > segment.length:
         if last_nonzero(file, segment.length) > segment.length:
-            detail = f"{size} bytes long, the next segment begins after {segment.length}"
+            detail = f"the segment has {size} bytes, and the next segment begins after {segment.length}"
             end = segment.start + segment.length
             raise _corruption(RecoveryCase.SEGMENT_LONGER_THAN_EXPECTED, segment.name, end, None, detail)
         file.truncate(segment.length)
@@ -280,7 +280,7 @@ def _check_length(segment: Segment, file: File) -> bool:
         if end == segment.start + size:
             detail = f"nothing covers positions {end} to {segment.start + segment.length}"
             raise _corruption(RecoveryCase.MISSING_SEGMENT, segment_name(end), end, index, detail)
-        detail = f"{size} bytes long, the next segment begins after {segment.length}"
+        detail = f"the segment has {size} bytes, and the next segment begins after {segment.length}"
         raise _corruption(RecoveryCase.SEGMENT_SHORTER_THAN_EXPECTED, segment.name, end, index, detail)
     return False
 
@@ -325,7 +325,7 @@ def _next_index(segments: SegmentSet, base: LogBase) -> int:
 
 
 def _out_of_sequence(segment: Segment, header: Header, expected: int) -> LogCorruption:
-    detail = f"index {header.index} of term {header.term} where index {expected} was expected"
+    detail = f"the record has index {header.index} and term {header.term}, and index {expected} was expected"
     return _corruption(RecoveryCase.OUT_OF_SEQUENCE, segment.name, header.position, header.index, detail)
 
 

@@ -127,7 +127,7 @@ class SnapshotStore:
         try:
             incoming.close()
         except DiskError as error:
-            logger.info("what was received of a snapshot is not all on disk, and none of it is needed: %s", error)
+            logger.info("the received part of a snapshot could not be flushed, and is removed: %s", error)
         self._places.remove_incoming()
 
     def decide(self, incoming: Index, decision: Decision) -> None:
@@ -201,7 +201,7 @@ def _decode(path: str, data: bytes) -> Decision:
     except ValueError as error:
         raise InstallDamaged(path, str(error)) from error
     if decision.version != _VERSION:
-        raise InstallDamaged(path, f"unknown version {decision.version}")
+        raise InstallDamaged(path, f"its version {decision.version} is unknown")
     return decision
 
 

@@ -24,10 +24,12 @@ _decode_row = msgspec.msgpack.Decoder(tuple[BlockLocation, int, int, int, str | 
 _decode_transaction = msgspec.msgpack.Decoder(TransactionRecord).decode
 
 
-def upgrade(index: Index, range_bytes: int) -> None:
-    """Bring the index to the format of this version, in one write. Does nothing for a current index."""
+def upgrade(index: Index, range_bytes: int) -> bool:
+    """Stage the changes that bring the index to the format of this version; the caller commits. Returns False, with
+    nothing staged, for a current index.
+    """
     if index.get(keys.META_FORMAT) not in UPGRADED_FORMATS:
-        return
+        return False
     first_indexes: dict[int, int] = {}
     counts: dict[int, list[int]] = {}
     for key, value in index.scan(keys.LOG_REFERENCES, keys.after(keys.LOG_REFERENCES)):
@@ -47,7 +49,7 @@ def upgrade(index: Index, range_bytes: int) -> None:
             index.delete(keys.log_references(number))
     _list_timers_of_deleted_topics(index)
     index.put(keys.META_FORMAT, FORMAT)
-    index.commit()
+    return True
 
 
 def _counted_otherwise(index: Index) -> Iterator[tuple[BlockLocation, Holder | None]]:

@@ -112,6 +112,18 @@ _encode = msgspec.msgpack.Encoder(enc_hook=lambda value: _refusal(value)).encode
 _decode_applied = msgspec.msgpack.Decoder(_Applied).decode
 
 
+def _load_applied(index: Index, stored: bytes | None, log_range_bytes: int) -> _Applied:
+    """Return the applied state of an index that is first upgraded, in one write, if an earlier version wrote it."""
+    applied = _Applied(rows_from=0) if stored is None else _decode_applied(stored)
+    if applied.first_outcome == 0:
+        applied.first_outcome = applied.index + 1
+    if upgrade(index, log_range_bytes):
+        applied.rows_from = -1  # the rows so far were hashed as the earlier format has them
+        index.put(keys.META_APPLIED, _encode(applied))
+        index.commit()
+    return applied
+
+
 class AppliedState(NamedTuple):
     """The last entry applied to an index, and the state hash after it."""
 
@@ -143,11 +155,8 @@ class StateMachine(Queries):
         log_range_bytes: int = LOG_RANGE_BYTES,
     ) -> None:
         """Load the index; a new index gets the system topics, an index of an earlier version is upgraded."""
-        upgrade(index, log_range_bytes)
         stored = index.get(keys.META_APPLIED)
-        self._applied = applied = _decode_applied(stored) if stored is not None else _Applied(rows_from=0)
-        if applied.first_outcome == 0:
-            applied.first_outcome = applied.index + 1
+        self._applied = applied = _load_applied(index, stored, log_range_bytes)
         tables = Tables.open(
             index,
             next_topic_id=applied.next_topic_id,

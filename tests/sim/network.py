@@ -1,18 +1,18 @@
 """The simulated network: one connection per pair of nodes, with delay, loss, duplication, reorder, cuts and resets."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from .world import MICROSECONDS_PER_SECOND, World
 
 
 class Endpoint(Protocol):
-    """What the network needs from a running node."""
+    """The interface through which the network reaches a running node."""
 
     @property
     def incarnation(self) -> str:
-        """Told to peers when a connection stands: changes with every new data directory."""
+        """Return the incarnation that a node tells its peers after its disk was replaced `wipes` times."""
         ...
 
     def receive(self, source: int, message: Any) -> None: ...
@@ -21,7 +21,7 @@ class Endpoint(Protocol):
 
 
 class Wire(Protocol):
-    """What a node needs from the network."""
+    """The interface of the network that nodes use."""
 
     @property
     def node_ids(self) -> Sequence[int]: ...
@@ -32,7 +32,9 @@ class Wire(Protocol):
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """How links behave. With every probability 0 a link is a TCP connection: in order, nothing lost while it stands."""
+    """The behaviour of links. With every probability 0, a link is like a TCP connection: messages arrive in order, and
+    none is lost while the link stands.
+    """
 
     delay_us_min: int = 100
     delay_us_max: int = 2_000
@@ -44,7 +46,9 @@ class LinkProfile:
     reconnect_us_min: int = 20_000
     reconnect_us_max: int = 500_000
     bytes_per_s: int = 0
-    """What a link carries in each direction, both lanes together, in one queue without an end; 0: any amount."""
+    """Bytes per second that a link carries in each direction, both lanes together, in one unlimited queue; 0: any
+    number.
+    """
 
     @property
     def is_thin(self) -> bool:
@@ -52,11 +56,11 @@ class LinkProfile:
 
 
 class Network:
-    """Carries messages between endpoints; a node that is down has no endpoint and no connection.
+    """Carry messages between endpoints. A node that is down has no endpoint and no connection.
 
-    A *reset* ends a connection: what is under way is gone, both ends are told, it comes back after a while. A *cut* is
-    one-way and silent: nobody is told, and what is sent into it is lost on a lossy profile and held back otherwise
-    (TCP would retransmit it).
+    A *reset* ends a connection: messages under way are gone, both ends are told, and it comes back after a while. A
+    *cut* is one-way and silent: nobody is told. Messages sent into it are lost on a lossy profile, and held back
+    otherwise (TCP would retransmit them).
     """
 
     def __init__(self, world: World, node_ids: Iterable[int], profile: LinkProfile) -> None:
@@ -66,7 +70,7 @@ class Network:
         self.profile = profile
         self.counts: dict[str, int] = {"sent": 0, "lost": 0, "duplicated": 0, "reordered": 0, "reset": 0, "slow": 0}
         self.bytes_by_lane = [0, 0]
-        """What thin links have carried."""
+        """Bytes that thin links have carried, by lane."""
         self.on_send: Callable[[int, int, Any], None] | None = None
         self._endpoints: dict[int, Endpoint] = {}
         self._epoch: dict[tuple[int, int], int] = {}  # (low, high) -> number of the standing connection
@@ -79,21 +83,21 @@ class Network:
         self._carried_until_us: dict[tuple[int, int], int] = {}  # by thin links
 
     def attach(self, node_id: int, endpoint: Endpoint) -> None:
-        """A node has started: its connections to running nodes come up one by one."""
+        """Connect a node that has started with the running nodes, one by one."""
         self._endpoints[node_id] = endpoint
         for peer in self.node_ids:
             if peer != node_id and peer in self._endpoints:
                 self._reconnect_later(node_id, peer, self._random.randint(0, self.profile.reconnect_us_min))
 
     def detach(self, node_id: int) -> None:
-        """A node is down: its connections end. What had left it is lost too, as in a crash."""
+        """End the connections of a node that is down. Its messages on the way are lost too, as in a crash."""
         self._endpoints.pop(node_id, None)
         for peer in self.node_ids:
             if peer != node_id:
                 self._disconnect(node_id, peer)
 
     def endpoint(self, node_id: int) -> Endpoint:
-        """The running node with that id."""
+        """Return the running node with that id."""
         return self._endpoints[node_id]
 
     def connected(self, one: int, other: int) -> bool:
@@ -119,7 +123,7 @@ class Network:
         self._reconnect_later(one, other, self._random.randint(0, self.profile.reconnect_us_min))
 
     def cut(self, source: int, target: int) -> None:
-        """From now on nothing that `source` sends reaches `target`; neither is told."""
+        """Lose every message from `source` to `target` from now on. Neither of them is told."""
         self._cuts.add((source, target))
 
     def uncut(self, source: int, target: int) -> None:
@@ -128,7 +132,7 @@ class Network:
             self._carry(source, target, message, lane, size_bytes)
 
     def drag(self, source: int, target: int, drag_us: int) -> None:
-        """From now on everything from `source` to `target` takes so much longer; 0 ends it."""
+        """Delay every message from `source` to `target` by `drag_us` more from now on; 0 ends the delay."""
         self._drag_us[source, target] = drag_us
 
     def heal(self) -> None:
@@ -141,6 +145,10 @@ class Network:
             for other in self.node_ids:
                 if one < other and not self.connected(one, other):
                     self._reconnect_later(one, other, self._random.randint(0, self.profile.reconnect_us_min))
+
+    def limit_slowness(self, slow_us_max: int) -> None:
+        """Deliver slow messages within that time from now on. A message holds up all behind it on its lane."""
+        self.profile = replace(self.profile, slow_us_max=min(self.profile.slow_us_max, slow_us_max))
 
     def send(self, source: int, target: int, message: Any, lane: int = 0, size_bytes: int = 0) -> bool:
         """Send over the standing connection; False when there is none. True promises nothing about arrival.
@@ -196,7 +204,7 @@ class Network:
         self._world.after(arrival_us - now_us, lambda: self._deliver(source, target, epoch, message))
 
     def _carried_us(self, source: int, target: int, lane: int, size_bytes: int) -> int:
-        """When all of it has left: now, unless the link is thin."""
+        """Return the time when the whole message has left: now, unless the link is thin."""
         now_us, profile = self._world.now_us, self.profile
         if not profile.is_thin:
             return now_us
@@ -241,7 +249,7 @@ class Network:
 
 
 def incarnation(node_id: int, wipes: int) -> str:
-    """What a node whose disk was replaced so many times tells its peers."""
+    """Return the incarnation that a node tells its peers after its disk was replaced `wipes` times."""
     return f"{node_id}.{wipes}"
 
 

@@ -1,4 +1,4 @@
-"""How a node that is behind the kept log is brought up to date, broken."""
+"""Broken ways to bring a node up to date that is behind the kept log."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def keeps_the_old_log(disk: Disk, directory: str, stored: StoredBase) -> None:
 
 
 def forgets_what_it_decided(disk: Disk, data_directory: str, places: IndexPlaces) -> None:
-    """What was decided for is thrown away like a snapshot that never became whole."""
+    """A snapshot that the node has decided for is thrown away like one that never became whole."""
     places.remove_incoming()
     path = f"{data_directory}/{store.snapshots.install.DECISION_FILE}"
     if disk.exists(path):
@@ -49,12 +49,12 @@ def takes_chunks_as_they_come(self: SnapshotReceiver, peer: int, message: Snapsh
 
 
 def believes_what_arrived(self: SnapshotWriter, pairs: int, checksum: bytes, index: int, state_hash: str) -> None:
-    """What arrived is taken for the whole state."""
+    """The portions that arrived are taken for the whole state."""
     self._index.flush()
 
 
 class AcknowledgesTheEntriesOfItsSnapshot(Sender):
-    """A follower acknowledges what is in its state and not, or not yet, in its log."""
+    """A follower acknowledges entries that are in its state and not, or not yet, in its log."""
 
     def send(self, peer: int, message: Any) -> None:
         if getattr(message, "success", False) and message.match_index:
@@ -63,7 +63,7 @@ class AcknowledgesTheEntriesOfItsSnapshot(Sender):
 
 
 class AppliesFromTheBaseOn(SafeRaft):
-    """After a snapshot everything that the log holds is applied, what the state was made of too."""
+    """All entries of the log are applied after a snapshot, also those that its state was made of."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -87,11 +87,17 @@ def reads_a_state_that_moves(self: Index) -> Iterator[tuple[bytes, bytes]]:
 class StandsWithItsState(Sender):
     """A node that has just got a snapshot asks for votes as if its log held what its state was made of."""
 
+    def send(self, peer: int, message: Any) -> None:
+        super().send(peer, self._boast(message))
+
     def send_promise(self, peer: int, message: Any, needs_index: int | None = None) -> None:
+        super().send_promise(peer, self._boast(message), needs_index)
+
+    def _boast(self, message: Any) -> Any:
         last_applied = self._state.last_applied
         if isinstance(message, PreVote | RequestVote) and self._state.log.last_index < last_applied:
-            message = msgspec.structs.replace(message, last_index=last_applied)
-        super().send_promise(peer, message, needs_index)
+            return msgspec.structs.replace(message, last_index=last_applied)
+        return message
 
 
 def takes_whatever_is_offered(self: SnapshotReceiver, message: SnapshotBegin) -> None:
@@ -99,7 +105,7 @@ def takes_whatever_is_offered(self: SnapshotReceiver, message: SnapshotBegin) ->
 
 
 class OffersWithoutNeed(Replication):
-    """Alone this is harmless: what a node holds itself is a matter of its own."""
+    """A leader that offers snapshots without need. Alone this is harmless: each follower decides for itself."""
 
     def on_append_reply(self, peer: int, reply: AppendReply) -> None:
         super().on_append_reply(peer, reply)

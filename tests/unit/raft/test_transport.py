@@ -1,4 +1,4 @@
-"""Peer connections over real sockets: who gets in, who is told why not."""
+"""Peer connections over real sockets: which are admitted, and which reason a refused node gets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Received:
-    """What one node's handlers would see."""
+    """The connections and messages that one node's handlers would see."""
 
     def __init__(self, transport: TcpTransport) -> None:
         self.messages: list[tuple[int, Any]] = []
@@ -166,14 +166,14 @@ async def stranger(config: RaftConfig) -> AsyncIterator[tuple[FrameProtocol, lis
 
 
 def hello_of(**changes: Any) -> Hello:
-    """What node 2 says to node 1."""
+    """Return the hello of node 2 to node 1."""
     return msgspec.structs.replace(Hello("shop", 2, 1, PROTOCOL, "a", nonce=bytes(NONCE_BYTES)), **changes)
 
 
 async def introduce(
     connection: FrameProtocol, answers: list[Message | Append], hello: Hello, secret: bytes = b""
 ) -> Welcome:
-    """The answer to an opener that says `hello` and proves that secret."""
+    """Open with `hello`, prove the secret, and return the answer."""
     connection.write(encode(hello))
     await until(lambda: len(answers) == 1)
     challenge = answers[0]
@@ -227,7 +227,7 @@ async def test_who_does_not_know_the_secret_learns_nothing(changes: dict[str, An
 
 
 async def test_a_proof_is_good_for_one_connection() -> None:
-    """What was heard of an earlier handshake opens nothing, whatever it is said with."""
+    """A proof heard in an earlier handshake opens no other connection, whatever it is sent with."""
     config, _ = with_secrets(two_nodes(), (SECRET,), (SECRET,))
     async with running(config), stranger(config) as (connection, answers), stranger(config) as (again, heard):
         assert not (await introduce(connection, answers, hello_of(), SECRET)).refusal
@@ -235,6 +235,19 @@ async def test_a_proof_is_good_for_one_connection() -> None:
         said = Proof(prove(SECRET, opener_statement(hello_of(), answers[0])))
         again.write([*encode(hello_of()), *encode(said)])
         await until(again.closed.done)
+        assert isinstance(heard[1], Welcome)
+        assert "the proof does not fit" in heard[1].refusal
+
+
+async def test_a_proof_is_good_for_one_protocol() -> None:
+    """Nobody between two nodes makes one of them believe that the other speaks a later protocol."""
+    config, _ = with_secrets(two_nodes(), (SECRET,), (SECRET,))
+    async with running(config), stranger(config) as (connection, heard):
+        connection.write(encode(hello_of(protocol=PROTOCOL + 1)))
+        await until(lambda: bool(heard))
+        assert isinstance(heard[0], Challenge)
+        connection.write(encode(Proof(prove(SECRET, opener_statement(hello_of(), heard[0])))))
+        await until(connection.closed.done)
         assert isinstance(heard[1], Welcome)
         assert "the proof does not fit" in heard[1].refusal
 
@@ -274,7 +287,7 @@ async def test_who_answers_without_the_secret_is_not_spoken_to(caplog: pytest.Lo
 
     server = await asyncio.get_running_loop().create_server(accept, other.listen.host, other.listen.port)
     async with running(config) as [(_, received)]:
-        await until(lambda: "who answers there does not know the peer secret" in caplog.text)
+        await until(lambda: "answers there does not know the peer secret" in caplog.text)
         assert received.connected == set()
     server.close()
 
@@ -349,6 +362,20 @@ def test_writing_to_a_connection_that_just_broke_is_no_error() -> None:
         runner.run(send_after_abort())
 
 
+@pytest.mark.parametrize("end", [FrameProtocol.close, FrameProtocol.abort])
+async def test_a_connection_that_is_ended_before_it_is_made_is_never_open(end: Callable[[FrameProtocol], None]) -> None:
+    connection = FrameProtocol(lambda connection, message: None)
+    end(connection)
+    assert connection.closed.done()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    try:
+        transport, _ = await loop.create_connection(lambda: connection, *server.sockets[0].getsockname())
+        assert transport.is_closing()
+    finally:
+        server.close()
+
+
 async def test_what_a_lost_disk_still_says_is_not_heard() -> None:
     """Found in review: bytes of a dead process arrived after its successor, with an empty disk, had been welcomed."""
     mine, theirs = two_nodes()
@@ -372,4 +399,4 @@ async def test_stranger_cannot_make_the_node_keep_much(caplog: pytest.LogCapture
     async with running(config), stranger(config) as (connection, _):
         connection.write([FRAME.pack(HANDSHAKE_FRAME_BYTES + 1, 10, 0)])
         await until(connection.closed.done)
-    assert "a frame of 4097 bytes" in caplog.text
+    assert "a frame announces 4097 bytes" in caplog.text
