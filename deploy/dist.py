@@ -1,15 +1,15 @@
 """`make dist`: wheels and source distributions of the broker, the SDK and the Spark package, built reproducibly.
 
 A package is built from copies of the files that git tracks, as they are in the working tree, by the backend that its
-pyproject.toml names. Every time stamp is the time of the last commit, so that building the same files twice, with the
-same Python and the same backend, gives identical bytes. The last line is `RESULT {json}`.
+pyproject.toml names, in the version of deploy/locks/build.txt. Every time stamp is the time of the last commit, so that
+building the same files with the same Python gives identical bytes, also on another day. Beside the wheel and the source
+distribution lies the package's bill of materials (deploy/sbom.py). The last line is `RESULT {json}`.
 """
 
 import argparse
 import gzip
 import hashlib
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from deploy.locks import FOLDERS, ROOT, LockError, path_of
+from deploy.reporting.report import Report
+from deploy.sbom import document
 
-ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = {"keelmq-broker": ".", "keelmq": "client", "keelmq-spark": "spark"}
-"""Folder of each package, by the name of the package."""
 BACKEND: Final = """
 import importlib, sys
 libraries, name, out = sys.argv[1:]
@@ -35,6 +33,7 @@ backend = importlib.import_module(name)
 backend.build_sdist(out)
 backend.build_wheel(out)
 """
+SBOM_END: Final = ".cdx.json"
 UMASK: Final = 0o022
 
 
@@ -52,38 +51,37 @@ class Built(NamedTuple):
 
 def main() -> int:
     options = parse_arguments()
+    report = Report()
     try:
         uncommitted = bool(run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=ROOT).strip())
-        built = build(options.package or list(FOLDERS), options.directory, commit_time_s())
-    except (BuildError, OSError) as error:
+        with report.live():
+            built = build(options.package or list(FOLDERS), options.directory, commit_time_s(), report)
+    except (BuildError, LockError, OSError) as error:
         print(f"dist: {error}", file=sys.stderr)
         return 1
-    table = Table("file", "bytes", "sha256")
-    for each in built:
-        table.add_row(each.name, str(each.size), each.sha256)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # nothing is cut in a pipe
-    console.print(table)
+    report.table("packages", ("file", "bytes", "sha256"), built)
     if uncommitted:
-        print("dist: the files have changes that are not committed")
+        report.event("the files have changes that are not committed", "problem")
     result: dict[str, Any] = {"uncommitted": uncommitted, "files": [each._asdict() for each in built]}
-    print("RESULT", json.dumps(result), flush=True)
+    report.result(result)
     return 0
 
 
-def build(packages: Sequence[str], directory: Path, time_s: int) -> list[Built]:
+def build(packages: Sequence[str], directory: Path, time_s: int, report: Report) -> list[Built]:
     """Build the packages into `directory`; they replace earlier builds of the same packages. Raises BuildError."""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         tree, new = work / "tree", work / "new"
         copy_tracked(tree, time_s)
         new.mkdir()
+        install_backend(path_of("build", tree), work / "backend")
         for package in packages:
-            print(f"dist: building {package}", flush=True)
+            report.step(f"building {package}")
             call_backend(tree / FOLDERS[package], work / "backend", new, time_s)
         for archive in new.glob("*.tar.gz"):
             archive.write_bytes(settled(archive.read_bytes(), time_s))
+        for package in packages:
+            write_sbom(package, new, tree)
         directory.mkdir(parents=True, exist_ok=True)
         for old in (path for package in packages for path in earlier(directory, package)):
             old.unlink()
@@ -91,9 +89,18 @@ def build(packages: Sequence[str], directory: Path, time_s: int) -> list[Built]:
 
 
 def earlier(directory: Path, package: str) -> list[Path]:
-    """Return the wheels and source distributions of the package, of any version, that `directory` contains."""
+    """Return the files of the package, of any version, that `directory` contains."""
     begin = package.replace("-", "_")
-    return [*directory.glob(f"{begin}-*.whl"), *directory.glob(f"{begin}-*.tar.gz")]
+    return [path for end in (".whl", ".tar.gz", SBOM_END) for path in directory.glob(f"{begin}-*{end}")]
+
+
+def write_sbom(package: str, directory: Path, tree: Path) -> None:
+    """Write the bill of materials of the package, whose files were built into `directory` from `tree`."""
+    built = earlier(directory, package)
+    _, version, *_ = next(path.name for path in built if path.suffix == ".whl").split("-")
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in built}
+    name = f"{package.replace('-', '_')}-{version}{SBOM_END}"
+    (directory / name).write_text(document(package, version, files, tree))
 
 
 def commit_time_s() -> int:
@@ -113,17 +120,19 @@ def copy_tracked(tree: Path, time_s: int) -> None:
         os.utime(target, (time_s, time_s))
 
 
+def install_backend(lock: Path, libraries: Path) -> None:
+    """Install the locked build backend into `libraries`, from a package index or pip's cache."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--ignore-installed"]
+    run([*pip, "--require-hashes", "--no-deps", "--target", str(libraries), "--requirement", str(lock)], cwd=ROOT)
+
+
 def call_backend(project: Path, libraries: Path, out: Path, time_s: int) -> None:
     """Build a source distribution and a wheel of the project into `out`.
 
-    The backend is installed into `libraries` unless it is there already; the installation needs a package index or
-    pip's cache. The backend sees no other installed package.
+    The backend comes from `libraries` and sees no other installed package.
     """
-    system = tomllib.loads((project / "pyproject.toml").read_text())["build-system"]
-    if not libraries.exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, "--ignore-installed", "--target", str(libraries), *system["requires"]], cwd=project)
-    command = [sys.executable, "-I", "-S", "-c", BACKEND, str(libraries), system["build-backend"], str(out)]
+    name = tomllib.loads((project / "pyproject.toml").read_text())["build-system"]["build-backend"]
+    command = [sys.executable, "-I", "-S", "-c", BACKEND, str(libraries), name, str(out)]
     run(command, cwd=project, environment={**os.environ, "SOURCE_DATE_EPOCH": str(time_s)})
 
 

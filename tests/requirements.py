@@ -1,4 +1,4 @@
-"""What tests need of the machine beside Python, in one place: is it there, may it be used, and why not.
+"""Requirements of the tests beside Python: whether the machine has them, whether tests may use them, and why not.
 
     NAMESPACES.require()    # in a fixture or a test: skips it, with the reason, where that does not work
     NAMESPACES.reason       # elsewhere: None when it works
@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -36,14 +35,14 @@ while True:
 
 
 class Program(NamedTuple):
-    """`directories` is a pattern; the last version that it finds comes before the PATH."""
+    """A program that tests need. `directories` is a pattern; the last version that it finds comes before the PATH."""
 
     name: str
     package: str
     directories: str | None = None
 
     def path(self) -> str | None:
-        """Where it is; None when it is missing."""
+        """Return the path of the program; None when it is missing."""
         found = Path("/").glob(f"{self.directories.lstrip('/')}/{self.name}") if self.directories else ()
         versions = sorted(found, key=lambda path: [int(part) for part in path.parts if part.isdigit()])
         return str(versions[-1]) if versions else shutil.which(self.name)
@@ -51,13 +50,13 @@ class Program(NamedTuple):
 
 @functools.cache
 def programs() -> dict[str, Program]:
-    """All that are listed, by name."""
+    """Return all listed programs by name."""
     lines = (line.split() for line in _PACKAGES.read_text().splitlines() if not line.startswith("#"))
     return {words[0]: Program(*words) for words in lines if words}
 
 
 def path_of(name: str) -> str:
-    """Where the program of a requirement is that holds."""
+    """Return the path of a program whose requirement holds."""
     found = programs()[name].path()
     assert found is not None, f"{name} is missing"
     return found
@@ -67,14 +66,18 @@ class Requirement:
     """Programs that have to be there, and an attempt to use them, which is made once per process at most."""
 
     def __init__(self, *names: str, root: bool = False, attempt: Callable[[], str | None] | None = None) -> None:
-        """`attempt` is called when all programs are there; it returns why they cannot be used here."""
+        """Make the requirement. `attempt` is called when all programs are there, and returns why they cannot be used
+        here.
+        """
         self.programs: Final = [programs()[name] for name in names]
         self._root = root
         self._attempt = attempt
 
     @functools.cached_property
     def reason(self) -> str | None:
-        """Why this machine does not meet it; None when it does. Programs that are missing come with their packages."""
+        """The reason why this machine does not meet the requirement; None when it does. Missing programs are named with
+        their packages.
+        """
         missing = [program for program in self.programs if program.path() is None]
         if missing:
             packages = sorted({program.package for program in missing})
@@ -84,18 +87,20 @@ class Requirement:
         return None if self._attempt is None else self._attempt()
 
     def require(self) -> None:
-        """Return when the machine meets it. Otherwise as `skip`."""
+        """Return when the machine meets the requirement. Otherwise skip or fail as `skip` does."""
         if self.reason is not None:
             skip(self.reason)
 
 
 def may_skip() -> bool:
-    """Whether a test that the machine cannot run is left out."""
+    """Return whether a test that the machine cannot run is skipped instead of failed."""
     return not os.environ.get(NO_SKIP_VARIABLE)
 
 
 def skip(reason: str) -> NoReturn:
-    """The machine cannot run the test that calls this: it is skipped, or fails where nothing may be skipped."""
+    """Skip the test that calls this, because the machine cannot run it. Where nothing may be skipped, the test
+    fails.
+    """
     import pytest  # not for the programs that only ask for reasons
 
     if may_skip():
@@ -104,7 +109,7 @@ def skip(reason: str) -> NoReturn:
 
 
 def refusal(command: Sequence[str]) -> str | None:
-    """Why `command` does not work, in its own words; None when it does."""
+    """Return why `command` does not work, in its own words; None when it does."""
     try:
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -113,7 +118,7 @@ def refusal(command: Sequence[str]) -> str | None:
 
 
 def database_user() -> str | None:
-    """The user that PostgreSQL has to run as, for it refuses root; None when this process may run it itself."""
+    """Return the user that PostgreSQL has to run as, for it refuses root; None when this process may run it itself."""
     if os.geteuid() != 0:
         return None
     known = {each.pw_name for each in pwd.getpwall()}
@@ -126,13 +131,17 @@ def _no_database_user() -> str | None:
 
 @functools.cache
 def unshare_command() -> tuple[str, ...] | None:
-    """What moves a program into namespaces where a network for nodes can be made; None when nothing does."""
+    """Return the command prefix that moves a program into namespaces where a network for nodes can be made; None when
+    no such command works.
+    """
     return next((each for each in (UNSHARE, UNSHARE_UNPRIVILEGED) if _network_refusal(each) is None), None)
 
 
 @functools.cache
 def _network_refusal(unshare: tuple[str, ...]) -> str | None:
-    """A small network with some faults is made for it: kernels and containers lack now this part of it, now that."""
+    """Return why no network for nodes can be made; None when it can. It tries a small one with some faults: different
+    kernels and containers lack different parts of it.
+    """
     return refusal([*unshare, sys.executable, "-m", "tests.chaos.network"])
 
 
@@ -174,10 +183,12 @@ def _no_tracing() -> str | None:
 
 
 def _no_build_backend() -> str | None:
-    """`make dist` installs the build backend anew, from the package index or a directory of wheels."""
-    needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]["requires"]
-    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", *needed]
-    reason = refusal(pip)
+    """Return why `make dist` cannot install the locked build backend anew, from the package index or pip's cache; None
+    when it can.
+    """
+    lock = REPOSITORY / "deploy" / "locks" / "build.txt"
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--require-hashes"]
+    reason = refusal([*pip, "--requirement", str(lock)])
     return None if reason is None else f"no build backend: {reason}"
 
 

@@ -1,23 +1,22 @@
 """`make lineage`: a cluster, a workload, and the lineage job that follows it while leader and job are killed.
 
-The exit status is 0 only if the tables equal the workload's own record. The last line is `RESULT {…}`.
+The exit status is 0 only if the tables equal the workload's own record. The last line is `RESULT {json}`.
 """
 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.local_nodes import LocalNode, NodeError, nodes_on_free_ports, wait_ready
+from deploy.reporting.report import Report
 from examples.lineage.truth import compare
 from examples.lineage.workload import Workload
 from keelmq_spark import answers, pictures
@@ -92,7 +91,7 @@ class Job:
 class Run:
     """One run: owns its processes and records the faults."""
 
-    def __init__(self, directory: Path, orders: int, orders_per_s: float, format: str) -> None:
+    def __init__(self, directory: Path, orders: int, orders_per_s: float, format: str, report: Report) -> None:
         self.directory = directory
         self.orders = orders
         self.nodes = nodes_on_free_ports(directory, 3, NODE_OPTIONS)
@@ -100,13 +99,14 @@ class Run:
         self.job = Job(directory, ",".join(node.url for node in self.nodes), format)
         self.restarts = 0
         self._faults_over = False
-        self._begin_s = time.monotonic()
+        self._report = report
 
-    def say(self, text: str) -> None:
-        print(f"{time.monotonic() - self._begin_s:6.1f} s  {text}", flush=True)
+    def state(self) -> str:
+        """Return the line of progress."""
+        return f"{self.workload.placed:,} orders placed"
 
     async def run(self) -> dict[str, Any]:
-        self.say("starting three nodes and the lineage job")
+        self._report.step("starting three nodes and the lineage job")
         for node in self.nodes:
             node.start()
         await asyncio.to_thread(wait_ready, self.nodes)
@@ -115,11 +115,11 @@ class Run:
         async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
             tasks.create_task(self.workload.run(self._enough))
             tasks.create_task(self._faults())
-        self.say(f"{self.workload.placed} orders are placed and everything is processed")
+        self._report.step(f"{self.workload.placed} orders are placed and everything is processed")
         await asyncio.to_thread(self.job.stop)
         self.job.start("--once")
         await asyncio.to_thread(self.job.wait)
-        self.say("the tables are up to date; comparing them with what the workload did")
+        self._report.step("the tables are up to date; comparing them with what the workload did")
         with Graph(self.job.tables) as graph:
             found = compare(self.workload.truth, graph)
             self._draw(graph)
@@ -131,19 +131,19 @@ class Run:
     async def _faults(self) -> None:
         await self._until(lambda: self.job.events() > self.orders // 2)
         await asyncio.to_thread(self.job.kill)
-        self.say(f"kill -9: the lineage job, with {self.job.events()} events in its tables")
+        self._report.event(f"kill -9: the lineage job, with {self.job.events()} events in its tables", "fault")
         self.job.start()
         self.restarts += 1
         before = self.job.events()
         await self._until(lambda: self.job.events() > before)
-        self.say("the lineage job goes on")
+        self._report.event("the lineage job goes on", "recovery")
         leader = await self._leader()
         await asyncio.to_thread(leader.kill)
         self.restarts += 1
-        self.say(f"kill -9: node {leader.node_id}, the leader")
+        self._report.event(f"kill -9: node {leader.node_id}, the leader", "fault")
         before = self.job.events()
         await self._until(lambda: self.job.events() > before + self.orders // 4)
-        self.say("the lineage job reads from another node; the killed one starts again")
+        self._report.event("the lineage job reads from another node; the killed one starts again", "recovery")
         leader.start()
         await asyncio.to_thread(wait_ready, [leader])
         self._faults_over = True
@@ -197,9 +197,11 @@ def main() -> int:
     directory = options.directory.absolute()
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    run = Run(directory, options.orders, options.rate, options.format)
+    report = Report()
+    run = Run(directory, options.orders, options.rate, options.format, report)
     try:
-        result = asyncio.run(run.run())
+        with report.live(run.state):
+            result = asyncio.run(run.run())
     except (DemoError, NodeError, TimeoutError) as exc:
         print(f"lineage: {exc}", file=sys.stderr)
         return 1
@@ -210,9 +212,10 @@ def main() -> int:
     finally:
         run.end()
     for example in result.pop("examples"):
-        print(example)
-    print(f"tables and pictures: {directory}; ask them: keelmq-lineage summary --tables {directory / 'tables'}")
-    print(f"RESULT {json.dumps(result)}", flush=True)
+        report.text(example)
+    report.table("lineage tables and the workload", ("figure", "count"), result.items())
+    report.text(f"tables and pictures: {directory}; ask them: keelmq-lineage summary --tables {directory / 'tables'}")
+    report.result(result)
     return 0 if result["missing"] == result["extra"] == result["wrong_state"] == 0 else 1
 
 

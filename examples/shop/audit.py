@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -178,16 +178,16 @@ async def cluster_status(http: aiohttp.ClientSession, url: str) -> dict[str, Any
     return status
 
 
-def printed(findings: Findings, line: Callable[[str, str], None]) -> None:
-    """Pass the comparison to `line`, one name and value at a time."""
-    line("orders placed", f"{findings.orders} ({findings.paid} paid, {findings.refused} refused)")
-    line("yuan taken from accounts", f"{findings.debited:,}")
-    line("points added", f"{findings.points:,}")
-    line("messages in the log of each node", f"{findings.log_messages:,}")
-    line("transactions", f"{findings.committed} committed, {findings.rolled_back} rolled back")
-    line("decided by check-back", str(findings.checks_answered))
-    line("accounts that do not match", str(findings.mismatch))
-    line("paid orders lost", str(findings.lost))
-    line("refused orders that arrived", str(findings.phantom))
-    line("points added twice", str(findings.duplicates_applied))
-    line("state of the nodes", "identical" if len(set(findings.state_hashes)) == 1 else "DIFFERENT")
+def printed(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yield the comparison, one name and value at a time."""
+    yield "orders placed", f"{findings.orders} ({findings.paid} paid, {findings.refused} refused)"
+    yield "yuan taken from accounts", f"{findings.debited:,}"
+    yield "points added", f"{findings.points:,}"
+    yield "messages in the log of each node", f"{findings.log_messages:,}"
+    yield "transactions", f"{findings.committed} committed, {findings.rolled_back} rolled back"
+    yield "decided by check-back", str(findings.checks_answered)
+    yield "accounts that do not match", str(findings.mismatch)
+    yield "paid orders lost", str(findings.lost)
+    yield "refused orders that arrived", str(findings.phantom)
+    yield "points added twice", str(findings.duplicates_applied)
+    yield "state of the nodes", "identical" if len(set(findings.state_hashes)) == 1 else "DIFFERENT"

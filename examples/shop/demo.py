@@ -7,7 +7,6 @@ the two databases with the log (audit.py). The exit status is 0 only if nothing 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from rich.table import Table
 
 from deploy.local_nodes import LocalNode, NodeError, nodes_on_free_ports, wait_ready
+from deploy.reporting.report import Report
 from examples.shop.audit import Findings, cluster_status, compare, printed, read_accounts, read_broker, read_points
-from examples.shop.display import Display, NodeView, Progress
+from examples.shop.display import NodeView, Progress, View
 from examples.shop.service import Service
 
 HERE: Final = Path(__file__).parent
@@ -51,10 +50,10 @@ class DemoError(Exception):
 class Shop:
     """Owns the processes of one run, and records the faults."""
 
-    def __init__(self, directory: Path, orders: int, display: Display) -> None:
+    def __init__(self, directory: Path, orders: int, report: Report) -> None:
         self.directory = directory
-        self.display = display
-        self.progress = display.progress
+        self.report = report
+        self.progress = Progress(orders)
         self.nodes = nodes_on_free_ports(directory, 3, NODE_OPTIONS)
         self.account_db = directory / "account.db"
         self.points_db = directory / "points.db"
@@ -93,12 +92,12 @@ class Shop:
             status = await asyncio.to_thread(service.stop)
             if status != 0:
                 raise DemoError(f"the {name} service ended with status {status}; its log:\n{service.log_tail()}")
-        self.display.event("step", "services stopped; comparing the databases with the log of every node")
+        self.report.step("services stopped; comparing the databases with the log of every node")
         accounts, points = read_accounts(self.account_db, self.balances), read_points(self.points_db)
         return compare(accounts, points, await read_broker([node.url for node in self.nodes], TOPIC, SETTLE_TIMEOUT_S))
 
     async def open_shop(self) -> None:
-        self.display.event("step", "starting three nodes")
+        self.report.step("starting three nodes")
         for node in self.nodes:
             node.start()
         await asyncio.to_thread(wait_ready, self.nodes)
@@ -106,12 +105,13 @@ class Shop:
             topic = {"queues": QUEUES, "type": "transaction"}
             async with http.put(f"{self.nodes[0].url}/v1/topics/{TOPIC}", json=topic):
                 pass
-        self.display.event("step", f"cluster ready, topic {TOPIC} created; starting the services")
+        self.report.step(f"cluster ready, topic {TOPIC} created; starting the services")
         with contextlib.closing(sqlite3.connect(self.account_db)) as database, database:
             database.executescript((HERE / "account.sql").read_text())
             database.executemany("INSERT INTO accounts (id, balance) VALUES (?, ?)", self.balances.items())
         self.account.start(crash_at=f"debit-committed:{self.orders // 4}")
         self.points.start(crash_at=f"message:{self.orders * 2 // 5}")
+        self.report.step("placing orders, with faults")
 
     async def place_orders(self) -> None:
         """Play the shop's front end: insert orders into the account database at a steady pace."""
@@ -125,16 +125,14 @@ class Shop:
                 await asyncio.sleep(ORDER_INTERVAL_S)
 
     async def settle(self) -> None:
-        self.display.event(
-            "step", "all orders placed; waiting until every transaction is decided and every point added"
-        )
+        self.report.step("all orders placed; waiting until every transaction is decided and every point added")
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 await self.until(lambda: self.decided() == self.orders)
                 await self.until(lambda: self.prepared == 0 and self.progress.rewarded == self.progress.paid)
         except TimeoutError:
             # The run continues: the audit reports missing effects.
-            self.display.event("fault", f"not settled within {SETTLE_TIMEOUT_S:.0f} s")
+            self.report.event(f"not settled within {SETTLE_TIMEOUT_S:.0f} s", "fault")
 
     # -- what goes wrong ----------------------------------------------------------------------------------------------
 
@@ -146,31 +144,31 @@ class Shop:
             assert victim is not None
             await asyncio.to_thread(victim.kill)
             self.leader_kills += 1
-            self.display.event("fault", f"kill -9: node {victim.node_id}, the leader")
+            self.report.event(f"kill -9: node {victim.node_id}, the leader", "fault")
             await self.until(lambda victim=victim: self.leader() not in (None, victim))  # type: ignore[misc]
             successor = self.leader()
             assert successor is not None
-            self.display.event("recovery", f"node {successor.node_id} was elected, orders go on")
+            self.report.event(f"node {successor.node_id} was elected, orders go on", "recovery")
             await asyncio.sleep(LEADER_DOWN_S)
             victim.start()
             await asyncio.to_thread(wait_ready, [victim])
-            self.display.event("recovery", f"node {victim.node_id} is back and has caught up")
+            self.report.event(f"node {victim.node_id} is back and has caught up", "recovery")
 
     async def kill_account_service(self) -> None:
         for crash_at in (f"debit-committed:{self.orders // 4}", ""):
             await self.died_on_purpose(self.account, "account")
             self.producer_kills += 1
-            self.display.event("fault", "kill -9: account service, after its COMMIT and before END_TRANSACTION")
+            self.report.event("kill -9: account service, after its COMMIT and before END_TRANSACTION", "fault")
             await asyncio.sleep(SERVICE_DOWN_S)
             self.account.start(crash_at)
-            self.display.event("recovery", "account service restarted; the broker will ask it about the half message")
+            self.report.event("account service restarted; the broker will ask it about the half message", "recovery")
 
     async def kill_points_service(self) -> None:
         await self.died_on_purpose(self.points, "points")
-        self.display.event("fault", "kill -9: points service, in the middle of a batch")
+        self.report.event("kill -9: points service, in the middle of a batch", "fault")
         await asyncio.sleep(SERVICE_DOWN_S)
         self.points.start()
-        self.display.event("recovery", "points service restarted; unconfirmed messages come again")
+        self.report.event("points service restarted; unconfirmed messages come again", "recovery")
 
     async def died_on_purpose(self, service: Service, name: str) -> None:
         await self.until(lambda: service.ended() is not None)
@@ -190,7 +188,6 @@ class Shop:
                 self.progress.points_service = "running" if self.points.running() else "down"
                 if self.decided() == self.orders:
                     self.prepared = await self.count_prepared(http)
-                self.display.tick()
                 async with self.observed:
                     self.observed.notify_all()
                 await asyncio.sleep(OBSERVE_INTERVAL_S)
@@ -250,20 +247,20 @@ async def supervise(directory: Path, orders: int) -> tuple[Findings, Shop]:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with Display(Progress(orders)) as display:
-        shop = Shop(directory, orders, display)
+    shop = Shop(directory, orders, Report())
+    view = View(shop.progress)
+    with shop.report.live(view.state, share=view.share, panel=view.panel):
         try:
             return await shop.run(), shop
         finally:
             shop.close()
 
 
-def report(findings: Findings, shop: Shop) -> int:
-    table = Table(title="account database, points database and log", title_justify="left", show_header=False)
-    printed(findings, table.add_row)
-    table.add_row("leaders killed", str(shop.leader_kills))
-    table.add_row("producer killed after its COMMIT", str(shop.producer_kills))
-    shop.display.console.print(table)
+def conclude(findings: Findings, shop: Shop) -> int:
+    rows = [*printed(findings)]
+    rows.append(("leaders killed", str(shop.leader_kills)))
+    rows.append(("producer killed after its COMMIT", str(shop.producer_kills)))
+    shop.report.table("account database, points database and log", (), rows)
     faults = findings.faults()
     if not findings.checks_answered:
         faults.append("no transaction was decided by check-back, so the run shows nothing about it")
@@ -275,7 +272,7 @@ def report(findings: Findings, shop: Shop) -> int:
     result |= {"checks_answered": findings.checks_answered, "duplicates_applied": findings.duplicates_applied}
     if faults:
         print(f"demo: databases, logs and node data are in {shop.directory}", file=sys.stderr, flush=True)
-    print("RESULT", json.dumps(result), flush=True)
+    shop.report.result(result)
     return 1 if faults else 0
 
 
@@ -290,7 +287,7 @@ def main() -> int:
     status = 1
     try:
         findings, shop = asyncio.run(supervise(directory, settings.orders))
-        status = report(findings, shop)
+        status = conclude(findings, shop)
     except* (KeyboardInterrupt, asyncio.CancelledError):
         print("demo: interrupted; every process was ended", file=sys.stderr)
         status = 130

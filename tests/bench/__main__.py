@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from rich.console import Console
 
 from deploy.local_nodes import NodeError
+from deploy.reporting.report import Report
 from tests.bench import (
     cold_reader,
     compression,
@@ -50,11 +50,11 @@ GIB: Final = 1 << 30
 # Each node stores the log; the index and the bodies of one more round fit into the rest.
 DISK_FACTOR: Final = NODES + 1
 
-Section = Callable[[Path, argparse.Namespace, Figures, Console], Coroutine[Any, Any, None]]
+Section = Callable[[Path, argparse.Namespace, Figures], Coroutine[Any, Any, None]]
 
 
-async def run(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print("the machine's floor")
+async def run(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step("the machine's floor")
     bare = floor.measure(directory)
     figures.add(
         Figure("fdatasync_p50", "pwrite + fdatasync of 1 KiB, p50", bare.fdatasync.p50_ms, "ms"),
@@ -63,7 +63,7 @@ async def run(directory: Path, settings: argparse.Namespace, figures: Figures, c
         Figure("round_trip_p50", "loopback round trip of 1 KiB, p50", bare.round_trip.p50_ms, "ms"),
         Figure("round_trip_p99", "loopback round trip of 1 KiB, p99", bare.round_trip.p99_ms, "ms"),
     )
-    console.print(f"{NODES} nodes, every acknowledged write on the disks of a majority")
+    figures.step(f"{NODES} nodes, every acknowledged write on the disks of a majority")
     cluster = BenchCluster(directory)
     try:
         cluster.start()
@@ -76,13 +76,13 @@ async def run(directory: Path, settings: argparse.Namespace, figures: Figures, c
             await compression.compare(cluster.urls, COMPRESSION_TOPIC, settings.seconds, figures)
         figures.add(Figure("memory_load", "resident memory of a node, under load", max(samples), "MiB", 400))
         if settings.restart_gib:
-            await restart(cluster, settings.restart_gib, figures, console)
+            await restart(cluster, settings.restart_gib, figures)
     finally:
         cluster.close()
 
 
-async def run_timers(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"{NODES} nodes, {settings.timers:,} timers, then {settings.flood:,} that are due at once")
+async def run_timers(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, {settings.timers:,} timers, then {settings.flood:,} that are due at once")
     cluster = BenchCluster(directory)
     try:
         cluster.start()
@@ -91,8 +91,8 @@ async def run_timers(directory: Path, settings: argparse.Namespace, figures: Fig
         cluster.close()
 
 
-async def run_groups(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"{NODES} nodes, consumer groups of {', '.join(map(str, groups.MEMBER_COUNTS))} members")
+async def run_groups(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, consumer groups of {', '.join(map(str, groups.MEMBER_COUNTS))} members")
     cluster = BenchCluster(directory)
     try:
         cluster.start()
@@ -101,8 +101,8 @@ async def run_groups(directory: Path, settings: argparse.Namespace, figures: Fig
         cluster.close()
 
 
-async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"{NODES} nodes, {', '.join(map(str, pops.WORKER_COUNTS))} pop consumers")
+async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, {', '.join(map(str, pops.WORKER_COUNTS))} pop consumers")
     cluster = BenchCluster(directory)
     try:
         cluster.start()
@@ -111,8 +111,8 @@ async def run_pops(directory: Path, settings: argparse.Namespace, figures: Figur
         cluster.close()
 
 
-async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
+async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, one client that attacks, and another one that goes on sending")
     core = cores.set_core_aside()
     cluster = BenchCluster(directory)
     try:
@@ -122,18 +122,18 @@ async def run_hostile(directory: Path, settings: argparse.Namespace, figures: Fi
         cluster.close()
 
 
-async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"twice {NODES} nodes, one cluster with {settings.storm:,} transactions that nobody decides")
+async def run_storm(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"twice {NODES} nodes, one cluster with {settings.storm:,} transactions that nobody decides")
     await storm.measure(directory, settings.storm, settings.seconds, figures)
 
 
-async def run_overload(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"twice {NODES} nodes, one cluster behind a link of {2 * overload.ONE_WAY_MS:.0f} ms")
+async def run_overload(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"twice {NODES} nodes, one cluster behind a link of {2 * overload.ONE_WAY_MS:.0f} ms")
     await overload.measure(directory, settings.seconds, figures)
 
 
-async def run_cold_reader(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(f"{NODES} nodes, a reader of {settings.cold_gib:g} GiB that are not in memory")
+async def run_cold_reader(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(f"{NODES} nodes, a reader of {settings.cold_gib:g} GiB that are not in memory")
     cluster = BenchCluster(directory)
     try:
         cluster.start()
@@ -142,8 +142,8 @@ async def run_cold_reader(directory: Path, settings: argparse.Namespace, figures
         cluster.close()
 
 
-async def run_numbers(directory: Path, settings: argparse.Namespace, figures: Figures, console: Console) -> None:
-    console.print(
+async def run_numbers(directory: Path, settings: argparse.Namespace, figures: Figures) -> None:
+    figures.step(
         f"{NODES} nodes, {settings.topics:,} topics, {settings.consumer_groups:,} groups, {settings.members:,} members"
     )
     await numbers.measure(directory, settings, figures)
@@ -198,9 +198,9 @@ async def transactions_and_consumption(cluster: BenchCluster, seconds: float, fi
     figures.add(Figure("end_to_end", "produced and consumed at once, 1 KiB", rate, "msg/s"))
 
 
-async def restart(cluster: BenchCluster, gib: float, figures: Figures, console: Console) -> None:
+async def restart(cluster: BenchCluster, gib: float, figures: Figures) -> None:
     """Fill the log to `gib`, then kill each node in turn with SIGKILL and restart it."""
-    console.print(f"filling the log to {gib:g} GiB")
+    figures.step(f"filling the log to {gib:g} GiB")
     await load.fill(cluster.urls, TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
     taken_s = [await asyncio.to_thread(cluster.restart_s, node) for node in cluster.nodes]
     what = f"kill -9 to ready with a log of {gib:g} GiB"
@@ -266,30 +266,30 @@ def main() -> int:
         "--overload", action="store_true", help="offer twice the capacity, near and far, and measure nothing else"
     )
     settings = parser.parse_args()
-    console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
-    figures = Figures(console)
+    report = Report()
+    figures = Figures(report)
     directory = Path(tempfile.mkdtemp(prefix="keelmq-bench-", dir=settings.directory))
     stolen_before = floor.stolen_time()
     try:
         needed = DISK_FACTOR * (settings.restart_gib + 2) * GIB
         if shutil.disk_usage(directory).free < needed:
             parser.error(f"{directory} has less than {needed / GIB:.0f} GiB free; see --directory and --restart-gib")
-        asyncio.run(chosen(settings)(directory, settings, figures, console))
+        with report.live():
+            asyncio.run(chosen(settings)(directory, settings, figures))
     except NodeError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(directory)
-    console.print(figures.table())
     stolen_percent = floor.stolen_percent(stolen_before, floor.stolen_time())
-    console.print(f"the machine's host kept {stolen_percent:.1f} % of its cores' time for others")
+    report.event(f"the machine's host kept {stolen_percent:.1f} % of its cores' time for others")
     machine = {
         "cpus": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 1),
         "stolen_percent": stolen_percent,
         "python": platform.python_version(),
     }
-    print("RESULT", figures.as_json(**machine, nodes=NODES))
+    figures.conclude(**machine, nodes=NODES)
     return 0
 
 

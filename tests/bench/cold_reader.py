@@ -46,6 +46,7 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
         for topic in (OLD_TOPIC, LIVE_TOPIC):
             async with http.put(f"{cluster.urls[0]}/v1/topics/{topic}", json={"queues": QUEUES}):
                 pass
+        figures.step(f"writing {gib:g} GiB of old messages")
         await load.fill(cluster.urls, OLD_TOPIC, lambda: cluster.log_bytes() >= gib * GIB)
         leader_url, follower_url = await _roles(http, cluster.urls)
         every_url = ",".join(cluster.urls)
@@ -59,7 +60,8 @@ async def measure(cluster: BenchCluster, gib: float, seconds: float, figures: Fi
         reads: dict[str, list[float]] = {whom: [] for whom in readers}
         late_ms: list[float] = []
         samples: list[float] = []
-        for _ in range(ROUNDS):
+        for number in range(1, ROUNDS + 1):
+            figures.step(f"round {number} of {ROUNDS}, without a reader and with each")
             rates["without"].append(await load.concurrent_sends(cluster.urls, LIVE_TOPIC, 1024, seconds))
             for whom, (url, *options) in readers.items():
                 found: list[Read] = []

@@ -1,10 +1,11 @@
-"""The benchmark's figures: collected as they are measured, shown as a table, written as JSON."""
+"""The benchmark's figures: collected as they are measured, shown as a table, and the content of the result."""
 
-import json
 from typing import Any, Final, Literal, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column
+from rich.text import Text
+
+from deploy.reporting.report import Report
 
 UNITS_WITHOUT_DECIMALS: Final = ("msg/s", "tx/s")
 
@@ -32,30 +33,39 @@ class Figure(NamedTuple):
 
 
 class Figures:
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    """Collects figures and shows each one, and the steps of the benchmark, through `report`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._figures: list[Figure] = []
+
+    def step(self, text: str) -> None:
+        """Show what is measured, or prepared, from now on."""
+        self._report.step(text)
 
     def add(self, *figures: Figure) -> None:
         for figure in figures:
             self._figures.append(figure)
-            self._console.print(f"  {figure.what}: {shown(figure.value, figure.unit)}", highlight=False)
+            self._report.event(f"  {figure.what}: {shown(figure.value, figure.unit)}")
 
-    def table(self) -> Table:
-        table = Table(title="KeelMQ benchmark", title_justify="left")
-        for heading in ("figure", "measured", "goal", "ratio to goal"):
-            table.add_column(heading, justify="left" if heading == "figure" else "right")
+    def conclude(self, **context: Any) -> None:
+        """Print the table of all figures, then the result: the context and the figures by key."""
+        rows = []
         for figure in self._figures:
             goal = "" if figure.goal is None else f"{figure.sense} {shown(figure.goal, figure.unit)}"
             ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
             style = {True: "green", False: "red", None: ""}[figure.met]
             verdict = {True: "", False: " missed", None: ""}[figure.met]
             measured = shown(figure.value, figure.unit)
-            table.add_row(figure.what, measured, goal, f"{ratio}{verdict}", style=style)
-        return table
+            cells = (figure.what, measured, goal, f"{ratio}{verdict}")
+            rows.append([Text(cell, style=style) for cell in cells])
+        headings: list[str | Column] = ["figure"]
+        headings += [Column(name, justify="right") for name in ("measured", "goal", "ratio to goal")]
+        self._report.table("KeelMQ benchmark", headings, rows)
+        self._report.result({**context, "figures": self._by_key()})
 
-    def as_json(self, **context: Any) -> str:
-        rows = {
+    def _by_key(self) -> dict[str, dict[str, Any]]:
+        return {
             figure.key: {
                 "value": round(figure.value, 4),
                 "unit": figure.unit,
@@ -66,7 +76,6 @@ class Figures:
             }
             for figure in self._figures
         }
-        return json.dumps({**context, "figures": rows})
 
 
 def shown(value: float, unit: str) -> str:

@@ -41,7 +41,8 @@ async def measure(
     for name in attacks:
         key, says = f"hostile_{name.replace('-', '_')}", ATTACKS[name].says
         without, attacked, memory = [], [], []
-        for _ in range(ROUNDS):
+        for number in range(1, ROUNDS + 1):
+            figures.step(f"{name}: round {number} of {ROUNDS}, without and with the attack")
             without.append(await load.concurrent_sends(cluster.urls, TOPIC, 1024, seconds / 2))
             async with cluster.watch_memory() as samples:
                 with attacking(name, Target(port, TOPIC), core=core):

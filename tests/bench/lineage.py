@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
 
 import keelmq
 import keelmq_spark
+from deploy.reporting.report import Report
 from keelmq_spark.java import use_java
 from tests.bench.cluster import BenchCluster
 from tests.bench.figures import Figure, Figures
@@ -141,6 +141,7 @@ def throughput(spark: SparkSession, urls: Sequence[str], directory: Path, figure
     entries = _end_index(urls)
     part = f'{{"index": {entries - entries // WARM_UP_PARTS}}}'
     for source in ("keelmq", "keelmq-tuples"):
+        figures.step(f"warming up: {source}")
         Query(spark, urls, directory, startingOffsets=part).run(f"warm-{source}", source)
     rates: dict[str, float] = {}
     cpu_s: dict[str, float] = {}
@@ -149,6 +150,7 @@ def throughput(spark: SparkSession, urls: Sequence[str], directory: Path, figure
         ("no_sink", "keelmq", "noop", "… without writing"),
         ("tuples", "keelmq-tuples", "parquet", "log to Parquet, a source that yields tuples"),
     ):
+        figures.step(f"measuring: {what}")
         before_s = _cpu_s(_jvm_pid(spark))
         rows, seconds = everything.run(key, source, sink)
         rates[key] = rows / seconds
@@ -225,31 +227,32 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark and its workers may use (default 2)")
     parser.add_argument("--lag-seconds", type=float, default=15.0, help="seconds, 0 skips the lag (default 15)")
     settings = parser.parse_args()
-    console = Console(stderr=False, width=None if sys.stdout.isatty() else 110)
-    figures = Figures(console)
+    report = Report()
+    figures = Figures(report)
     directory = Path(tempfile.mkdtemp(prefix="keelmq-bench-"))
     cluster = BenchCluster(directory / "nodes")
     try:
-        cluster.start()
-        console.print(f"filling the log with {settings.messages:,} messages of {BODY_BYTES} bytes")
-        asyncio.run(fill(cluster.urls, settings.messages))
-        spark = start_spark(settings.cores)
-        throughput(spark, cluster.urls, directory, figures)
-        if settings.lag_seconds:
-            console.print(f"{LAG_RATE:,} messages a second, a batch twice a second")
-            p50_s, p99_s = lag(spark, cluster.urls, directory, settings.lag_seconds)
-            figures.add(
-                Figure("lag_p50", "stored to written, p50", p50_s, "s"),
-                Figure("lag_p99", "stored to written, p99", p99_s, "s", LAG_GOAL_S),
-            )
-        what = f"the JVM: driver and executor, heap {DRIVER_MEMORY}, peak"
-        figures.add(Figure("memory", what, _peak_mib(_jvm_pid(spark)), "MiB"))
-        spark.stop()
+        with report.live():
+            cluster.start()
+            figures.step(f"filling the log with {settings.messages:,} messages of {BODY_BYTES} bytes")
+            asyncio.run(fill(cluster.urls, settings.messages))
+            figures.step("starting Spark")
+            spark = start_spark(settings.cores)
+            throughput(spark, cluster.urls, directory, figures)
+            if settings.lag_seconds:
+                figures.step(f"{LAG_RATE:,} messages a second, a batch twice a second")
+                p50_s, p99_s = lag(spark, cluster.urls, directory, settings.lag_seconds)
+                figures.add(
+                    Figure("lag_p50", "stored to written, p50", p50_s, "s"),
+                    Figure("lag_p99", "stored to written, p99", p99_s, "s", LAG_GOAL_S),
+                )
+            what = f"the JVM: driver and executor, heap {DRIVER_MEMORY}, peak"
+            figures.add(Figure("memory", what, _peak_mib(_jvm_pid(spark)), "MiB"))
+            spark.stop()
     finally:
         cluster.close()
         shutil.rmtree(directory)
-    console.print(figures.table())
-    print("RESULT", figures.as_json(cores=settings.cores, cpus=os.cpu_count(), python=platform.python_version()))
+    figures.conclude(cores=settings.cores, cpus=os.cpu_count(), python=platform.python_version())
     return 0
 
 

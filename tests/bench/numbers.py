@@ -197,6 +197,7 @@ class _Bench:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
+        self._figures.step(what)
         begun_s = _cpu_s(self._leader)
         try:
             yield

@@ -98,9 +98,11 @@ async def _measure(urls: Sequence[str], name: str, seconds: float, figures: Figu
                 PACED_BATCHES_PER_S * BATCH,
             )
         for kind, count, body in (("batches", BATCH, small), ("sends", 1, large)):
+            figures.step(f"{kind} {where}: the capacity")
             capacities = [await _capacity(urls, body, count, seconds / 2)]
             rounds = []
-            for _ in range(ROUNDS):
+            for number in range(1, ROUNDS + 1):
+                figures.step(f"{kind} {where}: round {number} of {ROUNDS}, twice the capacity offered")
                 per_s = 2 * capacities[-1] / count
                 rounds.append(await _offer(urls, admin, f"overload-{kind}", body, count, per_s, seconds + WARM_UP_S))
                 capacities.append(await _capacity(urls, body, count, seconds / 2))

@@ -46,6 +46,7 @@ async def measure(directory: Path, count: int, seconds: float, figures: Figures)
         for cluster in (calm, stormy):
             cluster.start()
             await _create_topics(cluster)
+        figures.step(f"preparing {count:,} half transactions")
         taken_s = await _prepare(stormy, count)
         figures.add(
             Figure(
@@ -62,7 +63,8 @@ async def _compare(calm: BenchCluster, stormy: BenchCluster, count: int, seconds
     rates: dict[str, list[float]] = {"calm": [], "stormy": []}
     checks = 0.0
     async with _checkers(stormy) as checkers:
-        for _ in range(ROUNDS):
+        for number in range(1, ROUNDS + 1):
+            figures.step(f"round {number} of {ROUNDS}, without and with undecided transactions")
             _signal(checkers, signal.SIGSTOP)
             rates["calm"].append(await load.concurrent_sends(calm.urls, PLAIN_TOPIC, 1024, seconds))
             _signal(checkers, signal.SIGCONT)

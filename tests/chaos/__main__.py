@@ -14,6 +14,7 @@ from typing import Final
 
 import uvloop
 
+from deploy.reporting.report import Report
 from tests.chaos.broken import DEFECTS
 from tests.chaos.directory import RunDirectory
 from tests.chaos.display import Display
@@ -22,7 +23,6 @@ from tests.chaos.nemeses.catalogue import choose
 from tests.chaos.report import show
 from tests.chaos.run import SEEDS, Run, RunPlan, log_to
 from tests.chaos.self_test import ALL, find_all_guilty
-from tests.chaos.verdict import as_line
 from tests.requirements import DYING_WITH_PARENT
 
 NODES: Final = 3
@@ -57,9 +57,10 @@ def main() -> int:
         return BAD_USAGE
     directory = RunDirectory(Path(given.directory))
     log_to(directory.path / "clients.log")
-    print(f"chaos: seed {seed}, repeat with: {command(given, given.minutes, seed)}", flush=True)
+    report = Report()
+    report.event(f"seed {seed}, repeat with: {command(given, given.minutes, seed)}")
     plan = RunPlan(seed, given.minutes, epoch_minutes(given), given.nodes, given.rate, given.broken)
-    display = Display(f"chaos: {given.nodes} nodes, {given.nemesis}, seed {seed}", given.minutes * 60)
+    display = Display(f"chaos: {given.nodes} nodes, {given.nemesis}, seed {seed}", given.minutes * 60, report)
     run = Run(plan, choice, machine, directory.path, display)
     clean = False
     terminated: list[int] = []
@@ -71,15 +72,15 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job begins with it ignored
     signal.signal(signal.SIGTERM, on_terminate)
     try:
-        with display, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with display.live(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             result = runner.run(run.execute(keep=given.keep))
-        show(display.console, result, run.violations)
+        show(report, result, run.violations)
         clean = bool(run.violations) == (given.broken is not None)
         if run.violations and plan.epochs > 1:
-            print(f"chaos: repeat this epoch with: {command(given, plan.minutes_per_epoch, run.seed)}")
+            report.text(f"repeat this epoch with: {command(given, plan.minutes_per_epoch, run.seed)}")
         if not clean:
-            print(f"chaos: history, node logs and data are kept in {directory.path}")
-        print(as_line(result), flush=True)
+            report.text(f"history, node logs and data are kept in {directory.path}")
+        report.result(result)
     except KeyboardInterrupt:
         print("chaos: interrupted", file=sys.stderr)
         clean = True

@@ -1,35 +1,29 @@
-"""The live view of a run; without a terminal, it prints a line per event and regularly a line of figures."""
+"""The live view of a run."""
 
+import contextlib
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.live import Live
+from rich.console import Group
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from deploy.reporting.report import Report
 from tests.chaos.ledger import Book, Outcome
 from tests.chaos.observer import Observer
 from tests.chaos.schedule import Scheduler
 from tests.chaos.violations import Violations
 
-EVENTS_SHOWN: Final = 12
-REFRESH_PER_SECOND: Final = 4
-LINE_EVERY_S: Final = 10.0
-STYLES: Final = {"fault": "bold red", "recovery": "green", "step": "bold"}
 STATE_STYLES: Final = {"leader": "bold cyan", "down": "bold red", "paused": "yellow", "unreachable": "red"}
 
 
 class Display:
-    """Reads the run's state and writes nothing but the screen. Use it as a context manager."""
+    """Reads the run's state and writes nothing but the output."""
 
-    def __init__(self, title: str, seconds: float) -> None:
-        self.console = Console()
-        self.phase = "starting"
+    def __init__(self, title: str, seconds: float, report: Report) -> None:
+        self.report = report
         self.observer: Observer | None = None
         self.scheduler: Scheduler | None = None
         self.book: Book | None = None
@@ -40,44 +34,25 @@ class Display:
         self._title = title
         self._seconds = seconds
         self._started_s = time.monotonic()
-        self._last_line_s = self._started_s
-        self._events: deque[tuple[float, str, str]] = deque(maxlen=EVENTS_SHOWN)
-        self._live = Live(self, console=self.console, refresh_per_second=REFRESH_PER_SECOND)
 
-    def __enter__(self) -> "Display":
-        if self.console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
+    def live(self) -> contextlib.AbstractContextManager[None]:
+        """Show the run within the block. The bar is the time of faults; the verdict follows it."""
+        return self.report.live(self._figures, share=self._share, panel=self._panel)
 
     def event(self, kind: str, text: str) -> None:
         """Show an event; `kind` is fault, recovery or step."""
-        at_s = time.monotonic() - self._started_s
-        self._events.append((at_s, kind, text))
         if kind == "step":
-            self.phase = text
-        if not self.console.is_terminal:
-            self.console.print(f"{at_s:6.1f} s  {text}", highlight=False, soft_wrap=True, markup=False)
+            self.report.step(text)
+        else:
+            self.report.event(text, kind)
 
-    def tick(self) -> None:
-        """Print a line of figures every LINE_EVERY_S without a terminal, so that a log shows progress."""
-        now_s = time.monotonic()
-        if not self.console.is_terminal and now_s - self._last_line_s > LINE_EVERY_S:
-            self._last_line_s = now_s
-            text = f"{now_s - self._started_s:6.1f} s  {self._figures()}"
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+    def _share(self) -> float:
+        return (time.monotonic() - self._started_s) / self._seconds
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        elapsed_s = time.monotonic() - self._started_s
-        head = Table.grid(padding=(0, 2))
-        bar = ProgressBar(total=self._seconds, completed=min(elapsed_s, self._seconds), width=40)
-        head.add_row(bar, f"{elapsed_s:.0f} of {self._seconds:.0f} s", Text(self.phase, style="bold"))
+    def _panel(self) -> Panel:
         active = ", ".join(self.scheduler.active) if self.scheduler is not None else ""
         faults = Text(active or "no fault", style="bold red" if active else "green")
-        tables: list[RenderableType] = [self._nodes(), self._workers(), self._history()]
-        yield Panel(Group(head, Text(self._figures()), faults, *tables), title=self._title, title_align="left")
+        return Panel(Group(faults, self._nodes(), self._workers()), title=self._title, title_align="left")
 
     def _figures(self) -> str:
         if self.book is None or self.violations is None:
@@ -105,9 +80,3 @@ class Display:
             counts = (ledger.counts[each] for each in (Outcome.ACKED, Outcome.UNKNOWN, Outcome.FAILED))
             table.add_row(ledger.name, *(f"{count:,}" for count in counts))
         return table
-
-    def _history(self) -> Table:
-        grid = Table.grid(padding=(0, 2))
-        for at_s, kind, text in list(self._events):
-            grid.add_row(Text(f"{at_s:6.1f} s", style="dim"), Text(text, style=STYLES.get(kind, "")))
-        return grid

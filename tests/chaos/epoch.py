@@ -1,4 +1,4 @@
-"""One epoch: starts a fresh cluster and load, injects faults by the seed, heals everything, and judges."""
+"""Run one epoch: start a fresh cluster and load, inject faults by the seed, heal everything, and judge."""
 
 import asyncio
 import random
@@ -143,7 +143,6 @@ class Epoch:
         background = [
             asyncio.create_task(observer.run()),
             asyncio.create_task(self._poll_offsets(verdict, group, cluster)),
-            asyncio.create_task(self._tick()),
         ]
         consuming = asyncio.Event()
         groups = (group, returns, pops, recorded)
@@ -264,11 +263,6 @@ class Epoch:
         rng = random.Random(f"offsets {self.plan.seed}")
         while True:
             await verdict.report_commits(group.progress, rng.choice(cluster.ids()))
-            await asyncio.sleep(OFFSETS_INTERVAL_S)
-
-    async def _tick(self) -> None:
-        while True:
-            self._display.tick()
             await asyncio.sleep(OFFSETS_INTERVAL_S)
 
     def _settings(self) -> ClusterSettings:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from deploy.reporting.report import Report
 from tests.chaos.checkers.group_offsets import GroupOffsets
 from tests.chaos.ledger import Book, Outcome
 from tests.chaos.observer import Observer
@@ -137,16 +136,16 @@ def result_of(epochs: Sequence[Figures], violations: Violations, memory_bytes: i
     }
 
 
-def show(console: Console, result: dict[str, Any], violations: Violations) -> None:
+def show(report: Report, result: dict[str, Any], violations: Violations) -> None:
     """Print a row per figure, then every violation that was kept."""
-    table = Table(title="chaos", title_justify="left", box=None, padding=(0, 2), show_header=False)
+    rows = []
     for name, value in result.items():
         text = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
         bad = name in ("lost", "phantom", "duplicated", "violations") and value
-        table.add_row(name, Text(text or "-", style="bold red" if bad else ""))
-    console.print(table)
+        rows.append((name, Text(text or "-", style="bold red" if bad else "")))
+    report.table("chaos", ("figure", "value"), rows)
     for violation in violations.kept:
-        console.print(Text(f"{VIOLATION}{violation.kind}: {violation.detail}", style="red"), soft_wrap=True)
+        report.text(f"{VIOLATION}{violation.kind}: {violation.detail}", "problem")
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -5,14 +5,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-from rich.console import Console
-from rich.table import Table
-
+from deploy.reporting.report import Report
+from deploy.reporting.result import result_of
 from tests.chaos.broken import DEFECTS
 from tests.chaos.node import REPOSITORY
 from tests.chaos.report import VIOLATION
-from tests.chaos.verdict import RESULT, as_line
 
 ALL = "all"
 DETAILS_SHOWN = 3
@@ -29,31 +26,38 @@ def verdict_on_defect(result: dict[str, Any], name: str) -> dict[str, Any]:
 
 def find_all_guilty(arguments: Sequence[str]) -> int:
     """Run each defect once with these other arguments; return 0 when all were found."""
+    report = Report()
     found: list[dict[str, Any]] = []
-    for name in DEFECTS:
-        print(f"chaos: broken on purpose: {name}", flush=True)
-        found.append(_run(name, arguments))
-        print(as_line(found[-1]), flush=True)
-    table = Table(box=None, padding=(0, 2), title="chaos against broken nodes", title_justify="left")
-    for heading in ("defect", "", "caught by", "after"):
-        table.add_column(heading)
-    for each in found:
-        by = ", ".join(each["caught_by"]) if each["guilty"] else "NOT CAUGHT"
-        table.add_row(each["broken"], DEFECTS[each["broken"]].what, by, f"{each['caught_after_s']} s")
-    Console().print(table)
+    with report.live(lambda: f"{len(found)} of {len(DEFECTS)} defects", share=lambda: len(found) / len(DEFECTS)):
+        for name in DEFECTS:
+            report.step(f"broken on purpose: {name}")
+            found.append(_run(name, arguments, report))
+            report.event(_verdict_text(found[-1]))
+    rows = [
+        (each["broken"], DEFECTS[each["broken"]].what, _caught_by(each), f"{each['caught_after_s']} s")
+        for each in found
+    ]
+    report.table("chaos against broken nodes", ("defect", "what is broken", "caught by", "after"), rows)
     innocent = [each["broken"] for each in found if not each["guilty"]]
-    print(as_line({"defects": len(found), "not_caught": innocent}), flush=True)
+    report.result({"defects": len(found), "not_caught": innocent, "runs": found})
     return 1 if innocent else 0
 
 
-def _run(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+def _caught_by(verdict: dict[str, Any]) -> str:
+    return ", ".join(verdict["caught_by"]) if verdict["guilty"] else "NOT CAUGHT"
+
+
+def _verdict_text(verdict: dict[str, Any]) -> str:
+    return f"{verdict['broken']}: {_caught_by(verdict)} after {verdict['caught_after_s']} s, seed {verdict['seed']}"
+
+
+def _run(name: str, arguments: Sequence[str], report: Report) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.chaos", *arguments, "--broken", name]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]
     for line in [line for line in done.stdout.splitlines() if line.startswith(VIOLATION)][:DETAILS_SHOWN]:
-        print(line, flush=True)
-    if not lines:
-        print(done.stdout, file=sys.stderr)
-        raise RuntimeError(f"the run with {name} ended with {done.returncode} and without a result")
-    result: dict[str, Any] = msgspec.json.decode(lines[-1].removeprefix(RESULT))
+        report.text(line, "problem")
+    try:
+        result = result_of(done.stdout)
+    except ValueError as error:
+        raise RuntimeError(f"the run with {name} ended with {done.returncode}: {error}") from None
     return {"seed": result["seed"]} | verdict_on_defect(result, name)

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-import msgspec
 
 from cluster.process.exit_codes import ExitCode
 from keelmq.blocks.batch import decode_block
@@ -53,7 +52,6 @@ CALL_TIMEOUT_S: Final = PATIENCE_S
 PULL_BYTES: Final = 4 << 20
 PAGE: Final = 1_000
 DEAD_LETTERS_PAGE: Final = 100
-RESULT: Final = "RESULT "
 # Traces that come with a disk that was made to fail.
 EXPLAINED_BY_DISK: Final = ("No space left on device", "Input/output error", "IO error", "DiskError", "DiskFull")
 
@@ -355,8 +353,3 @@ class Verdict:
 def _body(message: dict[str, Any]) -> bytes:
     body: str = message["body"]
     return base64.b64decode(body) if message["encoding"] == "base64" else body.encode()
-
-
-def as_line(result: dict[str, Any]) -> str:
-    """Return the last line of a run."""
-    return f"{RESULT}{msgspec.json.encode(result).decode()}"

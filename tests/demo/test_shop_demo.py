@@ -1,6 +1,5 @@
 """Runs the demo itself, shortly: real nodes, real services, real kills."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.reporting.result import result_of
 from tests.patience import RUN_PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -45,9 +45,8 @@ def test_the_shop_survives_its_kills_and_leaves_nothing_behind(tmp_path: Path) -
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    word, result = ended.stdout.splitlines()[-1].split(" ", 1)
-    figures = json.loads(result)
-    assert (word, list(figures)) == ("RESULT", RESULT_KEYS)
+    figures = result_of(ended.stdout)
+    assert list(figures) == RESULT_KEYS
     assert figures["orders"] == ORDERS
     assert 0 < figures["debited"] == figures["points"] < ORDERS * 100
     assert [figures[key] for key in ("mismatch", "lost", "phantom", "duplicates_applied")] == [0, 0, 0, 0]

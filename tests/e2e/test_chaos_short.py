@@ -1,6 +1,5 @@
 """Runs a short chaos with a fresh seed in every run of the tests; the long ones are `make chaos MINUTES=60`."""
 
-import json
 import os
 import re
 import secrets
@@ -10,10 +9,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from deploy.reporting.result import result_of
 from tests.e2e.cluster_process import wait_for
 from tests.patience import PATIENCE_S, RUN_PATIENCE_S
 from tests.requirements import DYING_WITH_PARENT, NAMESPACES
@@ -33,12 +32,6 @@ def nodes_end_with_their_run() -> None:
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.chaos", "--directory", str(directory), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def result_of(output: str) -> dict[str, Any]:
-    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
-    assert lines, output[-8_000:]
-    return dict(json.loads(lines[-1].removeprefix("RESULT ")))
 
 
 def processes_of(directory: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""`make dist`: packages are built with identical bytes each time, and the installed wheel of the SDK works."""
+"""`make dist`: packages and SBOMs have identical bytes each time, and the installed wheel of the SDK works."""
 
 import hashlib
 import json
@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from deploy.locks import path_of, read
+from deploy.reporting.result import result_of
+from deploy.sbom import LOCKS
 from keelmq.version import VERSION
 from tests.requirements import BUILDING, REPOSITORY
 
@@ -24,10 +29,7 @@ def dist(directory: Path, umask: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "deploy.dist", "--directory", str(directory)]
     done = subprocess.run(command, cwd=REPOSITORY, umask=umask, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    word, _, text = done.stdout.splitlines()[-1].partition(" ")
-    assert word == "RESULT"
-    result: dict[str, Any] = json.loads(text)
-    return result
+    return result_of(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that has the SDK's wheel alone, without the packages that the SDK depends on."""
+    """Make an environment that has the SDK's wheel alone, without the packages that the SDK depends on."""
     environment = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
@@ -63,7 +65,7 @@ def run(environment: Path, program: str, *arguments: str) -> subprocess.Complete
 def test_building_twice_gives_identical_bytes(built: Path, tmp_path: Path) -> None:
     result = dist(tmp_path, 0o077)
     names = [each["name"] for each in result["files"]]
-    assert len(names) == 6
+    assert len(names) == 9
     assert names == sorted(path.name for path in built.iterdir())
     for each in result["files"]:
         content = (built / each["name"]).read_bytes()
@@ -87,6 +89,48 @@ def test_license_and_readme_are_in_wheel_and_source_distribution(built: Path, pa
         # The time of the last commit, and no user of this machine.
         assert len({member.mtime for member in members.values()}) == 1
         assert {(member.uid, member.gid, member.uname, member.gname) for member in members.values()} == {(0, 0, "", "")}
+
+
+@pytest.mark.parametrize("package", LOCKS)
+def test_the_sbom_lists_what_the_locks_pin(built: Path, package: str) -> None:
+    begin = package.replace("-", "_")
+    text = (built / f"{begin}-{VERSION}.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    sbom = json.loads(text)
+    main = sbom["metadata"]["component"]
+    assert (main["name"], main["version"], main["licenses"][0]["license"]["id"]) == (package, VERSION, "Apache-2.0")
+    files = {each["url"]: each["hashes"][0]["content"] for each in main["externalReferences"]}
+    paths = [built / f"{begin}-{VERSION}.tar.gz", wheel_of(built, begin)]
+    assert files == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+    listed = {
+        (each["name"], each["version"]): sorted(hash["content"] for hash in each["externalReferences"][0]["hashes"])
+        for each in sbom["components"]
+        if "purl" in each
+    }
+    pins = [pin for name in LOCKS[package] for pin in read(path_of(name, REPOSITORY)).pins]
+    assert listed == {(pin.name, pin.version): sorted(h.removeprefix("sha256:") for h in pin.hashes) for pin in pins}
+    # No time and no random number; every component is reached from the package.
+    assert "timestamp" not in sbom["metadata"]
+    graph = {each["ref"]: set(each.get("dependsOn", ())) for each in sbom["dependencies"]}
+    reached = {package}
+    while more := set().union(*(graph[each] for each in reached)) - reached:
+        reached |= more
+    assert reached == {package, *(each["bom-ref"] for each in sbom["components"])}
+
+
+def test_the_sbom_tells_what_only_extras_install_from_the_rest(built: Path) -> None:
+    sbom = json.loads((built / f"keelmq-{VERSION}.cdx.json").read_text())
+    scopes = {each["name"]: each["scope"] for each in sbom["components"]}
+    assert {name for name, scope in scopes.items() if scope == "required"} == {
+        "crc32c",
+        "httptools",
+        "msgspec",
+        "zstandard",
+    }
+    assert {scopes["typer"], scopes["greenlet"], scopes["opentelemetry-api"]} == {"optional"}
+    spark = json.loads((built / f"keelmq_spark-{VERSION}.cdx.json").read_text())
+    assert ("keelmq", VERSION) in {(each["name"], each["version"]) for each in spark["components"]}
 
 
 def test_the_command_of_the_wheel_asks_for_the_extra_and_runs_with_it(installed: Path) -> None:

@@ -1,6 +1,5 @@
 """Runs a few real power losses in every test run, with a fresh seed; `make powerloss` runs many (docs/powerloss.md)."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from deploy.reporting.result import result_of
 from tests.e2e.cluster_process import wait_for
 from tests.patience import RUN_PATIENCE_S
 from tests.requirements import POWER_LOSS, may_skip, skip
@@ -34,9 +34,7 @@ class Run:
     def result(self) -> tuple[int, dict[str, Any], str]:
         """Return exit status, RESULT, and everything printed. Skips where the machine does not allow the run."""
         output = self.process.communicate(timeout=RUN_PATIENCE_S)[0].decode()
-        word, _, line = output.splitlines()[-1].partition(" ")
-        assert word == "RESULT", output
-        figures = json.loads(line)
+        figures = result_of(output)
         if "skipped" in figures:
             skip(f"no real power loss here: {figures['skipped']}")
         return self.process.returncode, figures, output

@@ -18,11 +18,12 @@ def queue_of(node: NodeProcess) -> tuple[int, int]:
     return int(queue["min_offset"]), int(queue["max_offset"])
 
 
-def send(node: NodeProcess, key: str) -> None:
+def send(cluster: ClusterProcess, key: str) -> None:
+    """Send one batch to the leader of the moment: on a busy machine another node may lead at any time."""
     messages = [{"body": "x" * 500, "queue": 0} for _ in range(BATCH_MESSAGES)]
 
     def is_stored() -> bool:
-        reply = node.request(
+        reply = cluster.wait_leader().request(
             "POST", "/v1/topics/short/messages", payload={"messages": messages}, headers={"Idempotency-Key": key}
         )
         return reply.status == 200
@@ -40,14 +41,14 @@ def test_messages_go_when_their_retention_is_over_on_all_nodes_alike(
         assert leader.request("PUT", "/v1/topics/kept", payload={"queues": 1}).status == 201
         assert leader.request("POST", "/v1/topics/kept/messages", payload={"messages": [{"body": "k"}]}).status == 200
         for number in range(BATCHES):
-            send(leader, f"k{number}")
+            send(cluster, f"k{number}")
         victim = cluster.follower()
         victim.kill()
         sent = BATCHES * BATCH_MESSAGES
-        wait_for(lambda: queue_of(leader) == (sent, sent), "everything to expire")
+        wait_for(lambda: queue_of(cluster.wait_leader()) == (sent, sent), "everything to expire")
         victim.start()
         cluster.wait_ready()
-        send(cluster.wait_leader(), "last")
+        send(cluster, "last")
         cluster.wait_same_state()
         for node in cluster.alive():
             assert queue_of(node)[1] == sent + BATCH_MESSAGES
@@ -84,7 +85,7 @@ def test_the_log_stays_bounded_on_all_nodes_while_one_dies(tmp_path_factory: pyt
             if number == 2 * BATCHES:
                 victim.start()
                 cluster.wait_ready()
-            send(cluster.wait_leader(), f"b{number}")
+            send(cluster, f"b{number}")
         written = 4 * BATCHES * BATCH_MESSAGES * 500
         for node in cluster.alive():
             wait_short(node, written // 4)

@@ -4,8 +4,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,17 +23,19 @@ MESSAGE_BYTES: Final = 3_800_000
 PATH: Final = "/v1/topics/large/messages"
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--request-timeout-ms", "20000")
 SENT_AGAIN_MAX: Final = 1.2
+ATTEMPTS_MAX: Final = 4
+STOOD: Final = "this node did nothing for"
+"""Words of a node's log for a process that was not run for longer than an election timeout."""
+
+Links = dict[int, ThinLink]
+"""The link by which each node hears its peers, by the node's id."""
 
 
-@pytest.fixture
-def links() -> dict[int, ThinLink]:
-    return {}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, links: dict[int, ThinLink]) -> Iterator[ClusterProcess]:
-    """Return nodes whose incoming peer traffic passes a thin link per node, which is fast at first."""
-    running = ClusterProcess(tmp_path, nodes=NODES, options=OPTIONS)
+@contextmanager
+def thin_cluster(directory: Path) -> Iterator[tuple[ClusterProcess, Links]]:
+    """Yield nodes whose incoming peer traffic passes a thin link per node, which is fast at first, and these links."""
+    directory.mkdir()
+    running, links = ClusterProcess(directory, nodes=NODES, options=OPTIONS), Links()
     with ExitStack() as stack:
         for node in running.nodes.values():
             (port,) = free_ports(1)
@@ -42,7 +44,21 @@ def cluster(tmp_path: Path, links: dict[int, ThinLink]) -> Iterator[ClusterProce
         with running:
             leader = running.wait_leader()
             assert leader.request("PUT", "/v1/topics/large", payload={"queues": 2}).status == 201
-            yield running
+            yield running, links
+
+
+def undisturbed(scenario: Callable[[ClusterProcess, Links], None], directory: Path) -> None:
+    """Run the scenario; run it again when it fails after a node's process stood, as on a machine with other work: such
+    a node steps down, whatever its links do.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        with thin_cluster(directory / f"attempt{attempt}") as (cluster, links):
+            try:
+                return scenario(cluster, links)
+            except AssertionError:
+                stood = any(STOOD in node.log_path.read_text() for node in cluster.nodes.values())
+                if not stood or attempt == ATTEMPTS_MAX:
+                    raise
 
 
 def large_request() -> bytes:
@@ -56,9 +72,15 @@ def terms(cluster: ClusterProcess) -> set[tuple[int, int | None]]:
     return {(status["term"], status["leader_id"]) for node in cluster.alive() if (status := node.status())}
 
 
-def test_a_request_that_takes_seconds_changes_no_leader_and_is_sent_once(
-    cluster: ClusterProcess, links: dict[int, ThinLink]
-) -> None:
+def test_a_request_that_takes_seconds_changes_no_leader_and_is_sent_once(tmp_path: Path) -> None:
+    undisturbed(send_for_seconds, tmp_path)
+
+
+def test_a_follower_that_is_far_behind_slows_nobody_down(tmp_path: Path) -> None:
+    undisturbed(catch_up, tmp_path)
+
+
+def send_for_seconds(cluster: ClusterProcess, links: Links) -> None:
     leader = cluster.wait_leader()
     before = terms(cluster)
     for link in links.values():
@@ -83,7 +105,7 @@ def test_a_request_that_takes_seconds_changes_no_leader_and_is_sent_once(
             assert link.carried_bytes < SENT_AGAIN_MAX * len(body)
 
 
-def test_a_follower_that_is_far_behind_slows_nobody_down(cluster: ClusterProcess, links: dict[int, ThinLink]) -> None:
+def catch_up(cluster: ClusterProcess, links: Links) -> None:
     leader = cluster.wait_leader()
     away = cluster.follower()
     away.kill()

@@ -5,7 +5,6 @@ input that fails and keeps it in .hypothesis, so that the next run of the test b
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
+from deploy.reporting.report import Report
 
 ROOT: Final = Path(__file__).parents[2]
 SCALE: Final = 10
@@ -25,48 +24,57 @@ _PASSED: Final = re.compile(rb"(\d+) passed")
 
 def main(arguments: list[str]) -> int:
     settings = _parse(arguments)
-    console = Console()
+    report = Report()
     started_s = time.monotonic()
     result: dict[str, Any] = {"rounds": 0, "tests": 0, "failed": 0, "scale": settings.scale, "seeds": []}
-    while time.monotonic() - started_s < settings.minutes * 60:
-        seed = random.SystemRandom().getrandbits(_SEED_BITS) if settings.seed is None else settings.seed
-        minutes = (time.monotonic() - started_s) / 60
-        console.print(
-            f"{minutes:5.1f}/{settings.minutes:g} min, round {result['rounds'] + 1}, SEED={seed}", highlight=False
-        )
-        status, passed = _round(seed, settings)
-        result["rounds"] += 1
-        result["tests"] += passed
-        result["seeds"].append(seed)
-        if status != 0:
-            result["failed"] = 1
-            console.print(f"repeat with: make fuzz SEED={seed} FUZZ_ARGS='--scale {settings.scale:g}'", highlight=False)
-            break
-        if settings.seed is not None:
-            break
-    print("RESULT " + json.dumps({**result, "minutes": round((time.monotonic() - started_s) / 60, 1)}))
+    limit_s = settings.minutes * 60
+    with report.live(
+        lambda: f"{result['rounds']} rounds ended, {result['tests']} tests passed",
+        share=None if settings.seed is not None else lambda: (time.monotonic() - started_s) / limit_s,
+    ):
+        while time.monotonic() - started_s < limit_s:
+            seed = random.SystemRandom().getrandbits(_SEED_BITS) if settings.seed is None else settings.seed
+            report.step(f"round {result['rounds'] + 1}, SEED={seed}")
+            status, passed = _round(seed, settings, report)
+            result["tests"] += passed
+            result["seeds"].append(seed)
+            if status != 0:
+                result["failed"] = 1
+                report.text(f"repeat with: make fuzz SEED={seed} FUZZ_ARGS='--scale {settings.scale:g}'", "problem")
+            result["rounds"] += 1
+            if status != 0 or settings.seed is not None:
+                break
+    result["minutes"] = round((time.monotonic() - started_s) / 60, 1)
+    rows = [(name, str(result[name])) for name in ("rounds", "tests", "failed", "scale", "minutes")]
+    report.table("fuzz", ("figure", "value"), rows)
+    report.result(result)
     return int(result["failed"])
 
 
-def _round(seed: int, settings: argparse.Namespace) -> tuple[int, int]:
+def _round(seed: int, settings: argparse.Namespace, report: Report) -> tuple[int, int]:
     """Return the exit status of pytest and how many tests passed; the output is shown when one did not."""
     command = [sys.executable, "-m", "pytest", "tests/fuzz", "-x", "--show-capture=no", f"--hypothesis-seed={seed}"]
     environment = {**os.environ, "FUZZ_SCALE": str(settings.scale)}
-    ended = subprocess.run([*command, *settings.tests], cwd=ROOT, env=environment, capture_output=True, check=False)
+    ended = subprocess.run([*command, *settings.of_pytest], cwd=ROOT, env=environment, capture_output=True, check=False)
     if ended.returncode != 0:
-        sys.stdout.write(ended.stdout.decode(errors="replace"))
-        sys.stdout.write(ended.stderr.decode(errors="replace"))
+        report.text((ended.stdout + ended.stderr).decode(errors="replace").rstrip())
     found = _PASSED.search(ended.stdout)
     return ended.returncode, int(found.group(1)) if found else 0
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz",
+        description=__doc__,
+        epilog="Further arguments, such as -k frames, are those of pytest.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--minutes", type=float, default=10, help="minutes after which no round begins (default: 10)")
     parser.add_argument("--seed", type=int, help="seed of an earlier run, for one round")
     parser.add_argument("--scale", type=float, default=SCALE, help="multiple of the test run's examples")
-    parser.add_argument("tests", nargs="*", help="further arguments for pytest, such as -k frames")
-    return parser.parse_args(arguments)
+    settings, further = parser.parse_known_args(arguments)
+    settings.of_pytest = further
+    return settings
 
 
 if __name__ == "__main__":

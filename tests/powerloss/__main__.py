@@ -5,7 +5,6 @@ machine does not allow the run: RESULT then says why it was skipped.
 """
 
 import argparse
-import json
 import logging
 import math
 import random
@@ -15,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
+from deploy.reporting.report import Report
 from tests.powerloss.cluster import PowerCluster
 from tests.powerloss.epoch import Broken, Epoch
 from tests.powerloss.images import MAKING, Filesystem
 from tests.powerloss.machine import Workspace, enter_isolation, usable_filesystems
 from tests.powerloss.plan import draw_epoch
-from tests.powerloss.tally import ProgressLine, Tally
+from tests.powerloss.tally import Tally
 
 EPOCH_CYCLES: Final = 25
 """Default number of cycles per epoch: logs stay small enough to be read whole in every cycle."""
@@ -64,35 +62,40 @@ def main(arguments: list[str]) -> int:
     seed = random.SystemRandom().getrandbits(_SEED_BITS) if settings.seed is None else settings.seed
     reason = enter_isolation([*arguments, *([] if settings.seed is not None else ["--seed", str(seed)])])
     if reason is not None:
-        return _skipped(reason)
+        return _skipped(Report(), reason)
     interruption = Interruption()
     logging.getLogger("keelmq").addHandler(logging.NullHandler())  # outages are expected here
-    console = Console()
+    report = Report()
     wanted: list[Filesystem] = list(MAKING) if settings.filesystem == "both" else [settings.filesystem]
     tally = Tally(seed)
-    progress = ProgressLine(console, tally, settings.cycles)
     try:
         with Workspace() as directory:
             usable, refused = usable_filesystems(wanted, directory)
             for filesystem, why in refused.items():
-                console.print(f"without {filesystem}: {why}", highlight=False, soft_wrap=True)
+                report.event(f"without {filesystem}: {why}")
             if not usable:
-                return _skipped("; ".join(f"{name}: {why}" for name, why in refused.items()))
-            console.print(f"SEED={seed}, {settings.cycles} cycles on {' and '.join(usable)}", highlight=False)
-            _run_epochs(directory, usable, settings, tally, interruption.between(progress.show))
+                return _skipped(report, "; ".join(f"{name}: {why}" for name, why in refused.items()))
+            report.step(f"SEED={seed}, {settings.cycles} cycles on {' and '.join(usable)}")
+            doing = ""
+
+            def show(step: str) -> None:
+                nonlocal doing
+                doing = step
+
+            state, share = lambda: f"{tally.state()}: {doing}", lambda: tally.cycles / max(settings.cycles, 1)
+            with report.live(state, share=share):
+                _run_epochs(directory, usable, settings, tally, interruption.between(show))
     except KeyboardInterrupt:
-        progress.end()
-        console.print("interrupted; everything is unmounted and removed")
+        report.event("interrupted; everything is unmounted and removed")
         return 130
-    progress.end()
-    console.print(tally.table())
+    report.table("KeelMQ without power", ("what", "how often"), tally.rows())
     for violation in tally.violations[:_VIOLATIONS_SHOWN]:
-        console.print(f"VIOLATION {violation.kind}: {violation.detail}", style="red", markup=False, soft_wrap=True)
+        report.text(f"VIOLATION {violation.kind}: {violation.detail}", "problem")
     if tally.violations:
-        console.print(
+        report.text(
             f"repeat with: make powerloss CYCLES={tally.cycles + 1} SEED={seed} FILESYSTEM={settings.filesystem}"
         )
-    print(tally.result_line(skipped_filesystems=refused))
+    report.result(tally.result(skipped_filesystems=refused))
     return 1 if tally.violations else 0
 
 
@@ -142,9 +145,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _skipped(reason: str) -> int:
-    print(f"skipped: {reason}")
-    print("RESULT " + json.dumps({"skipped": reason}))
+def _skipped(report: Report, reason: str) -> int:
+    report.event(f"skipped: {reason}")
+    report.result({"skipped": reason})
     return 0
 
 

@@ -1,17 +1,13 @@
 """The counts and findings of a run, for the progress line, the table and the machine-readable result."""
 
-import json
 import statistics
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final
-
-from rich.console import Console
-from rich.table import Table
 
 from tests.powerloss.violation import Violation
 
-_LINE_EVERY_S: Final = 10.0
 _P99: Final = 0.99
 _LOST_KINDS: Final = ("lost", "damage", "term")
 _PHANTOM_KINDS: Final = ("phantom", "replicas")
@@ -83,10 +79,12 @@ class Tally:
             "max": round(ordered[-1], 2),
         }
 
-    def table(self) -> Table:
-        table = Table(title="KeelMQ without power", title_justify="left")
-        table.add_column("what")
-        table.add_column("how often", justify="right")
+    def state(self) -> str:
+        """Return the line of progress."""
+        return f"cycle {self.cycles}, {self.acknowledged:,} acknowledged"
+
+    def rows(self) -> Iterator[tuple[str, int]]:
+        """Yield the rows of the table: a count with its name."""
         groups: tuple[tuple[str, Counter[str]], ...] = (
             ("power lost by nodes: ", self.losses),
             ("on ", self.nodes_without_power),
@@ -100,41 +98,9 @@ class Tally:
         )
         for prefix, counter in groups:
             for name, count in sorted(counter.items(), key=lambda item: -item[1]):
-                table.add_row(prefix + name, f"{count:,}")
-            table.add_section()
-        table.add_row("segments removed from the front of a log", f"{self.removals:,}")
-        table.add_row("snapshots taken", f"{self.snapshots:,}")
-        table.add_row("messages acknowledged", f"{self.acknowledged:,}")
-        table.add_row("transactions begun", f"{self.transactions:,}")
-        table.add_row("violations", f"{len(self.violations):,}", style="red" if self.violations else "green")
-        return table
-
-    def result_line(self, **more: Any) -> str:
-        return "RESULT " + json.dumps(self.result(**more))
-
-
-class ProgressLine:
-    """Shows a bar on a terminal; elsewhere it prints a line every _LINE_EVERY_S."""
-
-    def __init__(self, console: Console, tally: Tally, cycles: int) -> None:
-        self._console = console
-        self._tally = tally
-        self._cycles = cycles
-        self._last_line_s = time.monotonic()
-
-    def show(self, doing: str) -> None:
-        tally = self._tally
-        text = f"cycle {tally.cycles}/{self._cycles}, {tally.acknowledged:,} acknowledged: {doing}"
-        if self._console.is_terminal:
-            width = 30 * tally.cycles // max(self._cycles, 1)
-            bar = f"[{'█' * width}{'·' * (30 - width)}] {text}"
-            self._console.print(
-                f"\r{bar[: self._console.width - 1]:<{self._console.width - 1}}", end="", markup=False, highlight=False
-            )
-        elif time.monotonic() - self._last_line_s > _LINE_EVERY_S:
-            self._last_line_s = time.monotonic()
-            self._console.print(text, highlight=False, soft_wrap=True)
-
-    def end(self) -> None:
-        if self._console.is_terminal:
-            self._console.print()
+                yield prefix + name, count
+        yield "segments removed from the front of a log", self.removals
+        yield "snapshots taken", self.snapshots
+        yield "messages acknowledged", self.acknowledged
+        yield "transactions begun", self.transactions
+        yield "violations", len(self.violations)

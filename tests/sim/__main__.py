@@ -1,7 +1,6 @@
 """`python -m tests.sim`: run many seeds on all cores, shrink and tell those that fail, and end with one RESULT line."""
 
 import argparse
-import json
 import multiprocessing
 import os
 import secrets
@@ -10,13 +9,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from deploy.reporting.report import Report
 
 from .mutants import MUTANTS
 from .outcome import Outcome
 from .plan import Edits
-from .report import EXIT_VIOLATION, Totals, report
+from .report import EXIT_VIOLATION, Totals, conclude, print_totals
 from .run import run_safe
 from .shrink import RERUNS_MAX, shrink
 from .stock_run import run_stock
@@ -37,20 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.seed is not None:
         return _replay(options)
-    console = Console(file=sys.stderr)
+    report = Report()
     first_seed = secrets.randbelow(FIRST_SEED_MAX) if options.first_seed is None else options.first_seed
-    print(f"FIRST_SEED={first_seed}", flush=True)
+    report.text(f"FIRST_SEED={first_seed}")
     seeds = range(first_seed, first_seed + options.seeds)
     ours, stock = Totals(), Totals()
     if options.stock:
-        stock = _run_all(console, "stock PySyncObj", _guarded_stock, seeds, options.jobs)
+        stock = _run_all(report, "stock PySyncObj", _guarded_stock, seeds, options.jobs)
     else:
-        ours = _run_all(console, "our nodes", partial(_guarded, options.mutant), seeds, options.jobs)
-        _explain(console, ours, options)
+        ours = _run_all(report, "our nodes", partial(_guarded, options.mutant), seeds, options.jobs)
+        _explain(report, ours, options)
     if not options.stock and not options.mutant:
         stock_seeds = range(min(max(options.seeds, STOCK_SEEDS_MIN), STOCK_SEEDS_MAX))
-        stock = _run_all(console, "stock PySyncObj", _guarded_stock, stock_seeds, options.jobs)
-    return report(console, ours, stock, first_seed, judged=not options.mutant)
+        stock = _run_all(report, "stock PySyncObj", _guarded_stock, stock_seeds, options.jobs)
+    return conclude(report, ours, stock, first_seed, judged=not options.mutant)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -100,17 +98,19 @@ def _guarded_stock(seed: int) -> Outcome:
         return Outcome(seed, violation="error", detail=traceback.format_exc())
 
 
-def _run_all(console: Console, title: str, run: Run, seeds: range, jobs: int) -> Totals:
+def _run_all(report: Report, title: str, run: Run, seeds: range, jobs: int) -> Totals:
     totals = Totals()
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(title, total=len(seeds))
+    report.step(title)
+
+    def state() -> str:
+        violations = f", {totals.violations} fail" if totals.violations else ""
+        return f"{totals.seeds} of {len(seeds)} seeds{violations}"
+
+    with report.live(state, share=lambda: totals.seeds / len(seeds)):
         for outcome in _outcomes(run, seeds, jobs):
             totals.add(outcome)
             if outcome.violation and run is not _guarded_stock:
-                console.print(f"SEED={outcome.seed} {outcome.violation}: {outcome.detail}", markup=False)
-            violations = f", {totals.violations} fail" if totals.violations else ""
-            progress.update(task, advance=1, description=f"{title}{violations}")
+                report.event(f"SEED={outcome.seed} {outcome.violation}: {outcome.detail}", "fault")
     return totals
 
 
@@ -122,7 +122,7 @@ def _outcomes(run: Run, seeds: range, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap_unordered(run, seeds, chunksize=CHUNK_SEEDS)
 
 
-def _explain(console: Console, totals: Totals, options: argparse.Namespace) -> None:
+def _explain(report: Report, totals: Totals, options: argparse.Namespace) -> None:
     """The first failures, one of each kind before a second of any: shrunk, told, and how to repeat them."""
     kinds: dict[str | None, int] = {}
     ranked = []
@@ -130,44 +130,48 @@ def _explain(console: Console, totals: Totals, options: argparse.Namespace) -> N
         kinds[outcome.violation] = kinds.get(outcome.violation, 0) + 1
         ranked.append((kinds[outcome.violation], outcome.seed, outcome))
     for _, seed, outcome in sorted(ranked, key=lambda item: item[:2])[:SHRUNK_MAX]:
-        edits = Edits() if options.no_shrink else _shrunk(console, outcome, options.mutant)
-        _tell(console, seed, options.mutant, edits)
+        edits = Edits() if options.no_shrink else _shrunk(report, outcome, options.mutant)
+        _tell(report, seed, options.mutant, edits)
 
 
-def _shrunk(console: Console, failed: Outcome, mutant: str | None) -> Edits:
-    with console.status(f"shrinking seed {failed.seed}: at most {RERUNS_MAX} runs"):
+def _shrunk(report: Report, failed: Outcome, mutant: str | None) -> Edits:
+    report.step(f"shrinking seed {failed.seed}: at most {RERUNS_MAX} runs")
+    with report.live():
         smallest = shrink(failed, lambda edits: _guarded(mutant, failed.seed, edits))
-    console.print(
+    report.event(
         f"SEED={failed.seed} shrunk from {len(failed.faults)} faults to {len(smallest.outcome.faults)} "
-        f"in {smallest.reruns} runs",
-        markup=False,
+        f"in {smallest.reruns} runs"
     )
     return smallest.edits
 
 
-def _tell(console: Console, seed: int, mutant: str | None, edits: Edits) -> None:
+def _tell(report: Report, seed: int, mutant: str | None, edits: Edits) -> None:
     story = Story()
     _guarded(mutant, seed, edits, [story])
     for line in story.lines():
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        report.text(line)
     arguments = " ".join(filter(None, (f"--mutant {mutant}" if mutant else "", edits.arguments())))
     command = f"make sim SEED={seed}" + (f" SIM_ARGS='{arguments}'" if arguments else "")
-    console.print(f"replay: {command}", markup=False, highlight=False, soft_wrap=True)
+    report.text(f"replay: {command}")
 
 
 def _replay(options: argparse.Namespace) -> int:
+    report = Report()
+    report.step(f"seed {options.seed}")
     listeners = [print_event] if options.verbose else []
     if options.stock:
         outcome = run_stock(options.seed, verbose=options.verbose)
     else:
         outcome = _guarded(options.mutant, options.seed, options.edits, listeners)
-    print(f"SEED={outcome.seed} {outcome.violation or 'no violation'} {outcome.detail}")
+    report.event(f"SEED={outcome.seed} {outcome.violation or 'no violation'} {outcome.detail}")
     if outcome.violation and not options.stock:
-        console = Console(file=sys.stderr)
         edits = options.edits
         if edits == Edits() and not options.no_shrink:
-            edits = _shrunk(console, outcome, options.mutant)
-        _tell(console, options.seed, options.mutant, edits)
+            edits = _shrunk(report, outcome, options.mutant)
+        _tell(report, options.seed, options.mutant, edits)
+    totals = Totals()
+    totals.add(outcome)
+    print_totals(report, *((Totals(), totals) if options.stock else (totals, Totals())))
     result = {
         "seed": outcome.seed,
         "nodes": outcome.nodes,
@@ -179,7 +183,7 @@ def _replay(options: argparse.Namespace) -> int:
         "met": dict(sorted(outcome.met.items())),
         "trace": outcome.trace,
     }
-    print(f"RESULT {json.dumps(result)}")
+    report.result(result)
     return EXIT_VIOLATION if outcome.violation else 0
 
 

@@ -1,12 +1,10 @@
-"""What many seeds came to: totals that take the same room for any number of seeds, tables, and one RESULT line."""
+"""Sums over many seeds: totals that take the same room for any number of seeds, tables, and one RESULT line."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from deploy.reporting.report import Report
 
 from . import coverage
 from .outcome import Outcome
@@ -39,16 +37,16 @@ class Totals:
         self.trace = (self.trace + int(outcome.trace or "0", 16)) % (1 << _TRACE_BITS)
 
 
-def report(console: Console, ours: Totals, stock: Totals, first_seed: int, *, judged: bool = True) -> int:
-    """Prints the tables and the RESULT line; returns the exit status. Not `judged`: a broken node's coverage is not."""
-    _print_totals(console, ours, stock)
+def conclude(report: Report, ours: Totals, stock: Totals, first_seed: int, *, judged: bool = True) -> int:
+    """Print the tables and the result; return the exit status, which coverage changes only if `judged`."""
+    print_totals(report, ours, stock)
     missing = coverage.not_met(ours.met) if ours.seeds else []
     if ours.seeds:
-        _print_coverage(console, ours, missing)
+        _print_coverage(report, ours, missing)
     blind = bool(stock.seeds and not stock.violations)
     if blind:
-        console.print("the stock handlers were not found guilty: this simulation proves nothing")
-    print(f"RESULT {json.dumps(_result(ours, stock, first_seed, missing))}", flush=True)
+        report.text("the stock handlers were not found guilty: this simulation proves nothing", "problem")
+    report.result(_result(ours, stock, first_seed, missing))
     if ours.violations:
         return EXIT_VIOLATION
     if blind:
@@ -77,26 +75,26 @@ def _result(ours: Totals, stock: Totals, first_seed: int, missing: list[str]) ->
     }
 
 
-def _print_totals(console: Console, ours: Totals, stock: Totals) -> None:
-    table = Table(title="deterministic simulation")
-    for column in ("", "seeds", "violations", "acknowledged", "leaders", "steps"):
-        table.add_column(column, justify="left" if not column else "right")
-    for title, totals in (("our nodes", ours), ("stock PySyncObj 0.3.17", stock)):
-        if totals.seeds:
-            figures = (totals.seeds, totals.violations, *(totals.counts[name] for name in _FIGURES))
-            table.add_row(title, *(f"{figure:,}" for figure in figures))
-    console.print(table)
+def print_totals(report: Report, ours: Totals, stock: Totals) -> None:
+    """Print the table of all runs, a row for our nodes and a row for the stock library."""
+    both = (("our nodes", ours), ("stock PySyncObj 0.3.17", stock))
+    rows: list[tuple[str | int, ...]] = [
+        (title, totals.seeds, totals.violations, *(totals.counts[name] for name in _FIGURES))
+        for title, totals in both
+        if totals.seeds
+    ]
+    headings = ("nodes", "seeds", "violations", "acknowledged", "leaders", "steps")
+    report.table("deterministic simulation", headings, rows)
 
 
 _FIGURES = ("acknowledged", "terms", "steps")
 
 
-def _print_coverage(console: Console, ours: Totals, missing: list[str]) -> None:
-    table = Table(title="what was met, and how often", show_lines=True)
-    table.add_column("")
-    table.add_column("")
-    for area, names in coverage.coverage_table(ours.met).items():
-        table.add_row(area, ", ".join(f"{name} {count:,}" for name, count in names.items()))
-    console.print(table)
+def _print_coverage(report: Report, ours: Totals, missing: list[str]) -> None:
+    rows = [
+        (area, ", ".join(f"{name} {count:,}" for name, count in names.items()))
+        for area, names in coverage.coverage_table(ours.met).items()
+    ]
+    report.table("coverage", ("area", "how often each part was met"), rows)
     if missing:
-        console.print(f"never met in {ours.seeds:,} seeds: {'; '.join(missing)}", markup=False)
+        report.text(f"never met in {ours.seeds:,} seeds: {'; '.join(missing)}")

@@ -1,4 +1,4 @@
-"""One seed of the real thing: a cluster of broker nodes, a load, faults, then healing and the final account."""
+"""One seed of the real cluster: broker nodes, a load, faults, then healing and the final account."""
 
 from collections.abc import Callable, Sequence
 
@@ -96,7 +96,7 @@ class _Run:
         self.node_changes = NodeChanges(world, clients, self.replicas, self.observer)
 
     def load(self) -> None:
-        """Everybody starts; after a quiet second, faults."""
+        """Start every node, and after a quiet second let faults and load begin."""
         for replica in self.replicas.values():
             replica.start()
         self.wire.start_troubles()
@@ -109,7 +109,7 @@ class _Run:
             self._check_thin_links()
 
     def _check_thin_links(self) -> None:
-        """They are no reason to elect, since everybody was there all the time, nor to send anything twice."""
+        """Check that thin links alone cause no election, since no node was away, and that nothing is sent twice."""
         leaders = self.observer.safety.election.terms
         if leaders != 1:
             raise Violation(
@@ -124,6 +124,8 @@ class _Run:
         """Heal, see that the cluster moves again, wait until all nodes agree, and hold them to account."""
         self.node_changes.stop()
         self.faults.stop_and_heal()
+        # Two voters on links that stand for longer than an election timeout, twice a second, never keep a leader.
+        self.network.limit_slowness(self._plan.settings.election_timeout_ms * 1_000 // 2)
         self.workload.end_load()
         if not self._run(HEAL_US, lambda: self.workload.wrote_for_certain):
             raise Violation("progress", f"no write succeeds within {HEAL_US // MICROSECONDS_PER_SECOND} s of healing")
@@ -137,7 +139,9 @@ class _Run:
             check_account(replica, self.workload.ledger, self.observer.history)
 
     def _see_it_released(self) -> None:
-        """What nobody needs must go in a healed cluster, or it would hold the log for ever."""
+        """Wait until the rows that nobody needs are gone, which must happen in a healed cluster: they would hold the
+        log for ever.
+        """
         range_bytes = self._plan.settings.services.log_range_bytes
         for _ in range(RELEASE_SECONDS):
             leaders = [replica for replica in self.replicas.values() if replica.is_leader]
@@ -154,8 +158,8 @@ class _Run:
         return self._world.run(duration_us, until=until)
 
     def _converge(self) -> bool:
-        """Whether all come to the same. A learner may be far behind: nobody waits for its copies, and small windows are
-        slow. It has time for as long as it gets on.
+        """Return whether all nodes reach the same state. A learner may be far behind, because nobody waits for its
+        copies and small windows are slow. It has time for as long as it makes progress.
         """
         lowest = -1
         while not self._run(HEAL_US, self._converged):
@@ -174,7 +178,9 @@ class _Run:
         return len(ends) == 1 and all(replica.machine.next_due_ms() is None for replica in replicas)
 
     def _members(self) -> list[Replica]:
-        """Who has to have everything in the end: the nodes of the cluster, if somebody leads it."""
+        """Return the nodes that must have everything in the end: the members of the cluster; none if nobody leads
+        it.
+        """
         leaders = [replica for replica in self.replicas.values() if replica.is_leader]
         if not leaders:
             return []

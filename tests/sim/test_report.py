@@ -1,16 +1,15 @@
 """Totals, coverage and exit statuses of many seeds."""
 
 import io
-import json
 import tracemalloc
 
-import pytest
-from rich.console import Console
+from deploy.reporting.report import Report
+from deploy.reporting.result import result_of
 
 from .coverage import EXPECTED, RARE_SEEDS_MIN, SEEDS_MIN, coverage_table, not_met
 from .outcome import Outcome
 from .plan import FAULT_KINDS
-from .report import EXIT_BLIND, EXIT_COVERAGE, EXIT_VIOLATION, FAILURES_KEPT_MAX, Totals, report
+from .report import EXIT_BLIND, EXIT_COVERAGE, EXIT_VIOLATION, FAILURES_KEPT_MAX, Totals, conclude
 
 EVERYTHING = {f"{area}: {name}": 1 for area, names in EXPECTED.items() for name in names}
 
@@ -22,19 +21,14 @@ def totals(*outcomes: Outcome) -> Totals:
     return found
 
 
-@pytest.fixture
-def console() -> Console:
-    return Console(file=io.StringIO(), width=200)
-
-
-def test_exit_statuses(console: Console) -> None:
+def test_exit_statuses() -> None:
     innocent, guilty = totals(Outcome(0)), totals(Outcome(0, violation="acknowledged_lost"))
-    assert report(console, innocent, innocent, 0) == EXIT_BLIND
-    assert report(console, innocent, guilty, 0) == 0
-    assert report(console, guilty, guilty, 0) == EXIT_VIOLATION
+    assert conclude(Report(io.StringIO()), innocent, innocent, 0) == EXIT_BLIND
+    assert conclude(Report(io.StringIO()), innocent, guilty, 0) == 0
+    assert conclude(Report(io.StringIO()), guilty, guilty, 0) == EXIT_VIOLATION
 
 
-def test_what_many_seeds_never_met_is_named(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_many_seeds_never_met_is_named() -> None:
     whole, lacking = dict(EVERYTHING), dict(EVERYTHING)
     lacking["fault: wipe"] = 0
     del lacking["recovery: torn_tail"]
@@ -49,12 +43,13 @@ def test_what_many_seeds_never_met_is_named(console: Console, capsys: pytest.Cap
         (rare, RARE_SEEDS_MIN, EXIT_COVERAGE, ["recovery: zero_filled_tail"]),
     ):
         ours = totals(*(Outcome(seed, met=met) for seed in range(seeds)))
-        assert report(console, ours, guilty, 0) == status
-        result = json.loads(capsys.readouterr().out.removeprefix("RESULT "))
+        output = io.StringIO()
+        assert conclude(Report(output), ours, guilty, 0) == status
+        result = result_of(output.getvalue())
         assert result["not_met"] == missing
         assert result["coverage"]["fault"].keys() == set(FAULT_KINDS)
-    assert isinstance(console.file, io.StringIO)
-    assert "never met in 199 seeds: fault: wipe; recovery: torn_tail" in console.file.getvalue()
+        named = f"never met in {seeds:,} seeds: {'; '.join(missing)}\n"
+        assert (named in output.getvalue()) == bool(missing)
 
 
 def test_coverage_has_a_place_for_what_was_not_expected() -> None:

@@ -1,7 +1,6 @@
 """The simulation holds our nodes to their promises, finds broken ones guilty, and repeats itself exactly."""
 
 import gc
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from random import SystemRandom
 from typing import Any
 
 import pytest
+
+from deploy.reporting.result import result_of
 
 from . import scenarios
 from .__main__ import FIRST_SEED_MAX
@@ -80,7 +81,9 @@ def test_a_seed_repeats_itself_in_any_process() -> None:
 
 
 def test_the_command_fails_when_a_broken_node_runs() -> None:
-    """It shrinks what it finds, tells the story, and says how to play it again; which then fails in the same way."""
+    """The command shrinks its failure, tells the story, and says how to repeat it. The repetition fails in the same
+    way.
+    """
     arguments = ("--seeds", "2", "--first-seed", "7", "--jobs", "1", "--mutant", "forgets-votes")
     completed = _command(arguments, "0")
     result = _result_of(completed)
@@ -88,12 +91,12 @@ def test_the_command_fails_when_a_broken_node_runs() -> None:
     assert (result["violations"], result["failed_seeds"], result["first_seed"]) == (2, [7, 8], 7)
     assert "FIRST_SEED=7" in completed.stdout
     assert re.search(
-        r"stands for election in term 1\n(.*\n)*.*BROKEN PROMISE nothing_unsynced_promised", completed.stderr
+        r"stands for election in term 1\n(.*\n)*.*BROKEN PROMISE nothing_unsynced_promised", completed.stdout
     )
     replay = re.search(
-        r"replay: make sim SEED=7 SIM_ARGS='(--mutant forgets-votes --only-faults .*)'", completed.stderr
+        r"replay: make sim SEED=7 SIM_ARGS='(--mutant forgets-votes --only-faults .*)'", completed.stdout
     )
-    assert replay is not None, completed.stderr
+    assert replay is not None, completed.stdout
     again = _command(("--seed", "7", *replay[1].split()), "0")
     assert again.returncode == EXIT_VIOLATION
     assert _result_of(again)["violation"] == "nothing_unsynced_promised"
@@ -130,7 +133,5 @@ def _command(arguments: tuple[str, ...], hash_seed: str) -> subprocess.Completed
 
 
 def _result_of(completed: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    line = completed.stdout.splitlines()[-1]
-    assert line.startswith("RESULT "), completed.stderr
-    result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-    return result
+    assert completed.stdout, completed.stderr
+    return result_of(completed.stdout)

@@ -6,7 +6,6 @@ tell.
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import tempfile
@@ -14,9 +13,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
+from deploy.reporting.report import Report
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
 from tests.soak.growth import MIB, Growth, Sample, growth_of
 from tests.soak.load import Load
@@ -79,12 +76,18 @@ def size_of(directory: Path) -> int:
 
 
 class Soak:
-    def __init__(self, cluster: ClusterProcess, load: Load, minutes: float, console: Console) -> None:
-        self._cluster, self._load, self._console = cluster, load, console
+    def __init__(self, cluster: ClusterProcess, load: Load, minutes: float) -> None:
+        self._cluster, self._load = cluster, load
         self._minutes = minutes
         self.samples: dict[int, list[tuple[float, Figures]]] = {node_id: [] for node_id in cluster.nodes}
         self.events: list[Sample] = []
         self.written: list[Sample] = []
+        self.state = "no sample yet"
+        """The present figures, for people."""
+
+    def share(self) -> float:
+        """Return the share of the time that is over."""
+        return self.events[-1].at_s / (self._minutes * 60) if self.events else 0.0
 
     async def run(self) -> None:
         """Run the load and take samples, until the time is over or a node has ended."""
@@ -108,19 +111,18 @@ class Soak:
         self.events.append(Sample(at_s, sum(count for name, count in counts.items() if name != "messages")))
         positions = [int(path.stem) for node in self._cluster.alive() for path in (node.data_dir / "log").glob("*.log")]
         self.written.append(Sample(at_s, max(positions, default=0)))
-        if len(self.events) % 6 == 0:
-            shown = "; ".join(
-                f"node {node_id}: log {found[-1][1].log_bytes / MIB:.0f}, index {found[-1][1].index_bytes / MIB:.1f}, "
-                f"memory {found[-1][1].memory_bytes / MIB:.0f} MiB"
-                for node_id, found in self.samples.items()
-            )
-            self._console.print(f"{at_s:5.0f} s: {counts['messages']} messages; {shown}", highlight=False)
+        shown = "; ".join(
+            f"node {node_id}: log {found[-1][1].log_bytes / MIB:.0f}, index {found[-1][1].index_bytes / MIB:.1f}, "
+            f"memory {found[-1][1].memory_bytes / MIB:.0f} MiB"
+            for node_id, found in self.samples.items()
+        )
+        self.state = f"{counts['messages']:,} messages; {shown}"
 
     def growth(self, node_id: int, name: str) -> Growth:
         return growth_of([Sample(at_s, getattr(found, name)) for at_s, found in self.samples[node_id]])
 
 
-def judge(soak: Soak, console: Console) -> dict[str, object]:
+def judge(soak: Soak, report: Report) -> dict[str, object]:
     """Print the table, and return the result with the figures that grew."""
     events = growth_of(soak.events).total
     written = growth_of(soak.written).total
@@ -129,7 +131,7 @@ def judge(soak: Soak, console: Console) -> dict[str, object]:
         "index_bytes": INDEX_GROWTH_MAX + INDEX_BYTES_PER_EVENT * events,
         "memory_bytes": float(MEMORY_GROWTH_MAX),
     }
-    table = Table("node", "figure", "at the end, MiB", "highest, MiB", "growth, MiB", "at most", "flat")
+    rows: list[tuple[str, ...]] = []
     grew: list[str] = []
     figures: dict[str, dict[str, float]] = {}
     for node_id, found in soak.samples.items():
@@ -140,13 +142,16 @@ def judge(soak: Soak, console: Console) -> dict[str, object]:
             if not flat:
                 grew.append(f"node {node_id}: {name}")
             numbers = (values[-1], max(values), total / MIB, bound / MIB)
-            table.add_row(str(node_id), name, *(f"{number:.1f}" for number in numbers), "yes" if flat else "NO")
+            rows.append((str(node_id), name, *(f"{number:.1f}" for number in numbers), "yes" if flat else "NO"))
             figures[f"{node_id} {name}"] = {"end_mib": round(values[-1], 1), "growth_mib": round(total / MIB, 2)}
     if written < LOAD_MIN * LOG_GROWTH_MAX:
         grew.append(
             f"too little load: {written / MIB:.0f} MiB of log after the warm-up of {LOAD_MIN * LOG_GROWTH_MAX >> 20}"
         )
-    console.print(table)
+    headings = ("node", "figure", "at the end, MiB", "highest, MiB", "growth, MiB", "at most, MiB", "flat")
+    report.table("growth after the warm-up", headings, rows)
+    for each in grew:
+        report.text(each, "problem")
     return {"failed": grew, "written_mib": round(written / MIB), "figures": figures}
 
 
@@ -156,25 +161,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="Seed of the load's random choices.")
     parser.add_argument("--keep", action="store_true", help="Keep the data of the nodes.")
     options = parser.parse_args()
-    console = Console()
+    report = Report()
     directory = Path(tempfile.mkdtemp(prefix="keelmq-soak-"))
     failed: dict[str, object] = {}
     try:
         with ClusterProcess(directory, options=OPTIONS) as cluster:
+            report.step("starting three nodes")
             cluster.wait_leader()
             load = Load(cluster.urls, options.seed, RETENTION_MS)
-            soak = Soak(cluster, load, options.minutes, console)
-            asyncio.run(soak.run())
+            soak = Soak(cluster, load, options.minutes)
+            report.step(f"steady load for {options.minutes:g} minutes, seed {options.seed}")
+            with report.live(lambda: soak.state, share=soak.share):
+                asyncio.run(soak.run())
             view = (cluster.wait_leader().status()) or {}
-            failed = judge(soak, console)
+            failed = judge(soak, report)
             failed |= {"log_holders": view.get("log_holders"), "alarms": view.get("alarms")}
             failed["counts"] = dict(load.counts)
     finally:
         if options.keep:
-            console.print(f"data: {directory}")
+            report.text(f"data: {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
-    print("RESULT", json.dumps({"minutes": options.minutes, "seed": options.seed, **failed}))
+    report.result({"minutes": options.minutes, "seed": options.seed, **failed})
     return 1 if failed["failed"] else 0
 
 

@@ -1,16 +1,15 @@
 """`python -m tests.sim.mutants`: run every mutant until it is caught; say by whom, after how many seeds."""
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column
+
+from deploy.reporting.report import Report
 
 from . import MUTANTS
 from .hunt import Hunt, hunt
@@ -22,14 +21,14 @@ EXIT_MISSED = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    console = Console(file=sys.stderr)
+    report = Report()
     names = options.mutant or list(MUTANTS)
-    hunts = sorted(_hunt_all(console, names, options), key=lambda found: names.index(found.mutant))
+    hunts = sorted(_hunt_all(report, names, options), key=lambda found: names.index(found.mutant))
     if options.markdown:
-        print_markdown(hunts)
+        print_markdown(report, hunts)
     else:
-        print_table(console, hunts)
-    return conclude(hunts, options.first_seed, options.seeds)
+        print_table(report, hunts)
+    return conclude(report, hunts, options.first_seed, options.seeds)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -49,20 +48,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _hunt_all(console: Console, names: Sequence[str], options: argparse.Namespace) -> Iterator[Hunt]:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+def _hunt_all(report: Report, names: Sequence[str], options: argparse.Namespace) -> Iterator[Hunt]:
     slowest_first = sorted(names, key=lambda name: not MUTANTS[name].rare)
-    with Progress(*columns, console=console) as progress, multiprocessing.Pool(options.jobs) as pool:
-        task = progress.add_task("mutants", total=len(names))
+    done = 0
+    report.step(f"at most {options.seeds} seeds for each of {len(names)} mutants")
+    with (
+        report.live(lambda: f"{done} of {len(names)} mutants", share=lambda: done / len(names)),
+        multiprocessing.Pool(options.jobs) as pool,
+    ):
         run = partial(_hunt_named, options.first_seed, options.seeds)
         for found in pool.imap_unordered(run, slowest_first):
-            progress.advance(task)
-            if found.caught_by is not None and not console.is_terminal:  # nobody sees the bar
-                print(f"{found.mutant}: {found.caught_by} after {found.seeds} seeds", flush=True)
+            done += 1
             if found.caught_by is None:
-                console.print(f"{found.mutant} is not caught within {found.seeds} seeds", markup=False)
+                report.event(f"{found.mutant} is not caught within {found.seeds} seeds", "fault")
             elif found.slip:
-                console.print(f"{found.mutant} does not run: {found.detail}", markup=False)
+                report.event(f"{found.mutant} does not run: {found.detail}", "fault")
+            else:
+                report.event(f"{found.mutant}: {found.caught_by} after {found.seeds} seeds")
             yield found
 
 
@@ -77,23 +79,19 @@ def _rows(hunts: Sequence[Hunt]) -> Iterator[tuple[str, ...]]:
         yield variant.name, variant.breaks, invariant, found.caught_by or "nobody", f"{found.seeds:,}"
 
 
-def print_table(console: Console, hunts: Sequence[Hunt]) -> None:
-    table = Table(title="deliberately broken nodes")
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("invariant", "after seeds") else "left")
-    for row in _rows(hunts):
-        table.add_row(*row)
-    console.print(table)
+def print_table(report: Report, hunts: Sequence[Hunt]) -> None:
+    headings = [Column(name, justify="right") if name in ("invariant", "after seeds") else name for name in COLUMNS]
+    report.table("deliberately broken nodes", headings, _rows(hunts))
 
 
-def print_markdown(hunts: Sequence[Hunt]) -> None:
-    print(f"| {' | '.join(COLUMNS)} |\n|---|---|---|---|---|")
+def print_markdown(report: Report, hunts: Sequence[Hunt]) -> None:
+    report.text(f"| {' | '.join(COLUMNS)} |\n|---|---|---|---|---|")
     for name, breaks, invariant, caught_by, seeds in _rows(hunts):
-        print(f"| `{name}` | {breaks} | {invariant} | {caught_by} | {seeds} |")
+        report.text(f"| `{name}` | {breaks} | {invariant} | {caught_by} | {seeds} |")
 
 
-def conclude(hunts: Sequence[Hunt], first_seed: int, seeds_max: int) -> int:
-    """Prints the RESULT line; returns the exit status."""
+def conclude(report: Report, hunts: Sequence[Hunt], first_seed: int, seeds_max: int) -> int:
+    """Print the result; return the exit status."""
     missed = [found.mutant for found in hunts if found.caught_by is None]
     slips = [found.mutant for found in hunts if found.slip]
     result = {
@@ -107,7 +105,7 @@ def conclude(hunts: Sequence[Hunt], first_seed: int, seeds_max: int) -> int:
         "seeds_to_catch": {found.mutant: found.seeds for found in hunts if found.caught_by is not None},
         "caught_by": {found.mutant: found.caught_by for found in hunts if found.caught_by is not None},
     }
-    print(f"RESULT {json.dumps(result)}", flush=True)
+    report.result(result)
     return EXIT_MISSED if missed or slips else 0
 
 
