@@ -13,7 +13,13 @@ BIN := $(VENV)/bin
 BROKER := $(VENV)/.installed-broker
 TOOLS := $(VENV)/.installed-tools
 SPARK := $(VENV)/.installed-spark
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517
+DIST := $(VENV)/.installed-dist
+LOCK := $(VENV)/.installed-lock
+# Versions come from the locks alone, and every file is compared with its hashes there. Our own packages are installed
+# without asking an index for anything: what builds them (build.txt), and PySyncObj, which has no wheel, is installed first.
+LOCKS := deploy/locks
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation
+LOCKED := $(INSTALL) --require-hashes
 # mypy takes packages, ruff the whole tree.
 TYPED := cluster raft store client/keelmq spark/keelmq_spark deploy examples tests
 
@@ -35,11 +41,13 @@ DEMO_ARGS ?=
 LINEAGE_ARGS ?=
 BENCH_ARGS ?=
 DIST_ARGS ?=
+LOCK_ARGS ?=
+AUDIT_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop dist format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop lock audit dist format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -48,23 +56,34 @@ help: ## list the targets
 setup: $(TOOLS) $(SPARK) ## make .venv with the broker, the SDK, the Spark package and the tools
 	@echo 'ready: $(BIN)/keelmqd (broker), $(BIN)/keelmq (command line)'
 
-$(BROKER): pyproject.toml client/pyproject.toml
+$(BROKER): pyproject.toml client/pyproject.toml $(LOCKS)/build.txt $(LOCKS)/broker.txt $(LOCKS)/sdk.txt
 	@if ! $(BIN)/python -m pip --version > /dev/null 2>&1; then \
 	    python=$$(deploy/find_python.sh); echo "setup: making $(VENV) with $$($$python --version)"; \
 	    rm -rf $(VENV); $$python -m venv $(VENV); \
 	fi
 	@echo 'setup: installing the broker and the SDK into $(VENV) (a few seconds)'
-	@$(INSTALL) -e . -e 'client[sql,cli]'
+	@$(LOCKED) -r $(LOCKS)/build.txt
+	@$(LOCKED) -r $(LOCKS)/broker.txt -r $(LOCKS)/sdk.txt
+	@$(INSTALL) --no-deps -e . -e client
 	@touch $@
 
-$(TOOLS): $(BROKER)
+$(TOOLS): $(BROKER) $(LOCKS)/dev.txt
 	@echo 'setup: installing what tests and tools need (half a minute when nothing is cached)'
-	@$(INSTALL) -e '.[dev]'
+	@$(LOCKED) -r $(LOCKS)/dev.txt
 	@touch $@
 
-$(SPARK): $(BROKER) spark/pyproject.toml
+$(SPARK): $(BROKER) spark/pyproject.toml $(LOCKS)/spark.txt
 	@echo 'setup: installing Spark and a Java for it (a minute or two when nothing is cached)'
-	@$(INSTALL) -e spark
+	@$(LOCKED) -r $(LOCKS)/spark.txt
+	@$(INSTALL) --no-deps -e spark
+	@touch $@
+
+$(DIST): $(BROKER) $(LOCKS)/dist.txt
+	@$(LOCKED) -r $(LOCKS)/dist.txt
+	@touch $@
+
+$(LOCK): $(BROKER) $(LOCKS)/lock.txt
+	@$(LOCKED) -r $(LOCKS)/lock.txt
 	@touch $@
 
 check: lint ## format, lint, types, import contract and the unit tests
@@ -74,6 +93,7 @@ lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 	@echo 'check: ruff format'; $(BIN)/ruff format --quiet --check .
 	@echo 'check: ruff'; $(BIN)/ruff check --quiet .
 	@echo 'check: mypy'; $(BIN)/mypy --no-error-summary $(TYPED)
+	@echo 'check: locks'; $(BIN)/python -m deploy.locks
 	@echo 'check: import contract'; $(BIN)/lint-imports > $(VENV)/lint-imports.log 2>&1 \
 	    || { cat $(VENV)/lint-imports.log; exit 1; }
 
@@ -117,7 +137,13 @@ cluster-add: $(BROKER) ## add one more node to the running `make cluster`, and m
 cluster-stop: $(BROKER) ## stop the nodes of `make cluster`; their data stays
 	@$(BIN)/python -m deploy.local_cluster stop
 
-dist: $(BROKER) ## wheels and source distributions of the three packages in dist/, identical bytes each time: DIST_ARGS='--package keelmq'
+lock: $(LOCK) ## write deploy/locks anew with the newest versions that the pyproject files allow: LOCK_ARGS=--keep only what must change
+	@$(BIN)/python -m deploy.refresh_locks $(LOCK_ARGS)
+
+audit: $(BROKER) ## known vulnerabilities of the locked versions, and secrets in the tree and in its history since the last tag
+	@$(BIN)/python -m deploy.audit $(AUDIT_ARGS)
+
+dist: $(DIST) ## wheels, source distributions and SBOMs of the three packages in dist/, identical bytes each time: DIST_ARGS='--package keelmq'
 	@$(BIN)/python -m deploy.dist $(DIST_ARGS)
 
 format: $(TOOLS) ## rewrite the code in the project's format
