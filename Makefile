@@ -93,7 +93,7 @@ lint: $(TOOLS) $(SPARK) ## what `check` says of the code without running it
 	@echo 'check: ruff format'; $(BIN)/ruff format --quiet --check .
 	@echo 'check: ruff'; $(BIN)/ruff check --quiet .
 	@echo 'check: mypy'; $(BIN)/mypy --no-error-summary $(TYPED)
-	@echo 'check: locks'; $(BIN)/python -m deploy.locks
+	@echo 'check: locks'; $(BIN)/python -m deploy.lock_files
 	@echo 'check: import contract'; $(BIN)/lint-imports > $(VENV)/lint-imports.log 2>&1 \
 	    || { cat $(VENV)/lint-imports.log; exit 1; }
 

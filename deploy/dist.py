@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from deploy.locks import FOLDERS, ROOT, LockError, path_of
+from deploy.lock_files import FOLDERS, ROOT, LockError, path_of
 from deploy.reporting.report import Report
 from deploy.sbom import document
 

@@ -20,7 +20,20 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.locks import DIRECT, DIRECTORY, ROOT, Lock, LockError, Pin, asked, head_of, path_of, projects, read, written
+from deploy.lock_files import (
+    DIRECT,
+    DIRECTORY,
+    ROOT,
+    Lock,
+    LockError,
+    Pin,
+    asked,
+    head_of,
+    path_of,
+    projects,
+    read,
+    written,
+)
 
 PYTHON_MIN: Final = "3.11"
 ENVIRONMENTS: Final = [

@@ -18,7 +18,7 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.locks import Lock, Pin, expanded, path_of, projects, read
+from deploy.lock_files import Lock, Pin, expanded, path_of, projects, read
 
 LOCKS: Final = {"keelmq-broker": ("broker",), "keelmq": ("sdk", "sdk_otel"), "keelmq-spark": ("spark",)}
 """Locks that pin the dependencies of each package, those of its extras included."""

@@ -9,6 +9,7 @@ import asyncio
 import os
 import platform
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import aiohttp
 from deploy.local_nodes import NodeError
 from deploy.reporting.report import Report
 from tests.bench import (
+    beside,
     cold_reader,
     compression,
     cores,
@@ -265,7 +267,15 @@ def main() -> int:
     parser.add_argument(
         "--overload", action="store_true", help="offer twice the capacity, near and far, and measure nothing else"
     )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="TREE",
+        help="compare with another tree that is set up, in alternating rounds, and nothing else",
+    )
+    parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
     settings = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the nodes are stopped on the way out
     report = Report()
     figures = Figures(report)
     directory = Path(tempfile.mkdtemp(prefix="keelmq-bench-", dir=settings.directory))
@@ -274,6 +284,9 @@ def main() -> int:
         needed = DISK_FACTOR * (settings.restart_gib + 2) * GIB
         if shutil.disk_usage(directory).free < needed:
             parser.error(f"{directory} has less than {needed / GIB:.0f} GiB free; see --directory and --restart-gib")
+        if settings.beside is not None:
+            with report.live():
+                return beside.run(settings.beside, settings.rounds, settings.seconds, directory, report)
         with report.live():
             asyncio.run(chosen(settings)(directory, settings, figures))
     except NodeError as error:

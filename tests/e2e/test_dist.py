@@ -15,7 +15,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from deploy.locks import path_of, read
+from deploy.lock_files import path_of, read
 from deploy.reporting.result import result_of
 from deploy.sbom import LOCKS
 from keelmq.version import VERSION

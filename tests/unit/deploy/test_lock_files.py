@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.locks import DIRECT, DIRECTORY, FOLDERS, ROOT, Lock, LockError, Pin, check, path_of, read, written
+from deploy.lock_files import DIRECT, DIRECTORY, FOLDERS, ROOT, Lock, LockError, Pin, check, path_of, read, written
 from deploy.refresh_locks import installable, pins_of
 
 HASH = f"sha256:{'0' * 64}"

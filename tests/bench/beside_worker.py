@@ -1,0 +1,88 @@
+"""Runs a cluster of the tree in the working folder and measures it on demand, for `tests/bench/beside.py`.
+
+It is run by the Python of that tree, which may be an earlier version: it uses no more than `BenchCluster`, `load` and
+the SDK's calls, which every tree since 0.1.0 has. It reads a name of LOADS per line, and prints a line that begins with
+PREFIX and holds a JSON number.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+sys.path[0] = str(Path.cwd())  # not the folder of this file: the tree to be measured
+
+import aiohttp  # noqa: E402
+
+from tests.bench import load  # noqa: E402
+from tests.bench.cluster import BenchCluster  # noqa: E402
+
+PREFIX: Final = "MEASURED "
+QUEUES: Final = 4
+Load = Callable[[Sequence[str], float], Coroutine[Any, Any, float]]
+
+
+async def _sequential(urls: Sequence[str], seconds: float) -> float:
+    load.SEQUENTIAL_SENDS = int(200 * seconds)  # type: ignore[misc]
+    return (await load.sequential_sends(urls, "sends", 1024)).p50_ms
+
+
+async def _concurrent(urls: Sequence[str], seconds: float) -> float:
+    return await load.concurrent_sends(urls, "sends", 1024, seconds)
+
+
+async def _batches(urls: Sequence[str], seconds: float) -> float:
+    return await load.batch_sends(urls, "sends", load.noise(256, 1024), seconds)
+
+
+async def _small_batches(urls: Sequence[str], seconds: float) -> float:
+    return await load.batch_sends(urls, "sends", load.noise(1000, 100), seconds)
+
+
+async def _transactions(urls: Sequence[str], seconds: float) -> float:
+    return await load.transactions(urls, "transactions", 1024, 64, seconds)
+
+
+async def _end_to_end(urls: Sequence[str], seconds: float) -> float:
+    return await load.produce_and_consume(urls, "consumed", load.noise(256, 1024), seconds)
+
+
+LOADS: Final[dict[str, Load]] = {
+    "sequential_p50": _sequential,
+    "concurrent_1k": _concurrent,
+    "batch_256x1k": _batches,
+    "batch_1000x100": _small_batches,
+    "transactions_64": _transactions,
+    "end_to_end": _end_to_end,
+}
+
+
+async def _create_topics(url: str) -> None:
+    async with aiohttp.ClientSession(raise_for_status=True) as http:
+        for topic, kind in (("sends", "normal"), ("transactions", "transaction"), ("consumed", "normal")):
+            async with http.put(f"{url}/v1/topics/{topic}", json={"queues": QUEUES, "type": kind}):
+                pass
+
+
+def main() -> None:
+    """Measure until standard input ends or SIGTERM comes; the nodes end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    seconds, parent = float(sys.argv[1]), sys.argv[2]
+    with tempfile.TemporaryDirectory(prefix="nodes-", dir=parent) as directory:
+        cluster = BenchCluster(Path(directory))
+        try:
+            cluster.start()
+            asyncio.run(_create_topics(cluster.urls[0]))
+            print(PREFIX + "0", flush=True)
+            for line in sys.stdin:
+                print(PREFIX + json.dumps(asyncio.run(LOADS[line.strip()](cluster.urls, seconds))), flush=True)
+        finally:
+            cluster.close()
+
+
+if __name__ == "__main__":
+    main()
