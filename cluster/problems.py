@@ -64,6 +64,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "too_many_topics": ProblemKind(409, "The cluster has as many topics as it may have"),
     "too_many_groups": ProblemKind(409, "The cluster has as many groups as it may have"),
     "too_many_members": ProblemKind(409, "The group has as many members as it may have"),
+    "too_many_check_urls": ProblemKind(409, "As many producer groups have a check URL as may have one"),
     "topic_exists_with_more_queues": ProblemKind(409, "The topic has more queues"),
     "node_not_found": ProblemKind(404, "The node is not in the cluster"),
     "node_exists": ProblemKind(409, "The node, or its address, is in the cluster already"),

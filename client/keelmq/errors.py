@@ -248,6 +248,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "too_many_topics": Conflict,
     "too_many_groups": Conflict,
     "too_many_members": Conflict,
+    "too_many_check_urls": Conflict,
     "address_unreachable": Conflict,
     "no_peer_address": Conflict,
     "change_in_progress": Conflict,

@@ -1,4 +1,5 @@
-"""Limits on the number of objects that stay in the state: topics, groups, members, undecided transactions, timers.
+"""Limits on the number of objects that stay in the state: topics, groups, members, check URLs, undecided transactions,
+timers.
 
 The limits are checked where a command is proposed, from counts that the state keeps anyway; apply accepts every command
 in the log. Commands under way at the same time may therefore exceed a limit by their number. A limit on objects that
@@ -15,7 +16,7 @@ from store.commands.groups import CloneOffsets, CommitOffsets, GiveBack, JoinGro
 from store.commands.messages import Produce
 from store.commands.pops import Pop
 from store.commands.topics import PutTopic
-from store.commands.transactions import Prepare
+from store.commands.transactions import Prepare, SetCheckUrl
 from store.state.machine import StateMachine
 
 _CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGroup)
@@ -25,7 +26,8 @@ def require_capacity(config: NodeConfig, state: StateMachine, command: Command) 
     """Check that the state has room for the objects that the command adds.
 
     A command that only touches existing objects passes, a repeated request included. Raises Problem when a limit is
-    reached: too_many_timers, too_many_transactions, too_many_topics, too_many_groups, too_many_members.
+    reached: too_many_timers, too_many_transactions, too_many_topics, too_many_groups, too_many_members,
+    too_many_check_urls.
     """
     if isinstance(command, Produce):
         _require_timers(config, state, command)
@@ -38,6 +40,15 @@ def require_capacity(config: NodeConfig, state: StateMachine, command: Command) 
         count = state.topics_of_clients
         if count >= config.max_topics and state.topic(command.topic) is None:
             raise _full("too_many_topics", f"there are {count} topics: delete some", config.max_topics)
+    elif isinstance(command, SetCheckUrl):
+        count = state.check_urls_count(config.max_check_urls)
+        if (
+            count >= config.max_check_urls
+            and command.url is not None
+            and state.check_url(command.producer_group) is None
+        ):
+            detail = f"{count} producer groups have a check URL: set the URLs of some to null"
+            raise _full("too_many_check_urls", detail, config.max_check_urls)
     elif isinstance(command, _CREATE_GROUPS):
         members = state.member_ids(command.group)
         if members is None and state.groups_count >= config.max_groups:

@@ -205,6 +205,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_group_members: Annotated[
         Positive, Meta(description="Maximum number of members of one group; a further join gets 409.")
     ] = 2_000
+    max_check_urls: Annotated[
+        int,
+        Meta(
+            ge=1, le=10_000, description="Maximum number of producer groups with a check URL; a further one gets 409."
+        ),
+    ] = 1_000
     max_undecided_transactions: Annotated[
         Positive,
         Meta(description="Maximum number of undecided transactions; a further half transaction gets 429."),

@@ -92,7 +92,7 @@ class CheckApi:
                 "Set the URL to which checks are POSTed; null goes back to polling",
                 {200: json_of(ProducerGroupView)},
                 body={JSON: CheckUrl},
-                errors=("invalid_group", *WRITE_ERRORS),
+                errors=("invalid_group", "too_many_check_urls", *WRITE_ERRORS),
                 redirects=True,
             ),
         ]

@@ -269,6 +269,11 @@ class Queries(ABC):
         url = self._index.get(keys.check_url(producer_group))
         return url.decode() if url is not None else None
 
+    def check_urls_count(self, count_max: int) -> int:
+        """Return the number of producer groups with a check URL, counted up to `count_max`; the cost grows with it."""
+        begin = keys.check_url("")
+        return sum(1 for _ in itertools.islice(self._index.scan(begin, keys.after(begin)), count_max))
+
     # Groups.
 
     def group(self, name: str) -> GroupView | None:

@@ -258,6 +258,7 @@ TESTED_ELSEWHERE = {
     "too_many_topics": "test_capacity.py",
     "too_many_groups": "test_capacity.py",
     "too_many_members": "test_capacity.py",
+    "too_many_check_urls": "test_capacity.py",
     "too_many_transactions": "test_capacity.py",
     "too_many_timers": "test_capacity.py",
     "log_range_removed": "test_log_events.py",

@@ -9,7 +9,7 @@ from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok
 
 pytestmark = pytest.mark.process
 
-LIMITS = {"topics": 2, "groups": 2, "group_members": 2, "undecided_transactions": 2, "timers": 2}
+LIMITS = {"topics": 2, "groups": 2, "group_members": 2, "check_urls": 2, "undecided_transactions": 2, "timers": 2}
 ORDERS = "/v1/topics/orders"
 
 
@@ -72,6 +72,19 @@ def test_members(node: NodeProcess) -> None:
     assert gauge(node, "keelmq_group_members") == 2
     ok(node.request("DELETE", "/v1/groups/g/members/b"))
     ok(join("c"))
+
+
+def test_check_urls(node: NodeProcess) -> None:
+    def set_url(group: str, url: str | None) -> Reply:
+        return node.request("PUT", f"/v1/producer-groups/{group}", payload={"check_url": url})
+
+    ok(set_url("a", "http://127.0.0.1:1/checks"))
+    ok(set_url("b", "http://127.0.0.1:1/checks"))
+    refused(set_url("c", "http://127.0.0.1:1/checks"), 409, "too_many_check_urls")
+    ok(set_url("a", "http://127.0.0.1:2/checks"))
+    ok(set_url("c", None))
+    ok(set_url("b", None))
+    ok(set_url("c", "http://127.0.0.1:1/checks"))
 
 
 def test_undecided_transactions(node: NodeProcess) -> None:
