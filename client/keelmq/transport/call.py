@@ -7,9 +7,9 @@ A *try* is a request that a node may have acted on. Looking for the leader (a re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from keelmq.errors import KeelMQError, NoLeader, SendTimeout, UnknownOutcome
+from keelmq.errors import KeelMQError, NoLeader, SendTimeout, Unavailable, UnknownOutcome
 from keelmq.transport.answer_time import AnswerTime
-from keelmq.transport.http1 import Origin
+from keelmq.transport.http1 import ConnectTimedOut, Origin
 from keelmq.transport.retry import Backoff, Deadline
 
 SEARCH_PAUSE_MS: Final = 20
@@ -26,6 +26,7 @@ class Request(NamedTuple):
     body: bytes
     anywhere: bool
     leader_only: bool
+    leader_first: bool
     follower_ok: bool
     waits_ms: int
 
@@ -110,3 +111,15 @@ class Call:
             return NoLeader("no_leader", f"{end}, nothing was sent")
         certain = ", nothing was stored" if self.request.writes else ""
         return type(last)(last.code, f"{end}{certain}{why}", status=last.status, extra=last.extra)
+
+
+def is_haste(timeout_s: float) -> bool:
+    """Return whether the timeout was too short for a failure to say anything about the node."""
+    return timeout_s * 1000 < TRY_TIMEOUT_MIN_MS
+
+
+def not_reached(error: Exception, timeout_s: float) -> KeelMQError:
+    """Return the error of a call whose request was not sent, because no connection or no leader was found."""
+    if isinstance(error, ConnectTimedOut) and is_haste(timeout_s):
+        return Unavailable("not_sent", f"{error}; no connection within the {timeout_s * 1000:.0f} ms that were left")
+    return NoLeader("no_leader", str(error))

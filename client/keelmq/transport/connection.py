@@ -24,8 +24,8 @@ import msgspec
 from keelmq import wire
 from keelmq.errors import Closed, InvalidRequest, KeelMQError, NoLeader, Overloaded, Unavailable, error_from_problem
 from keelmq.transport.answer_time import AnswerTime
-from keelmq.transport.call import TRY_TIMEOUT_MIN_MS, Call, Request
-from keelmq.transport.http1 import ConnectFailed, ConnectTimedOut, ExchangeFailed, HttpClient, HttpResponse, Origin
+from keelmq.transport.call import Call, Request, is_haste, not_reached
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
 from keelmq.transport.node_health import NodeHealth
 from keelmq.transport.retry import Clock, Deadline
 
@@ -80,7 +80,11 @@ IsUnfinished = Callable[[HttpResponse, bool], Unfinished | None]
 
 
 class _NotTheLeader(Exception):
-    """The asked node names no leader, is not the leader that it was named as, or was removed from the cluster."""
+    """The asked `node` does not answer, names no leader, is not the leader that it was named as, or was removed."""
+
+    def __init__(self, node: Origin, why: str) -> None:
+        super().__init__(why)
+        self.node = node
 
 
 class Connection:
@@ -133,6 +137,7 @@ class Connection:
         tries: int | None = None,
         anywhere: bool = False,
         leader_only: bool = False,
+        leader_first: bool = False,
         follower_ok: bool = False,
         waits_ms: int = 0,
         unfinished: IsUnfinished | None = None,
@@ -143,10 +148,11 @@ class Connection:
         Tries until the deadline (`call_timeout_ms` from now if None) or until `tries` requests have been acted on
         without success. Reads with `anywhere` take the first node that answers; with `leader_only` only a node that
         says that it is the leader, for reads where "not there" must not mean "not there yet"; with `follower_ok`
-        another node while the leader is avoided. `waits_ms` is how long the request may wait at the broker, which is no
-        sign of a slow node. `unfinished` tells what a 2xx response left undone: such a response ends the try, and the
-        rest is tried again as if its error had been the answer. `answers` records how long each try took to be
-        answered.
+        another node while the leader is avoided. With `leader_first` a leader that is not known yet is asked whether it
+        leads before it gets the request, so that a node that hangs does not receive the only try. `waits_ms` is how
+        long the request may wait at the broker, which is no sign of a slow node. `unfinished` tells what a 2xx response
+        left undone: such a response ends the try, and the rest is tried again as if its error had been the answer.
+        `answers` records how long each try took to be answered.
 
         Raises the KeelMQError of the broker's problem; NoLeader when no node could be asked; UnknownOutcome or
         SendTimeout when an earlier try may have taken effect and no later one found out. A problem that ends the call
@@ -155,7 +161,7 @@ class Connection:
         headers = f"Accept: {accept}\r\n"
         if body or method != "GET":  # the broker requires it on every write, because a web page cannot send this type
             headers += f"Content-Type: {content_type}\r\n"
-        request = Request(method, target, headers, body, anywhere, leader_only, follower_ok, waits_ms)
+        request = Request(method, target, headers, body, anywhere, leader_only, leader_first, follower_ok, waits_ms)
         call = Call(request, deadline or Deadline(self._call_timeout_ms), tries, self._rng, answers)
         try:
             return await self._until_answered(call, unfinished)
@@ -177,14 +183,14 @@ class Connection:
                 response = await self._ask(node, call.request, timeout_s, call.answers)
             except (ConnectFailed, _NotTheLeader) as exc:
                 if call.last_error is None or call.deadline.remaining_s() > 0:  # a cut-off attempt tells nothing new
-                    call.last_error = _not_reached(exc, timeout_s)
-                pause_s = self._give_up_on(node, call)
+                    call.last_error = not_reached(exc, timeout_s)
+                pause_s = self._give_up_on(exc.node if isinstance(exc, _NotTheLeader) else node, call)
             except ExchangeFailed as exc:
                 call.last_error = Unavailable("no_answer", f"{node.url}: {exc}")
                 call.stored_perhaps = call.stored_perhaps or call.request.writes
                 call.used_a_try()
                 # A short timeout says nothing about the node: it keeps its connections and receives the next calls.
-                pause_s = None if _is_haste(timeout_s) else self._give_up_on(node, call)
+                pause_s = None if is_haste(timeout_s) else self._give_up_on(node, call)
             else:
                 if response.status < 300:
                     self._took(node, call)
@@ -216,7 +222,7 @@ class Connection:
         if self._closed or not self._at_leader or not others:
             return None
         node = others[number % len(others)]
-        request = Request("GET", target, f"Accept: {accept}\r\n", b"", True, False, True, 0)
+        request = Request("GET", target, f"Accept: {accept}\r\n", b"", True, False, False, True, 0)
         try:
             response = await self._ask(node, request, timeout_ms / 1000)
         except (ConnectFailed, ExchangeFailed) as exc:
@@ -288,7 +294,7 @@ class Connection:
     async def _by_way_of(self, node: Origin, call: Call) -> Origin:
         """Return the node for the request: `node` itself, or the leader that it names."""
         request = call.request
-        if request.leader_only:
+        if request.leader_only or (request.leader_first and not self._at_leader):
             return await self._confirmed_leader(node, call)
         if self._at_leader or request.anywhere or (request.writes and not request.waits_ms):
             return node  # requests that wait are worth a question, because a waiting node looks like a hanging one
@@ -313,7 +319,7 @@ class Connection:
                 node, request.method, request.target, headers, request.body, timeout_s
             )
         except (ConnectFailed, ExchangeFailed) as exc:
-            if not _is_haste(timeout_s):
+            if not is_haste(timeout_s):
                 self._health.failed(node)
             if answers is not None and isinstance(exc, ExchangeFailed):
                 answers.lost(self._clock() - begun_s)
@@ -328,21 +334,30 @@ class Connection:
         """Return the leader found through `node`, confirmed by its own answer. Raises _NotTheLeader."""
         leader = await self._look_for_leader(node, call)
         if leader is None:
-            raise _NotTheLeader(f"{node.url} knows no leader")
-        if leader != node and await self._look_for_leader(leader, call) != leader:
-            raise _NotTheLeader(f"{node.url} names {leader.url} as the leader, which does not say so itself")
+            raise _NotTheLeader(node, f"{node.url} knows no leader")
+        if leader != node:
+            call.asked.add(node)  # if that leader does not answer, the other nodes are next
+            if await self._look_for_leader(leader, call) != leader:
+                raise _NotTheLeader(
+                    leader, f"{node.url} names {leader.url} as the leader, which does not say so itself"
+                )
         return leader
 
     async def _look_for_leader(self, node: Origin, call: Call) -> Origin | None:
-        """Return the leader that `node` knows. A hanging node uses up only its share of the time that is left."""
+        """Return the leader that `node` knows. A hanging node uses up only its share of the time that is left.
+
+        Raises _NotTheLeader for it: the question changes nothing, so a lost answer is no try."""
         timeout_s = min(call.try_timeout_s(), call.share_s(len(self._nodes)))
-        response = await self._ask(node, _WHO_LEADS, timeout_s)
+        try:
+            response = await self._ask(node, _WHO_LEADS, timeout_s)
+        except ExchangeFailed as exc:
+            raise _NotTheLeader(node, f"{node.url}: {exc}") from exc
         if response.status != 200:
             return None
         view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
         self._learn(view)
         if view.removed:
-            raise _NotTheLeader(f"{node.url} was removed from the cluster")
+            raise _NotTheLeader(node, f"{node.url} was removed from the cluster")
         if view.leader_url is None:
             return None
         try:
@@ -418,18 +433,7 @@ class Connection:
         return call.asked.issuperset(self._health.candidates(self._nodes))
 
 
-_WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"", False, False, False, 0)
-
-
-def _is_haste(timeout_s: float) -> bool:
-    """Return whether the timeout was too short for a failure to say anything about the node."""
-    return timeout_s * 1000 < TRY_TIMEOUT_MIN_MS
-
-
-def _not_reached(error: Exception, timeout_s: float) -> KeelMQError:
-    if isinstance(error, ConnectTimedOut) and _is_haste(timeout_s):
-        return Unavailable("not_sent", f"{error}; no connection within the {timeout_s * 1000:.0f} ms that were left")
-    return NoLeader("no_leader", str(error))
+_WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"", False, False, False, False, 0)
 
 
 def _problem(response: HttpResponse) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class PopBroker:
         self.refuse: Callable[[str], HttpResponse | None] = lambda target: None
 
     async def __call__(self, request: Request) -> HttpResponse:
+        if request.target == "/v1/cluster":
+            return json_answer({"leader_url": f"http://{request.node}:1"})
         refused = self.refuse(request.target)
         if refused is not None:
             return refused
@@ -70,7 +72,7 @@ def shown(body: str) -> dict[str, Any]:
 
 
 def consumer(broker: PopBroker, handler: Any, **options: Any) -> PopConsumer:
-    connection = Connection(SERVERS, transport=ScriptedTransport(broker), avoid_slow_nodes=False)
+    connection = Connection(SERVERS, transport=ScriptedTransport(broker, answers_cluster=True), avoid_slow_nodes=False)
     return PopConsumer(handler, topic="orders", group="g", connection=connection, **options)
 
 
