@@ -13,6 +13,7 @@ import pytest
 
 from deploy.local_nodes import free_ports
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.e2e.undisturbed import judged_unless, terms, undisturbed
 from tests.thin_link import ThinLink
 
 pytestmark = pytest.mark.process
@@ -23,7 +24,6 @@ MESSAGE_BYTES: Final = 3_800_000
 PATH: Final = "/v1/topics/large/messages"
 OPTIONS: Final = ("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--request-timeout-ms", "20000")
 SENT_AGAIN_MAX: Final = 1.2
-ATTEMPTS_MAX: Final = 4
 STOOD: Final = "this node did nothing for"
 """Words of a node's log for a process that was not run for longer than an election timeout."""
 
@@ -47,18 +47,22 @@ def thin_cluster(directory: Path) -> Iterator[tuple[ClusterProcess, Links]]:
             yield running, links
 
 
-def undisturbed(scenario: Callable[[ClusterProcess, Links], None], directory: Path) -> None:
+def judged(scenario: Callable[[ClusterProcess, Links], None], directory: Path) -> None:
     """Run the scenario; run it again when it fails after a node's process stood, as on a machine with other work: such
     a node steps down, whatever its links do.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        with thin_cluster(directory / f"attempt{attempt}") as (cluster, links):
-            try:
-                return scenario(cluster, links)
-            except AssertionError:
-                stood = any(STOOD in node.log_path.read_text() for node in cluster.nodes.values())
-                if not stood or attempt == ATTEMPTS_MAX:
-                    raise
+
+    def once(its_own: Path) -> None:
+        with thin_cluster(its_own) as (cluster, links):
+
+            def stood() -> str | None:
+                logs = "".join(node.log_path.read_text() for node in cluster.nodes.values())
+                return "a node's process stood" if STOOD in logs else None
+
+            with judged_unless(stood):
+                scenario(cluster, links)
+
+    undisturbed(once, directory)
 
 
 def large_request() -> bytes:
@@ -67,17 +71,12 @@ def large_request() -> bytes:
     return json.dumps({"messages": [{"body": body, "queue": queue} for queue, body in enumerate(bodies)]}).encode()
 
 
-def terms(cluster: ClusterProcess) -> set[tuple[int, int | None]]:
-    """Return the terms and leaders that the nodes know."""
-    return {(status["term"], status["leader_id"]) for node in cluster.alive() if (status := node.status())}
-
-
 def test_a_request_that_takes_seconds_changes_no_leader_and_is_sent_once(tmp_path: Path) -> None:
-    undisturbed(send_for_seconds, tmp_path)
+    judged(send_for_seconds, tmp_path)
 
 
 def test_a_follower_that_is_far_behind_slows_nobody_down(tmp_path: Path) -> None:
-    undisturbed(catch_up, tmp_path)
+    judged(catch_up, tmp_path)
 
 
 def send_for_seconds(cluster: ClusterProcess, links: Links) -> None:
