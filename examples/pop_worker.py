@@ -10,12 +10,13 @@ import argparse
 import asyncio
 
 from keelmq import PopConsumer, ReceivedMessage
+from keelmq.printable import one_line
 
 
 async def ship(message: ReceivedMessage) -> None:
     """Process a message. Raising an exception gives it back for redelivery after the group's backoff."""
     again = f", attempt {message.attempt}" if message.attempt else ""
-    print(f"shipped {message.body.decode()}{again}", flush=True)
+    print(f"shipped {one_line(message.body.decode())}{again}", flush=True)  # no body controls the terminal
 
 
 async def main(topic: str, group: str, servers: str) -> None:

@@ -36,6 +36,7 @@ from keelmq import (
 )
 from keelmq import Connection as Broker
 from keelmq.errors import TransactionConflict
+from keelmq.printable import one_line
 
 TOPIC: Final = "orders"
 GROUP: Final = "shipping"
@@ -103,7 +104,7 @@ async def place(producer: TransactionProducer, engine: Engine, number: int) -> O
         except KeelMQError as error:
             if not error.retryable:
                 raise
-            log.warning("%s: %s", order_id, error)
+            log.warning("%s: %s", order_id, one_line(str(error)))
             await asyncio.sleep(0.2)
         else:
             return result.outcome

@@ -10,7 +10,6 @@ producer that is still in the middle of its database transaction then either mak
 SQLite's write lock), or fails in `record` afterwards. At no moment can both win.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
@@ -21,12 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from keelmq import sql
 from keelmq.errors import InvalidRequest
 from keelmq.limits import TRANSACTION_ID_LENGTH_MAX, check_transaction_id
+from keelmq.line_log import log
 from keelmq.message import Message
 from keelmq.sql import Executor
 from keelmq.transactions.decision import CheckHandler, Decision, RollbackTransaction, Transaction
 from keelmq.transactions.transaction import TransactionProducer, TransactionResult
-
-log = logging.getLogger("keelmq")
 
 LOCK_TIMEOUT_MS: Final = 2_000
 # A row must outlive every check of its transaction; check_after_ms may be 7 days.

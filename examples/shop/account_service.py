@@ -18,6 +18,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from examples.shop.crash_point import crash_point
 from keelmq import Decision, KeelMQError, Message, RollbackTransaction, Transaction, TransactionProducer, outbox
+from keelmq.printable import one_line
 
 GROUP = "account-service"
 ORDERS_AT_ONCE = 16
@@ -72,7 +73,7 @@ async def pay(producer: TransactionProducer, engine: Engine, topic: str, order: 
         log.info("%s: %s", order.id, result.outcome)
     except KeelMQError as error:
         # If no money was taken the order is still new, and the next round pays it in a transaction of its own.
-        log.warning("%s: %s", order.id, error)
+        log.warning("%s: %s", order.id, one_line(str(error)))
 
 
 def take_money(engine: Engine, order: Order, transaction_id: str) -> None:

@@ -14,11 +14,11 @@ from keelmq.cli.output import (
     Servers,
     print_json,
     print_table,
-    printable,
     run,
     say,
     when,
 )
+from keelmq.printable import printable
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterSettings, ClusterStatus

@@ -8,6 +8,7 @@ import typer
 
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say
 from keelmq.errors import Conflict
+from keelmq.printable import one_line
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin, ClusterMembers
@@ -149,7 +150,9 @@ async def _promote_when_ready(admin: "Admin", node_id: int) -> "ClusterMembers":
             if refusal.detail != said:
                 said = refusal.detail
                 progress = f"it has {match_index} of {view.durable_index} entries"
-                bars.console.print(f"waiting: {said}; {progress}", markup=False, highlight=False, soft_wrap=True)
+                bars.console.print(
+                    f"waiting: {one_line(said)}; {progress}", markup=False, highlight=False, soft_wrap=True
+                )
             bars.update(bar, completed=match_index, total=view.durable_index)
             await asyncio.sleep(LOOK_AGAIN_S)
 

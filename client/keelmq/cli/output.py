@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeV
 import typer
 
 from keelmq.errors import InvalidRequest, KeelMQError
+from keelmq.printable import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from keelmq.transport.connection import Connection
@@ -23,8 +24,7 @@ EXIT_INTERRUPTED: Final = 130
 CALL_TIMEOUT_MS: Final = 5_000
 DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127.0.0.1:7083"
 
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
-_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
 
 Servers = Annotated[
@@ -97,14 +97,6 @@ def _hints(error: KeelMQError) -> Iterable[str]:
 def _state_of(error: KeelMQError) -> str:
     state = error.extra.get("state")
     return f"; it is {state}" if state else ""
-
-
-def printable(text: str) -> str:
-    """Escape the control characters of `text`, except tabs and line ends.
-
-    Text of a message must not move the cursor of whoever looks at it.
-    """
-    return text.translate(_CONTROLS)
 
 
 def say(text: str, *, end: str = "\n", flush: bool = False, file: TextIO | None = None) -> None:

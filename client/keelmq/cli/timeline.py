@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from keelmq.cli.output import printable, when
+from keelmq.cli.output import when
+from keelmq.printable import printable
 
 COLORS: Final = {
     "committed": "green",

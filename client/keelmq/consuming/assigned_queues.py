@@ -1,7 +1,6 @@
 """Queues that are assigned to a group member, each with its reader; tracks paused, fenced and leaving queues."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -12,12 +11,11 @@ from keelmq.consuming.queue_reader import Hold, QueueReader
 from keelmq.consuming.session_watch import SessionWatch
 from keelmq.consuming.stall_watch import StallWatch
 from keelmq.errors import InvalidRequest
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 
 CANCELLED_GRACE_MS: Final = 1_000
 """Time that a handler call gets to end after its cancellation when the consumer closes."""
-
-log = logging.getLogger("keelmq")
 
 _abandoned: Final[set[asyncio.Task[None]]] = set()
 """Keeps references to tasks until they end, because the event loop keeps only weak ones."""

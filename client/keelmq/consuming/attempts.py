@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.errors import ConsumeTimeout
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
-
-log = logging.getLogger("keelmq")
 
 
 class HandlerCancelled(Exception):
@@ -19,7 +18,7 @@ def log_failed_attempt(
 ) -> None:
     """Log one line with the message, the attempt and the next step.
 
-    The traceback follows on the first attempt only, unless the failure is not an error of the handler."""
+    The traceback is logged at DEBUG level, unless the failure is not an error of the handler."""
     first = messages[0]
     expected = isinstance(failure, RetryLater | ConsumeTimeout | HandlerCancelled)
     log.log(
@@ -35,5 +34,6 @@ def log_failed_attempt(
         type(failure).__name__,
         failure,
         following,
-        exc_info=failure if attempt == 1 and not expected else None,
     )
+    if not expected:
+        log.debug("message %s, attempt %d: traceback", first.message_id, attempt, exc_info=failure)

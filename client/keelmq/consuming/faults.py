@@ -1,13 +1,11 @@
 """Reports faults of handler calls that raise no error in the application."""
 
-import logging
 from collections.abc import Callable, Sequence
 
 from keelmq.errors import ConsumeTimeout, MessagesExpired, QueueLost
+from keelmq.line_log import log, log_error_of_application
 from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import check_plain_function
-
-log = logging.getLogger("keelmq")
 
 Fault = ConsumeTimeout | MessagesExpired | QueueLost
 OnFault = Callable[[Fault, Sequence[ReceivedMessage]], object]
@@ -47,5 +45,5 @@ class Faults:
             return
         try:
             self._on_fault(error, messages)
-        except Exception:
-            log.exception("on_fault failed")
+        except Exception as exc:
+            log_error_of_application("on_fault failed", exc)

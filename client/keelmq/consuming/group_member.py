@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,6 +19,7 @@ from keelmq.errors import (
     NotFound,
     OffsetOutOfRange,
 )
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Backoff, Deadline
@@ -28,8 +28,6 @@ BEGIN_MS: Final = 15_000
 """Maximum time that a start tries to begin its queues, and waits for the other members to begin theirs."""
 BEGIN_PAUSE_MS: Final = 20
 BEGIN_PAUSE_MAX_MS: Final = 500
-
-log = logging.getLogger("keelmq")
 
 MakeReader = Callable[[TopicQueue, int], QueueReader]
 """Creates the reader of a queue at a committed offset."""

@@ -1,17 +1,15 @@
 """Handler calls of one processor: each call has a time limit, and its messages are visible while it runs."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from keelmq.causation import processing
 from keelmq.consuming.handover import Handover
 from keelmq.errors import ConsumeTimeout
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import WorkerThreads, check_function
 from keelmq.tracing import process_span
-
-log = logging.getLogger("keelmq")
 
 Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[None]]
 

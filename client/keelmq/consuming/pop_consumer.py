@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -25,6 +24,7 @@ from keelmq.consuming.selection import Selection
 from keelmq.consuming.stop_signals import stopped_by_signals
 from keelmq.errors import Closed, Conflict, ConsumeTimeout, InvalidRequest, KeelMQError, NotFound
 from keelmq.limits import check_group, check_range, check_topic
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import WorkerThreads
 from keelmq.producing.producer import default_client_id
@@ -38,8 +38,6 @@ INVISIBLE_MS_MIN: Final = 1_000
 CONCURRENCY: Final = 8
 PAUSE_S: Final = 0.5
 """Seconds before the next request after a failed or refused one."""
-
-log = logging.getLogger("keelmq")
 
 
 class PopConsumer:

@@ -1,12 +1,12 @@
 """Source of a queue's pages: the leader, or a follower while the reader is catching up."""
 
-import logging
 import time
 from typing import Final
 
 from keelmq.consuming.group_session import Pulled, TopicQueue, pull, pull_at_follower
 from keelmq.consuming.selection import Selection
 from keelmq.errors import KeelMQError, Unavailable
+from keelmq.line_log import log
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Backoff, Clock
 
@@ -14,8 +14,6 @@ FOLLOWER_TIMEOUT_MS: Final = 1_000
 """Time that a hanging follower costs, once until its pause is over."""
 FOLLOWER_PAUSE_MS: Final = 1_000
 FOLLOWER_PAUSE_MAX_MS: Final = 60_000
-
-log = logging.getLogger("keelmq")
 
 
 class QueuePages:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from keelmq.consuming.queue_pages import QueuePages
 from keelmq.consuming.redelivery import RetryLater
 from keelmq.consuming.selection import EVERYTHING, Selection
 from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
+from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Backoff
@@ -28,8 +28,6 @@ FETCH_PAUSE_MS: Final = 50
 FETCH_PAUSE_MAX_MS: Final = 2_000
 HANDLER_PAUSE_MS: Final = 100
 HANDLER_PAUSE_MAX_MS: Final = 10_000
-
-log = logging.getLogger("keelmq")
 
 Hold = Literal["paused", "session", "assignment"]
 """Reason why a queue is held: the application paused it, the member's session may be over, or the group has moved on

@@ -3,6 +3,7 @@
 from typing import Final
 
 from keelmq.limits import DELAY_MS_MAX, check_range
+from keelmq.printable import error_text
 
 REASON_BYTES_MAX: Final = 255
 
@@ -25,7 +26,7 @@ def wish_of(failure: BaseException) -> tuple[int | None, str]:
     """Return the delay and the reason with which a message is given back."""
     if isinstance(failure, RetryLater):
         return failure.delay_ms, _cut(failure.reason)
-    return None, _cut(f"{type(failure).__name__}: {failure}")
+    return None, _cut(f"{type(failure).__name__}: {error_text(failure)}")
 
 
 def _cut(reason: str) -> str:

@@ -1,14 +1,13 @@
 """SIGTERM and SIGINT end a consumer's `run` in order, unless the application handles these signals itself."""
 
 import asyncio
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-log = logging.getLogger("keelmq")
+from keelmq.line_log import log
 
 _UNHANDLED: Final = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 """Default handlers of the signals in a Python program that has not set its own."""

@@ -1,7 +1,6 @@
 """Producer: batches concurrent sends automatically, and adds no delay when no request is in flight."""
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -27,6 +26,7 @@ from keelmq.limits import (
     check_range,
     check_writable_topic,
 )
+from keelmq.line_log import log
 from keelmq.message import BatchResult, Message, Receipt, SendResult
 from keelmq.producing.delay import Delay, delay_of
 from keelmq.producing.destination import batch_delay, batch_destination, choice
@@ -48,8 +48,6 @@ IN_FLIGHT_MAX: Final = 16
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 # Expiry timer ticks per time budget: a wait ends at most 1/20 of the budget late.
 EXPIRY_STEPS: Final = 20
-
-log = logging.getLogger("keelmq")
 
 _NO_PROPERTIES: Mapping[str, str] = {}
 

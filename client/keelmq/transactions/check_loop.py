@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-import logging
+import reprlib
 from typing import Final
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ from keelmq import wire
 from keelmq.causation import processing
 from keelmq.consuming.assigned_queues import CANCELLED_GRACE_MS
 from keelmq.errors import Closed, KeelMQError, TransactionConflict
+from keelmq.line_log import log, log_error_of_application
 from keelmq.message import Message
 from keelmq.plain_calls import AsyncCall
 from keelmq.transactions.decision import Decision, Transaction
@@ -23,8 +24,6 @@ GATHER_S: Final = 0.01
 """Pause after all handlers were busy: handlers that end together then make room for one poll instead of one each."""
 PAUSE_MS: Final = 100
 PAUSE_MAX_MS: Final = 2_000
-
-log = logging.getLogger("keelmq")
 
 
 class CheckLoop:
@@ -131,11 +130,16 @@ class CheckLoop:
                     decision: object = await self._handler(transaction)
         except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException:  # whatever the error is: without an answer, no other process is asked meanwhile
-            log.exception("transaction %s: the check handler failed, answering unknown", check.transaction_id)
+        except BaseException as exc:  # whatever the error is: without an answer, no other process is asked meanwhile
+            what = f"transaction {check.transaction_id}: the check handler failed, answering unknown"
+            log_error_of_application(what, exc)
             return Decision.UNKNOWN
         if not isinstance(decision, Decision):
-            log.error("transaction %s: the check handler returned %r, not a Decision", check.transaction_id, decision)
+            log.error(
+                "transaction %s: the check handler returned %s, not a Decision",
+                check.transaction_id,
+                reprlib.repr(decision),
+            )
             return Decision.UNKNOWN
         return decision
 

@@ -9,7 +9,7 @@
 
 import enum
 import hashlib
-import logging
+import reprlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -40,6 +40,7 @@ from keelmq.limits import (
     check_transaction_id,
     check_writable_topic,
 )
+from keelmq.line_log import log
 from keelmq.message import Message, Receipt
 from keelmq.plain_calls import AsyncCall, WorkerThreads, check_function, is_async
 from keelmq.producing.delay import Delay, delay_of
@@ -67,8 +68,6 @@ CLOSE_GRACE_MS: Final = 10_000
 CHECK_AFTER_MS_MAX: Final = 7 * 24 * 3_600_000
 # Short, because an UNKNOWN decision changes nothing at the broker.
 UNKNOWN_TIMEOUT_MS: Final = 1_000
-
-log = logging.getLogger("keelmq")
 
 LOCAL_THREADS_MAX: Final = 16
 """Maximum number of threads for plain local transactions; further calls wait before their half message is sent."""
@@ -238,7 +237,11 @@ class TransactionProducer:
             await self._tell_unknown(transaction.id)
             raise
         if decision is not None and not isinstance(decision, Decision):
-            log.error("transaction %s: the local transaction returned %r, not a Decision", transaction.id, decision)
+            log.error(
+                "transaction %s: the local transaction returned %s, not a Decision",
+                transaction.id,
+                reprlib.repr(decision),
+            )
         if decision is None or decision is Decision.COMMIT:
             return await self._end(transaction.id, Decision.COMMIT, prepared.receipt)
         if decision is Decision.ROLLBACK:

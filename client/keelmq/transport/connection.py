@@ -12,7 +12,6 @@ Choice of the node:
 
 import asyncio
 import contextlib
-import logging
 import random
 import ssl
 import time
@@ -23,6 +22,7 @@ import msgspec
 
 from keelmq import wire
 from keelmq.errors import Closed, InvalidRequest, KeelMQError, NoLeader, Overloaded, Unavailable, error_from_problem
+from keelmq.line_log import log
 from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.call import Call, Request, is_haste, not_reached
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
@@ -38,8 +38,6 @@ TIMEOUT_HEADER: Final = "KeelMQ-Timeout-Ms"
 """Header with the time in ms that the client waits for the answer to a write; the broker proposes nothing after it."""
 NODES_KNOWN_S: Final = 300
 """Seconds after which a connection in use asks for the nodes of the cluster again."""
-
-log = logging.getLogger("keelmq")
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from keelmq.cli.output import fail, print_json, print_table, say
 from keelmq.cli.timeline import print_timeline
 from keelmq.errors import NotFound
 
-SENT = "key\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f"
-ESCAPED = r"key\x1b[2J\x1b]0;owned\x07\x0d\x9b31m\x7f"
+SENT = "key\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f\u202e\u2028"
+ESCAPED = r"key\x1b[2J\x1b]0;owned\x07\x0d\x9b31m\x7f\u202e\u2028"
 
 
 def test_lines_tables_timelines_and_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
