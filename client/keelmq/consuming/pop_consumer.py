@@ -29,6 +29,7 @@ from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import WorkerThreads
 from keelmq.producing.producer import default_client_id
 from keelmq.transport.connection import Connection
+from keelmq.transport.outage import Outage
 
 WAIT_MS: Final = 15_000
 CLOSE_TIMEOUT_MS: Final = 10_000
@@ -186,6 +187,7 @@ class PopConsumer:
                 self._connection.close()
 
     async def _pop_forever(self) -> None:
+        outage = Outage()
         while True:
             free = self._concurrency - len(self._running)
             if not free:
@@ -199,9 +201,10 @@ class PopConsumer:
                 log.error("group %s: cannot go on: %s", self.group, exc)
                 raise
             except KeelMQError as exc:
-                log.warning("group %s: nothing can be taken at the moment: %s", self.group, exc)
+                log.log(outage.level(exc), "group %s: nothing can be taken at the moment: %s", self.group, exc)
                 await asyncio.sleep(PAUSE_S)
                 continue
+            outage.ended()
             for each in popped:
                 task = asyncio.create_task(self._process(each))
                 self._running[task] = each
@@ -283,14 +286,16 @@ class PopConsumer:
                 log.warning("group %s: a message cannot be held on to at the moment: %s", self.group, exc)
 
     async def _ack_forever(self) -> None:
+        outage = Outage()
         while True:
             await self._acks_due.wait()
             try:
                 await self._send_acks()
+                outage.ended()
             except Closed:
                 raise
             except KeelMQError as exc:
-                log.warning("group %s: nothing can be acknowledged at the moment: %s", self.group, exc)
+                log.log(outage.level(exc), "group %s: nothing can be acknowledged at the moment: %s", self.group, exc)
                 await asyncio.sleep(PAUSE_S)
 
     async def _send_acks(self) -> None:

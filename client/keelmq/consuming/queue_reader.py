@@ -20,6 +20,7 @@ from keelmq.errors import Closed, ConsumeTimeout, KeelMQError, OffsetOutOfRange
 from keelmq.line_log import log
 from keelmq.message import ReceivedMessage
 from keelmq.transport.connection import Connection
+from keelmq.transport.outage import Outage
 from keelmq.transport.retry import Backoff
 
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -171,7 +172,7 @@ class QueueReader:
         await asyncio.gather(self._fetcher, *self._processors, return_exceptions=True)
 
     async def _fetch_forever(self) -> None:
-        backoff = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS)
+        backoff, outage = Backoff(FETCH_PAUSE_MS, FETCH_PAUSE_MAX_MS), Outage()
         while True:
             room = await self._room()
             try:
@@ -190,7 +191,7 @@ class QueueReader:
                 await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
                 continue
             except KeelMQError as exc:
-                log.warning("%s/%d cannot be read, trying again: %s", *self.place, exc)
+                log.log(outage.level(exc), "%s/%d cannot be read, trying again: %s", *self.place, exc)
                 await asyncio.sleep(backoff.next_s())
                 continue
             except Exception:  # a bug here must not stop a queue in silence
@@ -198,6 +199,7 @@ class QueueReader:
                 await asyncio.sleep(FETCH_PAUSE_MAX_MS / 1000)
                 continue
             backoff.reset()
+            outage.ended()
             self._accept(pulled)
 
     async def _room(self) -> int:

@@ -16,6 +16,7 @@ from keelmq.plain_calls import AsyncCall
 from keelmq.transactions.decision import Decision, Transaction
 from keelmq.transactions.decision_teller import DecisionTeller
 from keelmq.transport.connection import Connection
+from keelmq.transport.outage import Outage
 from keelmq.transport.retry import Backoff, Deadline
 
 POLL_WAIT_MS: Final = 5_000
@@ -74,7 +75,7 @@ class CheckLoop:
             log.warning("checks of producer group %s still run and are left behind: %d", self._group, len(left))
 
     async def _poll_forever(self) -> None:
-        backoff = Backoff(PAUSE_MS, PAUSE_MAX_MS)
+        backoff, outage = Backoff(PAUSE_MS, PAUSE_MAX_MS), Outage()
         while True:
             try:
                 free = self._concurrency - len(self._running)
@@ -86,7 +87,8 @@ class CheckLoop:
             except Closed:
                 return
             except KeelMQError as exc:
-                log.warning("checks of producer group %s cannot be fetched, trying again: %s", self._group, exc)
+                why = "checks of producer group %s cannot be fetched, trying again: %s"
+                log.log(outage.level(exc), why, self._group, exc)
                 await asyncio.sleep(backoff.next_s())
                 continue
             except Exception:  # a bug here must not leave transactions undecided
@@ -94,6 +96,7 @@ class CheckLoop:
                 await asyncio.sleep(PAUSE_MAX_MS / 1000)
                 continue
             backoff.reset()
+            outage.ended()
             for check in checks:
                 if check.transaction_id not in self._running:
                     task = asyncio.create_task(self._answer(check))
