@@ -128,7 +128,9 @@ class Replicas:
         if said is not None and said.differs_from and known.difference is None:  # the peer says so itself
             known.difference = Difference(said.differs_from, 0, records=False)
         if said is not None and said.kind == HASH_KIND and known.pending is None:
-            known.pending, known.asked_s = said.at, now()
+            known.pending = said.at
+            if known.difference is None:  # else it is the time of a question that has to be asked again if it was lost
+                known.asked_s = now()
         self.look()
 
     def on_message(self, peer: int, message: Comparison) -> None:

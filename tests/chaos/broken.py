@@ -31,6 +31,8 @@ def acks_alone() -> None:
     from raft.handlers import SafeRaft
     from raft.replication.replication import Replication
 
+    tick = SafeRaft.on_tick
+
     def count(self: Any, peer: int) -> None:
         self._library.set_match(peer, self._state.log.synced_index)
 
@@ -40,9 +42,14 @@ def acks_alone() -> None:
     def commit_limit(self: Any) -> int:
         return int(self.state.log.synced_index)
 
+    def on_tick(self: Any) -> None:
+        self.replication.count_all()  # not only when another node answers, which a node that is cut off hears no more
+        tick(self)
+
     _replace(Replication, "_count", count)
     _replace(Replication, "durable_on", durable_on)
     _replace(SafeRaft, "commit_limit", property(commit_limit))
+    _replace(SafeRaft, "on_tick", on_tick)
 
 
 def forgets_term() -> None:

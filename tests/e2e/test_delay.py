@@ -85,7 +85,7 @@ async def test_timers_survive_the_leader(own_cluster: ClusterProcess) -> None:
 async def test_what_became_due_while_nobody_was_there_is_delivered_and_reported(own_cluster: ClusterProcess) -> None:
     connection = Connection(own_cluster.servers, call_timeout_ms=CALL_PATIENCE_MS)
     await Admin(connection).put_topic("t", queues=1)
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         due_ms = now_ms() + 2_000
         for number in range(3):
             await producer.send("t", str(number).encode(), deliver_at_ms=due_ms + number)

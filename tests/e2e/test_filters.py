@@ -10,6 +10,7 @@ from keelmq import Admin, Connection, Consumer, Message, Producer, ReceivedMessa
 from keelmq.errors import Conflict, InvalidFilter
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, until
 from tests.e2e.fixtures import fresh_topic
+from tests.patience import CALL_PATIENCE_MS
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +30,7 @@ def matches(number: int) -> bool:
 
 
 async def fill(connection: Connection, topic: str, numbers: range) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         for queue in range(3):
             wanted = [message(number) for number in numbers if number % 3 == queue]
             for begin in range(0, len(wanted), 10):
@@ -111,7 +112,7 @@ async def test_tags_of_one_topic_and_everything_of_another(connection: Connectio
     other = f"{topic}-other"
     await Admin(connection).put_topic(other, queues=1)
     await fill(connection, topic, range(30))
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         await producer.send(other, b"1000")
     seen = Seen()
     topics = [topic, other]

@@ -154,7 +154,7 @@ async def test_a_filter_moves_on_at_followers_too(cluster: ClusterProcess, conne
     await fill(connection, b"old")
     seen = Seen()
     async with consumer(connection, seen, filter="x IS NOT NULL"):
-        async with Producer(connection=connection) as producer:
+        async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
             for queue in range(QUEUES):
                 await producer.send("t", b"end", queue=queue, properties={"x": "1"})
         await until(lambda: seen.count == QUEUES)

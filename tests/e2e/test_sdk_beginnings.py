@@ -10,6 +10,7 @@ import pytest
 from keelmq import Admin, Connection, Consumer, Producer, ReceivedMessage
 from tests.e2e.cluster_process import ClusterProcess, until
 from tests.e2e.fixtures import fresh_topic
+from tests.patience import CALL_PATIENCE_MS
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +41,7 @@ class Seen:
 
 
 async def send(connection: Connection, topic: str, bodies: set[bytes]) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         await asyncio.gather(
             *(producer.send(topic, body, queue=ordinal % 8) for ordinal, body in enumerate(sorted(bodies)))
         )

@@ -22,7 +22,7 @@ topic = fresh_topic(queues=4)
 
 
 async def fill(connection: Connection, topic: str, count: int, **options: Any) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         await asyncio.gather(*(producer.send(topic, str(n).encode(), **options) for n in range(count)))
 
 
@@ -190,7 +190,7 @@ async def test_batches(connection: Connection, topic: str) -> None:
 
 async def test_where_a_new_group_begins(connection: Connection, topic: str) -> None:
     await fill(connection, topic, 10, queue=0)
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         middle = await producer.send(topic, b"100", queue=0)
         await producer.send(topic, b"101", queue=0)
         for start, expected in (("earliest", 12), (middle.receipt.timestamp_ms, 2), ("latest", 0)):
@@ -220,7 +220,7 @@ async def test_what_is_before_the_beginning_of_a_group_was_skipped_not_consumed(
     connection: Connection, topic: str
 ) -> None:
     seen = Collector()
-    async with Producer([], connection=connection) as producer:
+    async with Producer([], connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         await producer.send(topic, b"0", queue=0, message_id=f"{topic}-before")
         async with Consumer([], topic, topic, seen, connection=connection):
             await producer.send(topic, b"1", queue=0, message_id=f"{topic}-after")

@@ -27,7 +27,7 @@ from keelmq import (
 from keelmq.errors import InvalidRequest, QueueLost
 from tests.e2e.cluster_process import ClusterProcess, until
 from tests.e2e.fixtures import fresh_topic
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -54,7 +54,7 @@ topic = fresh_topic(queues=2)
 
 
 async def send(connection: Connection, topic: str, count: int, **options: Any) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         for number in range(count):
             await producer.send(topic, str(number).encode(), **options)
 
@@ -123,7 +123,9 @@ async def test_a_plain_local_transaction_and_a_plain_check_decide(connection: Co
         asked.append(transaction.id)
         return Decision.COMMIT
 
-    async with TransactionProducer([], topic, check=check, connection=connection) as producer:
+    async with TransactionProducer(
+        [], topic, check=check, connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
         result = await producer.execute(Message(topic=topic, body=b"committed"), lambda transaction: None)
         assert result.outcome == "committed"
         rolled_back = await producer.execute(

@@ -12,7 +12,7 @@ from keelmq.errors import TopicNotFound, UnknownOutcome
 from keelmq.message import ReceivedMessage
 from tests.e2e import fixtures
 from tests.e2e.cluster_process import ClusterProcess
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ async def read_all(connection: Connection, topic: str) -> list[ReceivedMessage]:
 
 
 async def test_everything_of_a_message_comes_back(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         result = await producer.send(
             topic,
             "пример".encode(),
@@ -58,7 +58,7 @@ async def test_everything_of_a_message_comes_back(connection: Connection, topic:
 
 
 async def test_concurrent_sends_are_all_stored_once(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         results = await asyncio.gather(*(producer.send(topic, str(n).encode()) for n in range(2_000)))
     found = await read_all(connection, topic)
     assert sorted(int(message.body) for message in found) == list(range(2_000))
@@ -70,7 +70,7 @@ async def test_concurrent_sends_are_all_stored_once(connection: Connection, topi
 
 
 async def test_keys_keep_their_order(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection, max_batch_messages=7) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS, max_batch_messages=7) as producer:
         await asyncio.gather(
             *(producer.send(topic, f"{n % 5}:{n}".encode(), sharding_key=f"key-{n % 5}") for n in range(500))
         )
@@ -83,7 +83,7 @@ async def test_keys_keep_their_order(connection: Connection, topic: str) -> None
 
 
 async def test_a_batch_is_whole_and_in_order(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         plain = await producer.send_batch(topic, [str(n).encode() for n in range(1_000)], queue=2)
         mixed = await producer.send_batch(topic, [b"x", Message(body=b"y", message_id="own")], queue=2)
     found = [message for message in await read_all(connection, topic) if message.queue == 2]
@@ -95,7 +95,7 @@ async def test_a_batch_is_whole_and_in_order(connection: Connection, topic: str)
 
 
 async def test_a_batch_with_known_ids_says_where_each_message_is(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         first = await producer.send(topic, b"1", message_id="a", queue=1)
         result = await producer.send_batch(
             topic, [Message(body=b"1", message_id="a"), Message(body=b"2", message_id="b")], queue=1
@@ -109,14 +109,14 @@ async def test_a_batch_with_known_ids_says_where_each_message_is(connection: Con
 
 
 async def test_one_way(connection: Connection, topic: str) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         for number in range(100):
             producer.send_oneway(topic, str(number).encode())
     assert len(await read_all(connection, topic)) == 100
 
 
 async def test_a_missing_topic(connection: Connection) -> None:
-    async with Producer(connection=connection) as producer:
+    async with Producer(connection=connection, send_timeout_ms=CALL_PATIENCE_MS) as producer:
         with pytest.raises(TopicNotFound):
             await producer.send("no-such-topic", b"x")
 

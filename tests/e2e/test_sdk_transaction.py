@@ -27,7 +27,7 @@ from keelmq.admin import TransactionDetail
 from keelmq.errors import TransactionConflict, TransactionNotFound
 from tests.e2e.cluster_process import ClusterProcess
 from tests.e2e.fixtures import fresh_topic
-from tests.patience import PATIENCE_S
+from tests.patience import CALL_PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +74,9 @@ async def unasked(transaction: Transaction) -> Decision:
 
 async def test_commit_and_rollback(connection: Connection, topic: str, engine: Engine) -> None:
     message = Message(topic=topic, body=b"order", keys=["order-1"])
-    async with TransactionProducer([], "shop", check=outbox.checker(engine), connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=outbox.checker(engine), connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
         done = await outbox.execute(producer, engine, message, debit)
         assert done.outcome is Outcome.COMMITTED
         assert await visible(connection, topic) == 1
@@ -95,7 +97,9 @@ async def test_several_messages_and_topics_become_visible_together(connection: C
     other = f"{topic}-other"
     await Admin(connection).put_topic(other)
     messages = [Message(topic=topic, body=b"1"), Message(topic=other, body=b"2"), Message(topic=topic, body=b"3")]
-    async with TransactionProducer([], "shop", check=unasked, connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=unasked, connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
 
         async def local(transaction: Transaction) -> None:
             assert await visible(connection, topic) + await visible(connection, other) == 0
@@ -121,7 +125,9 @@ async def test_an_exception_leaves_it_to_the_check(
                 raise ConnectionResetError
         raise ConnectionResetError
 
-    async with TransactionProducer([], "shop", check=outbox.checker(engine), connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=outbox.checker(engine), connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
         with pytest.raises(ConnectionResetError):
             await producer.execute(Message(topic=topic, body=b"x"), local, check_after_ms=0)
         await wait_for_state(connection, seen[0], "committed" if database_commits else "rolled_back")
@@ -141,7 +147,9 @@ async def test_a_check_in_the_middle_of_the_local_transaction_fences_it(
         asked.set()
         return decision
 
-    async with TransactionProducer([], "shop", check=noticed, connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=noticed, connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
 
         async def local(transaction: Transaction) -> None:
             await asyncio.wait_for(asked.wait(), 20)
@@ -157,7 +165,9 @@ async def test_a_check_in_the_middle_of_the_local_transaction_fences_it(
 
 async def test_repeating_a_transaction_by_id_does_it_once(connection: Connection, topic: str, engine: Engine) -> None:
     message = Message(topic=topic, body=b"x")
-    async with TransactionProducer([], "shop", check=outbox.checker(engine), connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=outbox.checker(engine), connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
         results = [
             await outbox.execute(producer, engine, message, debit, transaction_id=f"{topic}-1") for _ in range(3)
         ]
@@ -172,7 +182,9 @@ async def test_the_first_decision_wins(connection: Connection, topic: str) -> No
         assert (await admin.decide(transaction.id, "rollback")).state == "rolled_back"
         assert (await admin.decide(transaction.id, "rollback")).state == "rolled_back"
 
-    async with TransactionProducer([], "shop", check=unasked, connection=connection) as producer:
+    async with TransactionProducer(
+        [], "shop", check=unasked, connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+    ) as producer:
         with pytest.raises(TransactionConflict) as caught:
             await producer.execute(Message(topic=topic, body=b"x"), roll_back_from_outside)
     assert caught.value.state == "rolled_back"
@@ -232,7 +244,9 @@ async def test_checks_go_on_after_the_leader_is_killed(tmp_path: Path, engine: E
             return Decision.UNKNOWN
 
         message = Message(topic="t", body=b"x")
-        async with TransactionProducer([], "shop", check=outbox.checker(engine), connection=connection) as producer:
+        async with TransactionProducer(
+            [], "shop", check=outbox.checker(engine), connection=connection, send_timeout_ms=CALL_PATIENCE_MS
+        ) as producer:
             await producer.execute(message, leave_open, check_after_ms=3_000)
             cluster.wait_leader().kill()
             await wait_for_state(connection, ids[0], "committed")

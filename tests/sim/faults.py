@@ -83,12 +83,21 @@ class Faults:
         self._network.heal()
         self._disks.heal()
         for replica in self._replicas.values():
-            self._leap(replica, -replica.wall_offset_ms)
+            if replica.wall_offset_ms:
+                self._set_wall_clock_right(replica)
             if replica.disk.is_damaged:
                 self._observer.find_damage(replica)
                 replica.wipe()
             if not replica.alive:
                 self._restart_later(replica)
+
+    def _set_wall_clock_right(self, replica: Replica) -> None:
+        """End the leaps of the node's wall clock. A lone voter, which can compare its clock with nobody's, is restarted
+        too: only so does it take the leap for true (raft/health/clock_agreement.py).
+        """
+        self._leap(replica, -replica.wall_offset_ms)
+        if replica.alive and replica.raft.state.configuration.voters == {replica.node_id}:
+            replica.crash(power_loss=False)
 
     def _injection(self, planned: PlannedFault) -> Fault:
         return Fault(planned, self._world, self._happened, self.table[planned.kind], lambda: self.running)
