@@ -24,7 +24,7 @@ from cluster.health.index_rebuild import IndexRebuild
 from cluster.health.leadership_guard import LeadershipGuard
 from cluster.health.peer_alarms import PeerAlarms
 from cluster.health.readiness import Readiness
-from cluster.http.app import KEEPALIVE_TIMEOUT_S, READ_BUFFER_BYTES, make_application
+from cluster.http.app import make_application
 from cluster.http.openapi import OpenApi
 from cluster.http.routes import Route
 from cluster.messages.message_api import MessageApi
@@ -114,16 +114,10 @@ class Services:
         return OpenApi(routes).routes()
 
     def make_runner(self) -> web.AppRunner:
-        """Return a runner that serves the application. The caller sets it up, passes connections and cleans it up."""
-        return web.AppRunner(
-            self.application,
-            access_log=None,
-            handler_cancellation=True,
-            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
-            lingering_time=0.0,  # early_answer.py reads the rest of a body
-            read_bufsize=READ_BUFFER_BYTES,
-            shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S,
-        )
+        """Return a runner that serves the application. The caller sets it up, passes it connections by HttpProtocol, and
+        cleans it up.
+        """
+        return web.AppRunner(self.application, handler_cancellation=True, shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S)
 
     def start(self) -> None:
         self._checks.start()

@@ -25,6 +25,7 @@ from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.core.reader_threads import ReaderThreads
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
+from cluster.http.protocol import HttpProtocol
 from cluster.metrics import MeasuredDisk, Metrics
 from cluster.process.config import Address, NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
@@ -183,7 +184,7 @@ class Broker:
         self._loop_watch.start()
         self._scrubber.start()
         assert runner.server is not None
-        make_protocol = partial(self.core.connections.protocol_of, runner.server)
+        make_protocol = partial(self.core.connections.protocol_of, partial(HttpProtocol, runner.server))
         server = await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=HTTP_BACKLOG)
         on_ready()
         await _first_of(stop, self._opens_again)

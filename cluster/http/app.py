@@ -16,6 +16,7 @@ from cluster.budgets.connections import connection_address
 from cluster.core.core import Core
 from cluster.http.early_answer import answer_early
 from cluster.http.json_bodies import parse_json
+from cluster.http.protocol import NOSNIFF
 from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
@@ -31,17 +32,9 @@ logger = logging.getLogger(__name__)
 
 APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
 """Header of the answer to a `GET`: index of an entry that this node had applied before it began to answer."""
-KEEPALIVE_TIMEOUT_S: Final = 75.0
-"""Seconds after which an idle connection is closed, or one that does not finish its request line and headers."""
 
 CLIENT_GONE: Final = 499
 """Status of an answer whose client is gone."""
-
-READ_BUFFER_BYTES: Final = 64 * 1024
-"""Read buffer of a connection. Of a body that no handler reads yet, about twice this size is buffered, and the rest of
-the piece that arrived last."""
-
-NOSNIFF: Final = "X-Content-Type-Options"
 
 ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH."""

@@ -8,6 +8,8 @@ from typing import Final, Literal
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
+from cluster.process.line_pace import LinePace
+
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
 """Replacements of control characters in log lines: texts of clients must not move the cursor of a reader's terminal."""
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
@@ -58,6 +60,7 @@ def set_up_logging(level: str, form: Literal["plain", "json"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter() if form == "plain" else JsonFormatter())
     handler.addFilter(without_trace_of_strangers)
+    handler.addFilter(LinePace())  # by the level that a line has then: errors of strangers hide no bugs
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

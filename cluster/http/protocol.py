@@ -1,0 +1,40 @@
+"""The protocol of an HTTP connection: aiohttp's, with its options, and the header that every answer has."""
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+
+KEEPALIVE_TIMEOUT_S: Final = 75.0
+"""Seconds after which an idle connection is closed, or one that does not finish its request line and headers."""
+READ_BUFFER_BYTES: Final = 64 * 1024
+"""Read buffer of a connection. Of a body that no handler reads yet, about twice this size is buffered, and the rest of
+the piece that arrived last."""
+NOSNIFF: Final = "X-Content-Type-Options"
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "access_log": None,
+    "keepalive_timeout": KEEPALIVE_TIMEOUT_S,
+    "lingering_time": 0.0,  # early_answer.py reads the rest of a body
+    "read_bufsize": READ_BUFFER_BYTES,
+}
+
+
+class HttpProtocol(web.RequestHandler):
+    """One HTTP connection of `server`. Requests that are no HTTP are answered here, before any middleware."""
+
+    __slots__ = ()
+
+    def __init__(self, server: web.Server) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **_OPTIONS)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        response = super().handle_error(request, status, exc, message)
+        response.headers[NOSNIFF] = "nosniff"
+        return response
