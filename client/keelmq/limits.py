@@ -1,7 +1,7 @@
 """Limits of the contract, checked in the client with the broker's error codes before anything is sent."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from keelmq.errors import Forbidden, InvalidName, InvalidRequest, LimitExceeded
@@ -21,8 +21,8 @@ TAG_BYTES_MAX: Final = 255
 SHARDING_KEY_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
-REQUEST_KEYS_MAX: Final = 50_000
-"""Maximum number of keys over all messages of a request."""
+REQUEST_KEYS_MAX: Final = 6_400
+"""Maximum number of keys and explicit message ids over all messages of a request."""
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
 QUEUES_MAX: Final = 1_024
@@ -98,12 +98,11 @@ def check_body(body: object) -> None:
         raise LimitExceeded("message_too_large", f"the body has {len(body)} bytes, {BODY_BYTES_MAX} are allowed")
 
 
-def check_key_count(keys_by_message: Iterable[Sequence[str]]) -> None:
-    """Check the total number of keys of a request's messages. Raises LimitExceeded (code `batch_too_large`)."""
-    count = sum(map(len, keys_by_message))
+def check_key_count(count: int) -> None:
+    """Check the number of keys and ids of all messages in a request. Raises LimitExceeded (code `batch_too_large`)."""
     if count > REQUEST_KEYS_MAX:
-        detail = f"the messages have {count} keys together, {REQUEST_KEYS_MAX} are allowed in a request"
-        raise LimitExceeded("batch_too_large", detail)
+        detail = f"the messages have {count} keys and ids together, {REQUEST_KEYS_MAX} are allowed in a request"
+        raise LimitExceeded("batch_too_large", f"{detail}: send them in parts")
 
 
 def check_bodies(bodies: Sequence[bytes]) -> None:

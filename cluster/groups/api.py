@@ -15,7 +15,7 @@ from cluster.core.core import Core
 from cluster.groups.commit_rules import check_commit
 from cluster.groups.lists import AssignedQueueView, GroupLists, no_group, queue_views
 from cluster.groups.session_expiry import SessionExpiry
-from cluster.groups.subscriptions import JoinRequest, topic_filters
+from cluster.groups.subscriptions import JoinRequest, require_queues, topic_filters
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import (
     Id,
@@ -270,6 +270,7 @@ class GroupCoordinator:
         if member_id in (core.state.member_ids(group) or ()):
             self._sessions.heard(group, member_id)  # an expiry under way must not follow this join
         command = JoinGroup(group, member_id, body.client_id, body.topics, body.session_timeout_ms, filters)
+        require_queues(core, body.topics)
         async with self._rebalance(core.state.rebalance_size(group, body.topics)):
             applied = await core.propose(command)
         joined: Joined = applied.result

@@ -1,14 +1,16 @@
 """Subscriptions of group members: the topics and filters in a join are checked before it is proposed."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from cluster.core.core import Core
 from cluster.filters.errors import InvalidFilter
 from cluster.filters.selection import by_expression, tag_set
 from cluster.http.requests import ClientId, Id, Request, Tags
-from cluster.limits import GROUP_TOPICS_MAX, SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN
+from cluster.limits import GROUP_QUEUES_MAX, GROUP_TOPICS_MAX, SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN
 from cluster.problems import Problem
 from store.commands.groups import TopicFilter
 
@@ -20,6 +22,14 @@ class JoinRequest(Request, kw_only=True, frozen=True):
     member_id: Id | None = None
     tags: dict[str, Tags] = msgspec.field(default_factory=dict)
     filters: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def require_queues(core: Core, topics: Iterable[str]) -> None:
+    """Raise Problem `invalid_request` if the topics have more queues together than a group may subscribe to."""
+    found = map(core.state.topic, {*topics})
+    queues = sum(topic.queues for topic in found if topic is not None)
+    if queues > GROUP_QUEUES_MAX:
+        raise Problem("invalid_request", f"topics: they have {queues} queues together, a group at most {GROUP_QUEUES_MAX}")
 
 
 def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:

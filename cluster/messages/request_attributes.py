@@ -1,4 +1,4 @@
-"""Bounds the keys and properties of all messages in a request, since each of them has its own cost.
+"""Bounds the keys, explicit ids and properties of all messages in a request, since each of them has its own cost.
 
 Batch headers carry the keys as hashes, by which the index finds the messages.
 """
@@ -13,11 +13,12 @@ from store.messages.message_index import key_hash
 
 
 class RequestAttributes:
-    """Counts keys and properties over all batches of one request, which are checked at one `pace`."""
+    """Counts keys, ids and properties over all batches of one request, which are checked at one `pace`."""
 
     def __init__(self) -> None:
         self.pace = Pace()
         self.keys = 0
+        """Number of keys and explicit message ids."""
         self.properties = 0
 
     @property
@@ -25,15 +26,17 @@ class RequestAttributes:
         return self.keys > REQUEST_KEYS_MAX or self.properties > REQUEST_PROPERTIES_MAX
 
     def count(self, messages: Sequence[BlockMessage]) -> None:
-        """Count the keys and properties of these messages.
+        """Count the keys, explicit ids and properties of these messages.
 
-        Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key is a
-        separate write on every replica, and each property costs time whenever the messages are read.
+        Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key and id is
+        a separate write on every replica, and each property costs time whenever the messages are read.
         """
         self.keys += sum([len(message.keys) for message in messages if message.keys])
+        self.keys += sum([message.message_id is not None for message in messages])
         self.properties += sum([len(message.properties) for message in messages if message.properties])
         if self.keys > REQUEST_KEYS_MAX:
-            raise Problem("batch_too_large", f"keys: the messages of a request have at most {REQUEST_KEYS_MAX}")
+            detail = f"keys and message ids: the messages of a request have at most {REQUEST_KEYS_MAX} together"
+            raise Problem("batch_too_large", f"{detail}; send them in parts")
         if self.properties > REQUEST_PROPERTIES_MAX:
             detail = f"properties: the messages of a request have at most {REQUEST_PROPERTIES_MAX}"
             raise Problem("too_many_properties", f"{detail}; send them in parts")

@@ -11,7 +11,8 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request, check_topic, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
+from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
+from cluster.problems import Problem
 from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicPut, TopicType
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 
@@ -112,6 +113,7 @@ class TopicApi:
         name = check_topic(request.match_info["topic"])
         settings = await read_json(request, self._core, _decoder, optional=True)
         self._refuse_system(name)
+        self._refuse_wide(name, settings.queues or 0)
         applied = await self._core.propose(PutTopic(name, settings.queues, settings.retention_ms, settings.type))
         put: TopicPut = applied.result
         return json_response(self._view(put.topic), 201 if put.created else 200)
@@ -146,6 +148,14 @@ class TopicApi:
         topic = self._core.state.topic(name)
         if topic is not None and topic.system:
             raise Refused(SYSTEM_TOPIC, f"{name} is a system topic: it cannot be changed", {"topic": name})
+
+    def _refuse_wide(self, name: str, queues: int) -> None:
+        topic = self._core.state.topic(name)
+        more = queues - (topic.queues if topic is not None else 0)
+        subscribed = self._core.state.widest_subscription(name) if more > 0 else 0
+        if subscribed and subscribed + more > GROUP_QUEUES_MAX:
+            detail = f"a group that reads topic {name} would have {subscribed + more} queues, at most {GROUP_QUEUES_MAX}"
+            raise Problem("invalid_request", f"queues: {detail}")
 
     def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:
         """Return the response for a topic. `with_times` costs a look at the first and last row of each queue."""

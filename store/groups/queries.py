@@ -69,6 +69,18 @@ class GroupQueries:
         found = map(self._topics.get, {*topics, *(group.record.topics if group is not None else ())})
         return members + sum(len(topic.ends) for topic in found if topic is not None)
 
+    def widest_subscription(self, topic: str) -> int:
+        """Return the number of queues of the group with most queues, among those with members that read the topic; 0 if
+        there is none.
+        """
+        records = [group.record for group in self._groups.values() if group.record.members]
+        widths = [
+            sum(len(found.ends) for found in map(self._topics.get, record.topics) if found is not None)
+            for record in records
+            if topic in record.topics
+        ]
+        return max(widths, default=0)
+
     def take_moved(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call."""
         moved = tuple(self._moved)

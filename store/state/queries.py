@@ -318,6 +318,10 @@ class Queries(ABC):
         """
         return self._groups.rebalance_size(group, topics)
 
+    def widest_subscription(self, topic: str) -> int:
+        """Return the number of queues of the group with most queues, among those with members that read the topic."""
+        return self._groups.widest_subscription(topic)
+
     def take_grown_queues(self) -> tuple[tuple[str, int], ...]:
         """Return topic and number of each queue that grew since the last call; for readers that wait for messages."""
         return self._queues.take_grown()

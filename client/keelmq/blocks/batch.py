@@ -16,7 +16,6 @@ from keelmq.errors import Corrupt, LimitExceeded
 from keelmq.limits import (
     BATCH_MESSAGES_MAX,
     BLOCK_BYTES_MAX,
-    KEYS_MAX,
     REQUEST_KEYS_MAX,
     check_attributes,
     check_bodies,
@@ -28,9 +27,9 @@ from keelmq.wire import BlockEncoding
 
 # Bytes that a message takes in a block besides its texts and its body: array, lengths, timestamp.
 MESSAGE_OVERHEAD_BYTES: Final = 48
-KEY_BYTES_MIN: Final = BLOCK_BYTES_MAX // REQUEST_KEYS_MAX + 1
-"""Minimum number of bytes that a key counts as; a batch within its byte limit is then within its key limit too."""
 KEYS_FIELD: Final = 2
+MESSAGE_ID_FIELD: Final = 5
+"""Positions in a block entry."""
 
 Entry = tuple[Any, ...]
 """A message as encoded into a block: the array of the contract without trailing default values."""
@@ -51,13 +50,15 @@ class BlockMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Block(msgspec.Struct, frozen=True):
     """An encoded block with the CRC32C of `data`, which is the block as sent (compressed or not).
 
-    `uncompressed_bytes` is the size of the content of a compressed block, None when the block is not compressed.
+    `uncompressed_bytes` is the size of the content of a compressed block, None when the block is not compressed. `keys`
+    counts keys and explicit ids.
     """
 
     data: bytes
     crc32c: int
     count: int
     uncompressed_bytes: int | None = None
+    keys: int = 0
 
     @property
     def unpacked_bytes(self) -> int:
@@ -114,14 +115,25 @@ def make_entry(
     return entry[:length]
 
 
-def entry_bytes_max(entry: Entry) -> int:
-    """Return an upper bound of the bytes that `entry` adds to a block; cheap to compute for most entries."""
+def key_bytes_min(request_bytes_max: int) -> int:
+    """Return the minimum number of bytes that a key or an explicit id counts as: a request within its byte limit is
+    then within its limit of keys too.
+    """
+    return request_bytes_max // REQUEST_KEYS_MAX + 1
+
+
+def entry_bytes_max(entry: Entry, key_bytes: int = 1) -> int:
+    """Return an upper bound of the bytes that `entry` adds to a block, in which each key and explicit id counts as at
+    least `key_bytes`; cheap to compute for most entries.
+    """
     size = len(entry[0]) + MESSAGE_OVERHEAD_BYTES
+    if len(entry) > MESSAGE_ID_FIELD and entry[MESSAGE_ID_FIELD] is not None:
+        size += key_bytes
     for field in entry[1:]:
         if type(field) is str:
             size += 4 * len(field)
         elif type(field) is tuple:
-            size += sum(max(4 * len(key) + 5, KEY_BYTES_MIN) for key in field)
+            size += sum(max(4 * len(key) + 5, key_bytes) for key in field)
         elif type(field) is dict:
             size += sum(4 * (len(name) + len(value)) + 10 for name, value in field.items())
     return size
@@ -131,22 +143,22 @@ def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Blo
     """Encode `entries` as a block; with `compressed`, as a zstd frame where that saves enough (compression.py).
 
     Raises LimitExceeded: `invalid_request` without entries; `batch_too_large` beyond 8 MiB before compression, 10,000
-    messages or 50,000 keys.
+    messages or 6,400 keys and explicit ids.
     """
     if not entries:
         raise LimitExceeded("invalid_request", "a batch needs at least one message")
     if len(entries) > BATCH_MESSAGES_MAX:
         raise LimitExceeded("batch_too_large", f"{len(entries)} messages in a batch, {BATCH_MESSAGES_MAX} are allowed")
-    if len(entries) * KEYS_MAX > REQUEST_KEYS_MAX:
-        check_key_count(entry[KEYS_FIELD] for entry in entries if len(entry) > KEYS_FIELD)
+    keys = sum([len(entry[KEYS_FIELD]) for entry in entries if len(entry) > KEYS_FIELD])
+    keys += sum([entry[MESSAGE_ID_FIELD] is not None for entry in entries if len(entry) > MESSAGE_ID_FIELD])
+    check_key_count(keys)
     data = _encode(entries)
     if len(data) > BLOCK_BYTES_MAX:
         raise LimitExceeded("batch_too_large", f"the batch has {len(data)} bytes, {BLOCK_BYTES_MAX} are allowed")
     frame = compress(data) if compressed else None
     if frame is None:
-        return Block(data, crc32c(data), len(entries))
-    return Block(frame, crc32c(frame), len(entries), len(data))
-
+        return Block(data, crc32c(data), len(entries), keys=keys)
+    return Block(frame, crc32c(frame), len(entries), len(data), keys)
 
 def encode_messages(messages: Sequence[bytes | Message], *, compressed: bool = False) -> Block:
     """Encode bodies or messages as a block. Plain bodies take a path without any Python code per message."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from keelmq.blocks.batch import BatchIds, Block, Entry, encode_entries
+from keelmq.blocks.batch import MESSAGE_ID_FIELD, BatchIds, Block, Entry, encode_entries, key_bytes_min
 from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
 from keelmq.limits import BLOCK_BYTES_MAX, REQUEST_BATCHES_MAX, REQUEST_MESSAGES_MAX
 from keelmq.message import BatchResult, MessagePlace, Receipt, SendResult
@@ -24,7 +24,6 @@ from keelmq.transport.answer_time import AnswerTime, ServiceRate, Window
 from keelmq.transport.retry import Clock
 from keelmq.wire import ProducedBatch
 
-MESSAGE_ID_FIELD: Final = 5  # position in a block entry
 
 
 class Backlog:
@@ -262,11 +261,12 @@ class Lane:
     ) -> None:
         """Append a whole batch behind the pending batches. Raises Overloaded."""
         self.require_room()
-        self._backlog.add(len(block.data))
+        size = max(len(block.data), block.keys * key_bytes_min(self._request_bytes_max))
+        self._backlog.add(size)
         batch = Batch(self._ids.next_id(), tries, delay, block)
         batch.futures.append(future)
         batch.deadlines_s.append(deadline_s)
-        batch.size = len(block.data)
+        batch.size = size
         self._push(batch)
 
     def require_room(self) -> None:

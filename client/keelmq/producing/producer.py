@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from keelmq import wire
-from keelmq.blocks.batch import MESSAGE_OVERHEAD_BYTES, BatchIds, entry_bytes_max, make_entry
+from keelmq.blocks.batch import MESSAGE_OVERHEAD_BYTES, BatchIds, entry_bytes_max, key_bytes_min, make_entry
 from keelmq.blocks.batch import encode_messages as encode_block
 from keelmq.causation import batch_with_cause, current_cause, with_cause
 from keelmq.errors import Closed, Corrupt, NotFound, NotScheduled
@@ -106,6 +106,7 @@ class Producer:
         self._timeout_s = send_timeout_ms / 1000
         self._tries = 1 + retries
         self._batch_bytes_max = max_batch_bytes
+        self._key_bytes = key_bytes_min(max_batch_bytes)
         self._batch_messages_max = max_batch_messages
         self._in_flight_max = max_in_flight
         self._compress = compress
@@ -298,7 +299,7 @@ class Producer:
         else:
             check_attributes(tag, keys, properties, sharding_key, message_id)
             entry = make_entry(body, tag, keys, properties, sharding_key, message_id, born_at_ms)
-            size = entry_bytes_max(entry)
+            size = entry_bytes_max(entry, self._key_bytes)
         deadline_s = self._clock() + self._timeout_s
         try:
             if queue is None and (selector is not None or sharding_key is not None):

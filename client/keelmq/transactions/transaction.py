@@ -11,7 +11,7 @@ import enum
 import hashlib
 import reprlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -288,7 +288,7 @@ class TransactionProducer:
             body,
             len(batches),
             len(given),
-            sum(len(message.keys) for message in given),
+            _keys_of(given),
             sum(batch.uncompressed_bytes or len(batch.block) for batch in batches),
         )
         prepared = await self._halves.send(half, deadline)
@@ -303,7 +303,7 @@ class TransactionProducer:
         if len(messages) > REQUEST_MESSAGES_MAX:
             detail = f"{len(messages)} messages in a transaction, {REQUEST_MESSAGES_MAX} are allowed"
             raise LimitExceeded("batch_too_large", detail)
-        check_key_count(message.keys for message in messages if isinstance(message, Message))
+        check_key_count(_keys_of(message for message in messages if isinstance(message, Message)))
         by_place: dict[tuple[str, int | None, Delay], list[Message]] = {}
         for message in messages:
             if not isinstance(message, Message) or message.topic is None:
@@ -357,6 +357,11 @@ class TransactionProducer:
 
     async def _tell(self, transaction_id: str, decision: Decision, timeout_ms: int) -> tuple[Position, ...]:
         return await self._decisions.tell(transaction_id, decision, source="producer", timeout_ms=timeout_ms)
+
+
+def _keys_of(messages: Iterable[Message]) -> int:
+    """Return the number of keys and explicit ids, which count towards one limit."""
+    return sum(len(message.keys) + (message.message_id is not None) for message in messages)
 
 
 def _batch_id(transaction_id: str, ordinal: int) -> str:

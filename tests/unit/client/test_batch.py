@@ -13,10 +13,11 @@ from keelmq.blocks.batch import (
     encode_messages,
     entry_bytes_max,
     entry_of,
+    key_bytes_min,
     received_messages,
 )
 from keelmq.errors import Corrupt, InvalidRequest, LimitExceeded
-from keelmq.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX
+from keelmq.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, REQUEST_KEYS_MAX
 from keelmq.message import Message
 
 texts = st.text(max_size=20)
@@ -50,6 +51,21 @@ def test_messages_survive_a_block(sent: list[Message]) -> None:
 def test_the_size_estimate_is_an_upper_bound(message: Message) -> None:
     entry = entry_of(message)
     assert len(encode_entries([entry]).data) <= entry_bytes_max(entry)
+
+
+@pytest.mark.parametrize("request_bytes", [1, 10_000, 1 << 20, 8 << 20])
+def test_what_fits_a_request_by_its_size_is_within_its_limit_of_keys(request_bytes: int) -> None:
+    for message in (Message(body=b"x", keys=["k"] * 32), Message(body=b"x", message_id="m", keys=["k"])):
+        size = entry_bytes_max(entry_of(message), key_bytes_min(request_bytes))
+        keys = len(message.keys) + (message.message_id is not None)
+        assert request_bytes // size * keys <= REQUEST_KEYS_MAX
+
+
+def test_keys_and_explicit_ids_of_a_batch_are_counted_together() -> None:
+    message = Message(body=b"x", keys=["k"], message_id="m")
+    assert encode_messages([message] * (REQUEST_KEYS_MAX // 2)).keys == REQUEST_KEYS_MAX
+    with pytest.raises(LimitExceeded, match="batch_too_large"):
+        encode_messages([message] * (REQUEST_KEYS_MAX // 2) + [Message(body=b"x", message_id="m")])
 
 
 def test_plain_bodies_are_arrays_of_one_element() -> None:

@@ -231,6 +231,8 @@ async def test_a_request_has_at_most_so_many_keys(node: Node) -> None:
     messages: list[list[Any]] = [[b"x", None, keys] for _ in range(full)] + [[b"x", None, keys[:rest]]]
     answer = await send_block(node, [*messages, [b"x", None, ["one"]]], "b1", status=413)
     assert answer.body["code"] == "batch_too_large"
+    answer = await send_block(node, [*messages, [b"x", None, [], {}, None, "m1"]], "b1", status=413)
+    assert answer.body["code"] == "batch_too_large", "an explicit id counts as a key"
     await send_block(node, messages, "b1")
 
 

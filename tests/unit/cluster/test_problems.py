@@ -106,6 +106,7 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"`limit` 1 to {limits.LIST_MAX:,}",
         f"at most {limits.OFFSETS_MAX:,} offsets",
         f"at most {limits.GROUP_TOPICS_MAX} topics",
+        f"at most {limits.GROUP_QUEUES_MAX:,} queues together",
         f"at most {limits.CLIENT_ID_LENGTH_MAX} characters",
     ):
         assert phrase in text, f"docs/http-api.md does not say: {phrase}"
