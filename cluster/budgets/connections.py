@@ -7,7 +7,8 @@ connections are closed then. Without an idle connection to close, the new one is
 ask for health, metrics and administration, and every other request is answered with `overloaded`. When the reserve is
 full, the oldest connection of the address that has most in the reserve is closed. So every client is answered, whatever
 the others hold. The one exception is an address without room that opens more than CROWDED_PER_S_MAX connections a
-second: the further ones are closed unanswered, because accepting a connection costs more than many requests.
+second, because a connection costs more than many requests. The further ones are only *heard*: each gets no protocol,
+and is closed unless the first bytes that it sends ask for health, which is answered PROBES_PER_S_MAX times a second.
 """
 
 import asyncio
@@ -32,6 +33,14 @@ CLOSED_FOR_ONE_MAX: Final = 4
 by less than one."""
 CROWDED_PER_S_MAX: Final = 100
 """Maximum number of connections that an address without room may open in a second."""
+HEARD_MAX: Final = 256
+"""Maximum number of connections that are heard; for the next one, the oldest of the address that has most is closed."""
+HEARD_S: Final = 1.0
+"""Seconds for which a connection is heard; it is closed after up to twice this time."""
+PROBES: Final = (b"GET /healthz", b"GET /readyz")
+"""Beginnings of the requests that are answered on a connection that is heard."""
+PROBES_PER_S_MAX: Final = 20
+"""Maximum number of connections of one address in a second that are answered after they were heard."""
 REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log lines that count the connections closed for lack of room."""
 
@@ -43,7 +52,7 @@ def connections_max(configured: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return configured
-    return max(1, min(configured, soft - FILES_RESERVED - RESERVED_CONNECTIONS))
+    return max(1, min(configured, soft - FILES_RESERVED - RESERVED_CONNECTIONS - HEARD_MAX))
 
 
 class Connections:
@@ -69,15 +78,21 @@ class Connections:
         """Number of connections that this node closed since its start, by reason: `idle` and `reserved` to make room,
         `unread` when the client read nothing of its answers, `crowded` for new ones beyond CROWDED_PER_S_MAX.
         """
+        self._heard = _Pool(ClientBudget(HEARD_MAX, 100))
+        self._heard_before: list[Connection] = []
+        """Those that were heard at the last look."""
+        self._is_hearing = False
         self._crowded: dict[str, int] = {}
         """Number of new connections without room in the present second, by address."""
+        self._probes: dict[str, int] = {}
+        """Number of probes of connections that were heard in the present second, by address."""
         self._crowded_s = -1.0
         self.reserved = 0
         """Number of connections taken into the reserve since the start."""
 
     @property
     def open(self) -> int:
-        return self._main.budget.held + self._reserve.budget.held
+        return self._main.budget.held + self._reserve.budget.held + self._heard.budget.held
 
     def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """Return the protocol of a new connection, which wraps the protocol of the HTTP server."""
@@ -102,14 +117,42 @@ class Connections:
             self._main.is_idle(connection)
 
     def is_crowded(self, address: str) -> bool:
-        """Return whether to close a new connection of the address at once. Counts it if the address has no room."""
+        """Return whether only to hear a new connection of the address. Counts it if the address has no room."""
         if self._main.budget.has_room(address, 1):
             return False
         now_s = self._steady_s()
         if now_s - self._crowded_s >= 1:
-            self._crowded, self._crowded_s = {}, now_s
+            self._crowded, self._probes, self._crowded_s = {}, {}, now_s
         self._crowded[address] = self._crowded.get(address, 0) + 1
         return self._crowded[address] > CROWDED_PER_S_MAX
+
+    def hear(self, connection: "Connection") -> None:
+        """Keep a connection that may ask for health, for a while."""
+        if not self._is_hearing:
+            self._is_hearing = True
+            asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
+        if self._heard.budget.held >= HEARD_MAX:
+            self._close_idle(self._heard.idle_of_largest(), "crowded")
+        self._heard.add(connection)
+
+    def may_probe(self, connection: "Connection", first: bytes) -> bool:
+        """Stop hearing the connection. Return whether to answer what it has sent first."""
+        self._heard.remove(connection)
+        address = connection.address
+        probes = self._probes[address] = self._probes.get(address, 0) + first.startswith(PROBES)
+        return first.startswith(PROBES) and probes <= PROBES_PER_S_MAX
+
+    def forget_heard(self, connection: "Connection") -> None:
+        self._heard.remove(connection)
+
+    def _end_hearing(self) -> None:
+        for connection in self._heard_before:
+            if connection.is_heard:
+                connection.give_up("crowded")
+        self._heard_before = self._heard.idle
+        self._is_hearing = bool(self._heard_before)
+        if self._is_hearing:
+            asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
 
     def admit(self, connection: "Connection", inner: asyncio.Protocol) -> None:
         self._of_protocol[inner] = connection
@@ -165,6 +208,10 @@ class _Pool:
         self._idle: dict[str, dict[Connection, None]] = {}
         """Idle connections by address, the longest idle first."""
 
+    @property
+    def idle(self) -> list["Connection"]:
+        return [connection for of_address in self._idle.values() for connection in of_address]
+
     def add(self, connection: "Connection") -> None:
         self.budget.take(connection.address, 1)
         self.is_idle(connection)
@@ -205,6 +252,7 @@ class Connection(asyncio.Protocol):
         self._unread_timer: asyncio.TimerHandle | None = None
         self.address = ""
         self.in_reserve = False
+        self.is_heard = False
 
     @property
     def is_open(self) -> bool:
@@ -214,14 +262,31 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses of it
         self.address = address_of(transport.get_extra_info("peername"))
         if self._connections.is_crowded(self.address):
-            self.give_up("crowded")
+            self.is_heard = True
+            self._connections.hear(self)
+        else:
+            self._begin(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the first bytes of a connection that is heard; `_begin` replaces this method."""
+        transport = self._transport
+        if not self.is_heard or transport is None:
             return
+        self.is_heard = False
+        if self._connections.may_probe(self, data):
+            self._begin(transport).data_received(data)
+        else:
+            self.give_up("crowded")
+
+    def _begin(self, transport: asyncio.Transport) -> asyncio.Protocol:
+        """Return the protocol of the HTTP server, to which all events go from here on."""
         inner = self._inner = self._make_inner()
         self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
-        self._transport.set_protocol(self)  # uvloop looks callbacks up when a protocol is set, not at each call
+        transport.set_protocol(self)  # uvloop looks callbacks up when a protocol is set, not at each call
         self._connections.admit(self, inner)
         inner.connection_made(transport)
+        return inner
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ends()
@@ -251,6 +316,9 @@ class Connection(asyncio.Protocol):
     def _ends(self) -> None:
         self._transport = None
         self._stop_timer()
+        if self.is_heard:
+            self.is_heard = False
+            self._connections.forget_heard(self)
         if self._inner is not None:
             self._connections.forget(self, self._inner)
 

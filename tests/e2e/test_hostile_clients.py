@@ -16,6 +16,9 @@ pytestmark = pytest.mark.process
 MIB = 1 << 20
 MAX_CONNECTIONS = 100
 SENDS = 20
+PROBES = 15
+FLOODED_CONNECTIONS = 1_000
+CROWDED = 'keelmq_http_connections_closed_total{reason="crowded"}'
 TOPIC = "hostile"
 PATH = f"/v1/topics/{TOPIC}/messages"
 MEMORY_MAX_BYTES = 400 * MIB
@@ -131,6 +134,19 @@ def test_health_is_told_also_to_the_address_that_attacks(node: NodeProcess) -> N
                 return False
 
         wait_for(served, "health for the attacker's own address")
+
+
+@pytest.mark.parametrize("name", ["idle-connections", "unfinished-heads"])
+def test_health_is_told_beside_a_flood_of_connections_of_the_same_address(tmp_path: Path, name: str) -> None:
+    """The attacker opens more connections a second than are answered; each probe is answered at its first try."""
+    with ClusterProcess(tmp_path, nodes=1, options=("--max-connections", str(FLOODED_CONNECTIONS))) as running:
+        node = running.wait_leader()
+        with attacking(name, Target(node.http_port, TOPIC), 3 * FLOODED_CONNECTIONS):
+            wait_for(lambda: metric(node, CROWDED) >= FLOODED_CONNECTIONS, "connections closed unanswered")
+            before = metric(node, CROWDED)
+            assert [from_address(node, SOURCE, "/healthz") for _ in range(PROBES)] == [200] * PROBES
+            assert from_address(node, "127.0.0.3", "/healthz") == 200
+            wait_for(lambda: metric(node, CROWDED) > before, "the attack to go on")
 
 
 def test_what_was_held_is_free_again(node: NodeProcess) -> None:

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.budgets.connections import CROWDED_PER_S_MAX, RESERVED_CONNECTIONS, Connections
+from cluster.budgets.connections import (
+    CROWDED_PER_S_MAX,
+    HEARD_MAX,
+    PROBES_PER_S_MAX,
+    RESERVED_CONNECTIONS,
+    Connections,
+)
 from tests.patience import PATIENCE_S
 
 LIMIT = 8
@@ -61,12 +67,17 @@ class Clients:
         """Open a connection and send `first`. Returns its reader and the first byte of the answer; b"" if it was
         closed.
         """
-        reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0))
-        self._writers.append(writer)
-        writer.write(first)
+        reader = await self.connect(address)
+        self._writers[-1].write(first)
         with contextlib.suppress(ConnectionError):
             return reader, await reader.read(1)
         return reader, b""
+
+    async def connect(self, address: str) -> asyncio.StreamReader:
+        """Open a connection that says nothing."""
+        reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0))
+        self._writers.append(writer)
+        return reader
 
     async def is_closed(self, reader: asyncio.StreamReader) -> bool:
         with contextlib.suppress(ConnectionError):
@@ -127,6 +138,25 @@ async def test_who_opens_connections_without_room_is_soon_closed_unanswered() ->
         assert answers[room + CROWDED_PER_S_MAX :] == [b""] * (LIMIT + 3 - room)
         assert clients.connections.closed["crowded"] == LIMIT + 3 - room
         assert (await clients.open(SECOND, b"x"))[1] == b"x"
+        now_s[0] = 1.0
+        assert (await clients.open(FIRST, b"x"))[1] == b"x"
+
+
+@on_brokers_loop
+async def test_who_is_closed_unanswered_is_still_told_his_health() -> None:
+    now_s = [0.0]
+    async with serving(50, lambda: now_s[0]) as clients:
+        crowd = LIMIT + CROWDED_PER_S_MAX
+        for _ in range(crowd):
+            await clients.open(FIRST, b"x")
+        silent = [await clients.connect(FIRST) for _ in range(2 * HEARD_MAX)]
+        assert clients.connections.open <= LIMIT + HEARD_MAX
+        for _ in range(PROBES_PER_S_MAX):
+            assert (await clients.open(FIRST, b"GET /healthz HTTP/1.1"))[1] == b"G"
+        assert (await clients.open(FIRST, b"GET /healthz HTTP/1.1"))[1] == b"", "more often than probes ask"
+        assert (await clients.open(FIRST, b"GET /v1/topics HTTP/1.1"))[1] == b""
+        assert await clients.is_closed(silent[0]), "the oldest made room"
+        assert await clients.is_closed(silent[-1]), "heard for so long in vain"
         now_s[0] = 1.0
         assert (await clients.open(FIRST, b"x"))[1] == b"x"
 
