@@ -33,7 +33,7 @@ TAG_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 32
 KEY_BYTES_MAX: Final = 255
 REQUEST_KEYS_MAX: Final = 6_400
-"""Maximum number of keys and explicit message ids in one request, over all its messages. Each is one or two separate
+"""Maximum number of keys and explicit message ids of one send or one transaction together. Each is one or two separate
 writes to the index, 2.7 us of every replica's loop, and one entry is applied in one step. A request of 1 MiB that the
 SDK of 0.2.0 collects has at most 6,241 keys."""
 SHARDING_KEY_BYTES_MAX: Final = 255

@@ -13,6 +13,7 @@ import math
 from typing import Final
 
 from cluster.core.core import Core
+from cluster.limits import REQUEST_KEYS_MAX
 from raft.proposals import Applied
 from store.commands.messages import Fired, FireTimers
 from store.commands.pops import ExpirePopped, PopsExpired
@@ -83,7 +84,8 @@ class TimerService:
         if due_ms == core.state.leases_next_due_ms():
             self._note_expired((await core.propose(ExpirePopped(POPPED_PER_COMMAND))).result)
         else:
-            self._note(await core.propose(FireTimers(TIMERS_PER_COMMAND)))
+            within = core.state.timers_due_within(core.now_ms(), TIMERS_PER_COMMAND, REQUEST_KEYS_MAX)
+            self._note(await core.propose(FireTimers(max(1, within))))
         return min((core.steady_ms() - begun_ms) / 1000, PAUSE_S_MAX)
 
     async def _sleep(self) -> None:

@@ -158,7 +158,7 @@ class Core:
             self._require_disk()
             require_capacity(self.config, self.state, command)
         begun_s = time.perf_counter()
-        proposed = self.raft.propose(Proposal(command, tuple(blocks)))
+        proposed = self.raft.propose(self._weighed(Proposal(command, tuple(blocks))))
         try:
             async with asyncio.timeout(timeout_s):
                 applied = await proposed
@@ -168,6 +168,13 @@ class Core:
             _count_wait(begun_s)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
         return applied
+
+    def _weighed(self, proposal: Proposal) -> Proposal:
+        """Add what the command carries out of the state: many decisions about large transactions share no entry."""
+        command = proposal.command
+        if not isinstance(command, Decide) or command.decision != "commit":
+            return proposal
+        return proposal._replace(further_work_bytes=self.state.transaction_bytes(command.transaction_id))
 
     async def propose_all(self, proposals: Sequence[Proposal]) -> list[Applied | Exception]:
         """Propose all commands at once. Return, in order, the outcome or the error of `propose` for each.
@@ -187,7 +194,7 @@ class Core:
                     settled[ordinal] = before
                     continue
                 require_capacity(self.config, self.state, proposal.command)
-                futures.append(self.raft.propose(proposal))
+                futures.append(self.raft.propose(self._weighed(proposal)))
             except Exception as error:
                 settled[ordinal] = error
         try:

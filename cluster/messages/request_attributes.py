@@ -23,19 +23,24 @@ class RequestAttributes:
 
     @property
     def too_many(self) -> bool:
-        return self.keys > REQUEST_KEYS_MAX or self.properties > REQUEST_PROPERTIES_MAX
+        """Whether the request as a whole has too many properties."""
+        return self.properties > REQUEST_PROPERTIES_MAX
+
+    def begin_transaction(self) -> None:
+        """Count the keys anew: each transaction of a request is a command of its own, and is applied by itself."""
+        self.keys = 0
 
     def count(self, messages: Sequence[BlockMessage]) -> None:
         """Count the keys, explicit ids and properties of these messages.
 
-        Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key and id is
-        a separate write on every replica, and each property costs time whenever the messages are read.
+        Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key and id
+        is a separate write on every replica, and each property costs time whenever the messages are read.
         """
         self.keys += sum([len(message.keys) for message in messages if message.keys])
         self.keys += sum([message.message_id is not None for message in messages])
         self.properties += sum([len(message.properties) for message in messages if message.properties])
         if self.keys > REQUEST_KEYS_MAX:
-            detail = f"keys and message ids: the messages of a request have at most {REQUEST_KEYS_MAX} together"
+            detail = f"keys and message ids: a request, or a transaction, has at most {REQUEST_KEYS_MAX} together"
             raise Problem("batch_too_large", f"{detail}; send them in parts")
         if self.properties > REQUEST_PROPERTIES_MAX:
             detail = f"properties: the messages of a request have at most {REQUEST_PROPERTIES_MAX}"

@@ -154,7 +154,9 @@ class TopicApi:
         more = queues - (topic.queues if topic is not None else 0)
         subscribed = self._core.state.widest_subscription(name) if more > 0 else 0
         if subscribed and subscribed + more > GROUP_QUEUES_MAX:
-            detail = f"a group that reads topic {name} would have {subscribed + more} queues, at most {GROUP_QUEUES_MAX}"
+            detail = (
+                f"a group that reads topic {name} would have {subscribed + more} queues, at most {GROUP_QUEUES_MAX}"
+            )
             raise Problem("invalid_request", f"queues: {detail}")
 
     def _view(self, topic: TopicInfo, *, with_times: bool = False) -> TopicView:

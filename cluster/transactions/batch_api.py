@@ -190,11 +190,12 @@ class TransactionBatchApi:
         self, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]
     ) -> list[Proposal | Exception]:
         """Return, in order, the proposal or the error of each transaction. Raises Problem when the request as a whole
-        has too many messages, keys or properties.
+        has too many messages or properties.
         """
         proposals: list[Proposal | Exception] = []
         attributes, messages = RequestAttributes(), 0
         for half, transaction_id in zip(halves, ids, strict=True):
+            attributes.begin_transaction()
             try:
                 proposal = await self._halves.proposal(half, transaction_id, attributes)
             except Exception as error:  # problem_of_part translates it, and logs a bug

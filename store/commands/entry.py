@@ -133,6 +133,10 @@ class Proposal(NamedTuple):
 
     command: Command
     blocks: tuple[bytes, ...] = ()
+    further_work_bytes: int = 0
+    """Size of what the state holds for the command to carry out, such as the batches of a half transaction. It is not
+    encoded: it bounds how many commands share an entry.
+    """
 
 
 IRREVERSIBLE: Final = (ExpireMessages, ReleaseMessages, SweepIndex, FireTimers, Discard)

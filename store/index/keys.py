@@ -6,6 +6,7 @@ The whole layout, with the values, is in docs/index-layout.md.
 import struct
 from typing import Final
 
+KEY_HASH_BYTES: Final = 8
 META_FORMAT: Final = b"m\x00format"
 META_APPLIED: Final = b"m\x01applied"
 META_CONFIGURATION: Final = b"m\x02configuration"

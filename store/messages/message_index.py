@@ -20,9 +20,8 @@ import msgspec
 
 from store.index import keys
 from store.index.index import Index
+from store.index.keys import KEY_HASH_BYTES as KEY_HASH_BYTES
 from store.messages.timers import Timer, TimerKey
-
-KEY_HASH_BYTES: Final = 8
 
 RedeliveryEventName = Literal["given_back", "given_again", "dead_lettered", "replayed"]
 _KINDS: Final[tuple[RedeliveryEventName, ...]] = ("given_back", "replayed", "given_again", "dead_lettered")

@@ -20,6 +20,7 @@ from store.commands.views import Redelivery, ScheduledMessage, ScheduledPage
 from store.errors import INVALID_REQUEST, Refused
 from store.index import keys
 from store.index.index import Index
+from store.index.keys import KEY_HASH_BYTES
 from store.limits import DELAY_MAX_MS
 from store.messages.block_location import BlockLocation
 from store.messages.dedupe import KnownMessage, SeenBatch
@@ -201,6 +202,19 @@ class Timers:
                 self._first, self._first_is_timer = key, True
             due.append((TimerKey(*keys.timer_parts(key)), timer))
         return due
+
+    def due_within(self, until_ms: int, limit: int, writes_max: int) -> int:
+        """Return how many of the first timers that are due at or before `until_ms`, at most `limit`, have together at
+        most `writes_max` keys and explicit ids; at least one if any is due.
+        """
+        count = writes = 0
+        for _, value in self._index.scan(self._first, keys.timer(until_ms + 1, 0)):
+            timer = decode_timer(value)
+            writes += sum(map(len, timer.keys or ())) // KEY_HASH_BYTES + len(timer.message_ids or ())
+            if count >= limit or (count and writes > writes_max):
+                break
+            count += 1
+        return count
 
     def next_due_ms(self) -> int | None:
         """Return when the next timer is due; None when there is none. Mostly cached, at worst an index seek."""

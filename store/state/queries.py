@@ -212,6 +212,12 @@ class Queries(ABC):
         timers_ms, leases_ms = self._timers.next_due_ms(), self._leases.next_due_ms()
         return min(timers_ms, leases_ms) if timers_ms is not None and leases_ms is not None else timers_ms or leases_ms
 
+    def timers_due_within(self, until_ms: int, limit: int, writes_max: int) -> int:
+        """Return how many of the first due timers, at most `limit`, have together at most `writes_max` keys and
+        explicit ids; at least one if any is due.
+        """
+        return self._timers.due_within(until_ms, limit, writes_max)
+
     def leases_next_due_ms(self) -> int | None:
         """Return when the next lease of a popped message ends; None without leases."""
         return self._leases.next_due_ms()
@@ -232,6 +238,10 @@ class Queries(ABC):
 
     def transaction(self, transaction_id: str) -> TransactionView | None:
         return self._table.view(transaction_id)
+
+    def transaction_bytes(self, transaction_id: str) -> int:
+        """Return the size of the batch headers that a decision carries out; 0 for an unknown transaction."""
+        return self._table.held_bytes(transaction_id)
 
     def timeline(self, transaction_id: str) -> list[TimelineEvent]:
         """Return all events of the transaction, in order. Refused (`transaction_not_found`) when it does not exist."""

@@ -34,6 +34,10 @@ _DECIDED: Final = (COMMITTED, ROLLED_BACK)
 _ANSWER_OF_STATE: Final = {COMMITTED: "commit", ROLLED_BACK: "rollback"}
 
 
+HEADER_BYTES: Final = 100
+"""Size of a usual batch header in a command, without ids and keys."""
+
+
 class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A batch of a half transaction, and the location of its block."""
 
@@ -227,6 +231,20 @@ class TransactionTable:
         if value is None:
             raise AssertionError(f"the keys of batch {number} of transaction {transaction_id} are missing")
         return _decode_keys(value)
+
+    def held_bytes(self, transaction_id: str) -> int:
+        """Return the size of the batch headers that a decision carries out, as if a command brought them; 0 if the
+        transaction does not exist.
+        """
+        record = self.get(transaction_id)
+        size = 0
+        for number, batch in enumerate(record.batches if record is not None else ()):
+            size += HEADER_BYTES
+            if batch.has_message_ids:
+                size += len(self._index.get(keys.transaction_ids(transaction_id, number)) or b"")
+            if batch.has_keys:
+                size += len(self._index.get(keys.transaction_keys(transaction_id, number)) or b"")
+        return size
 
     def forget_message_ids(self, transaction_id: str, record: TransactionRecord) -> None:
         """Remove the explicit message ids and the keys."""

@@ -160,6 +160,7 @@ def encode_entries(entries: Sequence[Entry], *, compressed: bool = False) -> Blo
         return Block(data, crc32c(data), len(entries), keys=keys)
     return Block(frame, crc32c(frame), len(entries), len(data), keys)
 
+
 def encode_messages(messages: Sequence[bytes | Message], *, compressed: bool = False) -> Block:
     """Encode bodies or messages as a block. Plain bodies take a path without any Python code per message."""
     if set(map(type, messages)) == {bytes}:

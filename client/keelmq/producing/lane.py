@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from keelmq.blocks.batch import MESSAGE_ID_FIELD, BatchIds, Block, Entry, encode_entries, key_bytes_min
 from keelmq.errors import BrokerFault, Closed, Corrupt, KeelMQError, Overloaded, SendTimeout, Unavailable
@@ -23,7 +23,6 @@ from keelmq.producing.delay import Delay
 from keelmq.transport.answer_time import AnswerTime, ServiceRate, Window
 from keelmq.transport.retry import Clock
 from keelmq.wire import ProducedBatch
-
 
 
 class Backlog:

@@ -106,8 +106,8 @@ LIMITS = [
     ),
     Limit(
         "keys of a batch",
-        Sent(messages=(*(KEYED,) * 1_562, Message(body=b"x", keys=["k"] * 16))),
-        Sent(messages=(*(KEYED,) * 1_562, Message(body=b"x", keys=["k"] * 17))),
+        Sent(messages=(*(KEYED,) * 199, Message(body=b"x", keys=["k"] * 31, message_id="m"))),
+        Sent(messages=(*(KEYED,) * 199, Message(body=b"x", keys=["k"] * 32, message_id="m"))),
         "batch_too_large",
     ),
     Limit("bytes of a batch", block_of(8 * MIB), block_of(8 * MIB + 1), "batch_too_large", in_json=False),
@@ -133,8 +133,8 @@ HALVES = [
     ),
     Limit(
         "keys of all batches",
-        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(5_000))),
-        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(5_001))),
+        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(640))),
+        Sent(messages=tuple(Message(body=b"x", keys=["k"] * 10, topic="tu"[n % 2]) for n in range(641))),
         "batch_too_large",
     ),
     Limit(

@@ -94,8 +94,8 @@ def test_the_limits_are_the_documented_ones() -> None:
         f"topic > {limits.TOPIC_LENGTH_MAX}, group > {limits.GROUP_LENGTH_MAX} characters",
         f"wait_ms=0..{limits.WAIT_MS_MAX}",
         f"max=1..{limits.CHECKS_MAX}",
-        f"at most {limits.BATCHES_MAX:,} batches, {limits.REQUEST_MESSAGES_MAX:,} messages, "
-        f"{limits.REQUEST_KEYS_MAX:,} keys",
+        f"at most {limits.BATCHES_MAX:,} batches, {limits.REQUEST_MESSAGES_MAX:,} messages",
+        f"each transaction | at most {limits.REQUEST_KEYS_MAX:,} keys",
         f"at most {limits.TRANSACTIONS_MAX} transactions",
         f"at most {limits.MESSAGES_OF_ID_MAX} messages (`MESSAGES_OF_ID_MAX`)",
         f"sought in bodies up to {limits.DUPLICATES_SOUGHT_BYTES_MAX >> 10} KiB",
