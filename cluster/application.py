@@ -114,8 +114,8 @@ class Services:
         return OpenApi(routes).routes()
 
     def make_runner(self) -> web.AppRunner:
-        """Return a runner that serves the application. The caller sets it up, passes it connections by HttpProtocol, and
-        cleans it up.
+        """Return a runner that serves the application. The caller sets it up, passes it connections by HttpProtocol,
+        and cleans it up.
         """
         return web.AppRunner(self.application, handler_cancellation=True, shutdown_timeout=HTTP_SHUTDOWN_TIMEOUT_S)
 

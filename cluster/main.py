@@ -26,8 +26,9 @@ from store.log.errors import LogFailed
 
 logger = logging.getLogger("keelmqd")
 
-GC_THRESHOLD: Final = 50_000
-"""Number of young objects that starts a collection. Requests make few cycles, and each collection stops the loop."""
+GC_THRESHOLD: Final = 10_000
+"""Number of young objects that starts a collection. Requests make few cycles, and each collection stops the loop. The
+time of one grows with the number of objects that it looks at."""
 
 PRIVATE_UMASK: Final = 0o077
 """File mode mask: the files of a node hold the messages of all clients, so only the node's user may read them."""
@@ -96,7 +97,7 @@ async def serve(broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None
         loop.add_signal_handler(number, stop.set)
     # The objects that exist now live as long as the process: no collection need look at them again.
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.set_threshold(GC_THRESHOLD, 20, 250)
     return await broker.serve(stop, on_ready)
 
 

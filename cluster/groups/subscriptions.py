@@ -29,7 +29,9 @@ def require_queues(core: Core, topics: Iterable[str]) -> None:
     found = map(core.state.topic, {*topics})
     queues = sum(topic.queues for topic in found if topic is not None)
     if queues > GROUP_QUEUES_MAX:
-        raise Problem("invalid_request", f"topics: they have {queues} queues together, a group at most {GROUP_QUEUES_MAX}")
+        raise Problem(
+            "invalid_request", f"topics: they have {queues} queues together, a group at most {GROUP_QUEUES_MAX}"
+        )
 
 
 def topic_filters(request: JoinRequest) -> tuple[TopicFilter, ...]:

@@ -133,6 +133,11 @@ class LoopWatch:
         yield gauge(
             "keelmq_loop_longest_step_ms", "The longest of all its steps; 0 if they are not measured", longest_ms
         )
+        yield gauge(
+            "keelmq_loop_longest_collection_ms",
+            "The longest garbage collection on the loop, in processor time; 0 if steps are not measured",
+            meter.longest_collection_ms if meter is not None else 0.0,
+        )
 
     def _next_s(self) -> float:
         """Return the length of the present stall, in seconds, at which its stack is logged next."""

@@ -32,6 +32,8 @@ class StepMeter:
     def __init__(self, bound_ms: int) -> None:
         self.bound_ms = bound_ms
         self.longest_ms = 0.0
+        self.longest_collection_ms = 0.0
+        """The longest garbage collection, which is not part of any step."""
         self.long_steps = 0
         """Number of steps that took longer than `bound_ms`."""
         self._step = 0
@@ -64,7 +66,9 @@ class StepMeter:
             if phase == "start":
                 self._collection_begun_s = time.thread_time()
             else:
-                self._collecting_s += time.thread_time() - self._collection_begun_s
+                took_s = time.thread_time() - self._collection_begun_s
+                self._collecting_s += took_s
+                self.longest_collection_ms = max(self.longest_collection_ms, took_s * 1000)
 
     def _tell(self, took_ms: float, callback: Callable[..., object]) -> None:
         self.long_steps += 1

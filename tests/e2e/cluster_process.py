@@ -73,9 +73,14 @@ class NodeProcess(BrokerProcess):
     """One broker process. Its addresses and data survive `kill` and `start`."""
 
     EXIT_TIMEOUT_S: ClassVar[float | None] = PATIENCE_S
+    logs: ClassVar[dict[Path, None]] = {}
+    """Log files of all nodes that this process has made, in their order."""
+    common_environment: ClassVar[Mapping[str, str]] = {}
+    """Variables of every node, unless its own `environment` has them."""
 
     def __init__(self, node_id: int, directory: Path, http_port: int, peer_port: int) -> None:
         super().__init__(node_id, http_port, peer_port, directory / f"node{node_id}", directory / f"node{node_id}.out")
+        self.logs[self.log_path] = None
         self.module = "cluster.main"
         self.arguments: list[str] = []
         self.tree: Path | None = None
@@ -87,7 +92,7 @@ class NodeProcess(BrokerProcess):
 
     def start(self, prefix: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
         """Start the process; `prefix` is a wrapper such as strace, `extra` more flags for this start only."""
-        self.launch([*prefix, *self.command(), *extra], self.environment, self.tree)
+        self.launch([*prefix, *self.command(), *extra], {**self.common_environment, **self.environment}, self.tree)
 
     def terminate(self) -> int:
         """Stop the process gracefully; returns the exit code."""

@@ -1,12 +1,13 @@
-"""Tests readers of data that is not in memory: they cause no long step, and read little for a small answer."""
+"""Tests readers of data that is not in memory: they cause no long step (conftest.py), and read little for a small
+answer.
+"""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply
-from tests.e2e.loop_steps import OPTIONS, metric, no_long_steps
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess
+from tests.e2e.loop_steps import metric
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     """Return a node with records of 1.6 MiB that hold a message for each of 100 topics, none of them in memory any
     more.
     """
-    with ClusterProcess(tmp_path_factory.mktemp("cold"), nodes=1, options=(*FAST, *OPTIONS)) as running:
+    with ClusterProcess(tmp_path_factory.mktemp("cold"), nodes=1, options=FAST) as running:
         node = running.wait_leader()
         for number in range(TOPICS):
             assert node.request("PUT", f"/v1/topics/t{number}", payload={"queues": 1}).status == 201
@@ -45,9 +46,8 @@ def test_a_queue_whose_messages_share_their_records(cluster: ClusterProcess, hea
     """The node reads the answered bytes and a page or two per message, not the records with 100 times as much."""
     node = cluster.wait_leader()
     before = read_bytes(node)
-    with no_long_steps(cluster):
-        path = f"/v1/topics/t7/queues/0/messages?offset=0&max_messages=10000&max_bytes={16 * MIB}"
-        answer = node.request("GET", path, headers=headers)
+    path = f"/v1/topics/t7/queues/0/messages?offset=0&max_messages=10000&max_bytes={16 * MIB}"
+    answer = node.request("GET", path, headers=headers)
     assert answer.status == 200
     assert f"{ROUNDS - 1:04}".encode() in answer.body
     assert ROUNDS * BODY_BYTES < read_bytes(node) - before < ROUNDS * (BODY_BYTES + 4 * 4096)
@@ -65,19 +65,5 @@ def test_a_queue_whose_messages_share_their_records(cluster: ClusterProcess, hea
 def test_other_readers_of_old_records(cluster: ClusterProcess, path: str) -> None:
     node = cluster.wait_leader()
     before = read_bytes(node)
-    with no_long_steps(cluster):
-        assert node.request("GET", path).status == 200
+    assert node.request("GET", path).status == 200
     assert read_bytes(node) > before
-
-
-def test_a_long_step_is_noticed(tmp_path: Path) -> None:
-    """Shows that the tests above prove something: with a bound of 1 ms the largest page takes longer."""
-    with ClusterProcess(tmp_path, nodes=1, options=(*FAST, "--loop-step-ms-max", "1")) as cluster:
-        node = cluster.wait_leader()
-        assert node.request("PUT", "/v1/topics/large", payload={"queues": 1}).status == 201
-        with pytest.raises(AssertionError, match="a step of the event loop took"), no_long_steps(cluster):
-            send_much(node)
-
-
-def send_much(node: NodeProcess) -> Reply:
-    return node.request("POST", "/v1/topics/large/messages", payload={"messages": [{"body": "x" * 100}] * 10_000})
