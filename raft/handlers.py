@@ -280,6 +280,7 @@ class SafeRaft:
         if role == LEADER:
             if state.log.chain.last is None:  # of an earlier build: one begins here, and the others take it over
                 state.log.chain.begin(Link(state.log.last_index, state.log.last_term, 0))
+            self.election.lead()
             self.snapshots.stop_receiving("this node leads")
             self.replication.begin()
         if previous == LEADER:

@@ -11,6 +11,7 @@ from raft.copies.own_copy import OwnCopy
 from raft.election.distrust import check_term
 from raft.election.leadership import Leadership
 from raft.election.unsynced import Unsynced
+from raft.errors import ProtocolError
 from raft.library import CANDIDATE, FOLLOWER, LEADER, now
 from raft.messages import PreVote, PreVoteReply, RequestVote, TimeoutNow, VoteReply
 from raft.sender import Sender
@@ -51,6 +52,8 @@ class Election:
         self._retired = False
         self.waits_for: tuple[int, int] | None = None
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
+        self._led_term = 0
+        """The last term that this node led since it started; no other node can lead that term."""
         self._leader_contact = float("-inf")
         self._running_since = now()
         # Pre-votes are refused while a leader is alive, so asking early disturbs nothing; and after a power cut of all
@@ -91,9 +94,17 @@ class Election:
         library.end_transfer()
         library.step_down()
 
+    def lead(self) -> None:
+        """Note that this node leads the present term."""
+        self._led_term = self._state.term
+
     def follow(self, leader: int) -> None:
-        """Follow `leader`, which has spoken as the leader of the present term."""
+        """Follow `leader`, which has spoken as the leader of the present term. Raises ProtocolError when this node
+        leads that term, or led it until it stepped down.
+        """
         library = self._library
+        if self._state.role == LEADER or library.term == self._led_term:
+            raise ProtocolError(f"node {leader} claims to lead term {library.term}, for which this node was elected")
         library.become(FOLLOWER)
         self._pre_votes = None
         self._standing = library.transfer_in_progress

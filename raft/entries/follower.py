@@ -8,9 +8,8 @@ from raft.copies.own_copy import OwnCopy
 from raft.election.distrust import Distrust
 from raft.election.election import Election
 from raft.entries.log_writer import LogWriter
-from raft.errors import ProtocolError
 from raft.health.disk_health import DiskHealth
-from raft.library import FOLLOWER, LEADER, now
+from raft.library import FOLLOWER, now
 from raft.membership import decode_configuration
 from raft.messages import Append, AppendEntries, AppendReply
 from raft.replication import chain_check
@@ -66,8 +65,6 @@ class Follower:
         if message.term < state.term:
             self._sender.send(peer, self._reply(False, 0, message.prev_index, message.prev_index))
             return
-        if state.role == LEADER:
-            raise ProtocolError(f"node {peer} claims to lead term {state.term}, which this node leads")
         for entry in append.entries:
             if entry.kind == KIND_CONFIG:  # one above what this build knows ends it before anything is cut or written
                 decode_configuration(entry.payload)

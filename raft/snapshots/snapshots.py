@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from raft.errors import ProtocolError
 from raft.library import LEADER, now
 from raft.messages import (
     SnapshotAnswer,
@@ -236,8 +235,6 @@ class Snapshots:
         if message.term < state.term:
             self._sender.send(peer, SnapshotReject(state.term, message.transfer, "there is a later leader"))
             return
-        if state.role == LEADER:
-            raise ProtocolError(f"node {peer} claims to lead term {message.term}, which this node leads")
         self.on_leader(peer)
         receiver = self._receiving_end()
         if receiver is None:

@@ -109,6 +109,18 @@ async def test_an_impossible_message_says_nothing_of_the_disk_of_its_sender(tmp_
         assert handlers.state.knowledge.recall(node_id, 1) == before
 
 
+async def test_a_term_that_this_node_led_has_no_other_leader(tmp_path: Path) -> None:
+    """Seed 8200364 of the simulation: a leader that had stood stepped down, and followed a forger in its own term."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        state = leader.node._raft.state
+        forger = next(member for member in members if member is not leader).config.node_id
+        state.library.step_down()
+        with pytest.raises(ProtocolError, match="claims to lead"):
+            leader.node._raft.on_message(forger, make_append(state.term, 0, 0, 0, ()))
+        assert state.leader_id != forger
+
+
 # What is known
 
 
