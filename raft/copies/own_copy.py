@@ -61,7 +61,9 @@ class OwnCopy:
         state = self._state
         if told.incarnation != state.config.incarnation or self._forgotten:
             return
-        self._forgotten = state.knowledge.forgotten(told, own_term, state.log.last_term, state.log.last_index)
+        # As far as it is durable, since only that was ever acknowledged: a disk that was put back may be being filled.
+        synced = state.log.synced_index
+        self._forgotten = state.knowledge.forgotten(told, own_term, state.log.term_at(synced), synced)
         if self._forgotten:
             log.error(
                 "this disk lacks data that it acknowledged, says node %d: %s. The disk was put back to an earlier "

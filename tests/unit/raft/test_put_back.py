@@ -64,6 +64,29 @@ async def test_a_node_that_forgot_begins_anew_and_votes_when_it_has_caught_up(
         assert not member.fatal
 
 
+async def test_entries_that_are_not_durable_yet_are_no_memory(tmp_path: Path) -> None:
+    """Seed 8200538 of the simulation: a leader had begun to fill a disk that was put back, and it was not synced yet."""
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        await until(lambda: same_state(members))
+        member = next(each for each in members if each is not leader)
+        before = member.config.incarnation
+        member.disk.hold()
+        for number in range(3):
+            await propose_until_accepted(members, lambda number=number: message_of(f"b{number}"))  # type: ignore[misc]
+        await until(lambda: member.log.last_index == leader.log.last_index)
+        assert member.log.synced_index < member.log.last_index
+        term = leader.node._raft.state.term
+        recall = Recall(term, before, term, member.log.last_term, member.log.last_index, superseded=False)
+        member.node._raft.on_message(leader.config.node_id, recall)
+        assert not member.node._raft.own_copy.votes
+        member.disk.release()
+        await until(lambda: member.config.incarnation == before + "+")
+        assert member.reopening is not None
+        await member.reopening
+
+
 async def test_what_was_acknowledged_over_an_earlier_connection_does_not_count(tmp_path: Path) -> None:
     """The peer may have come back with an older disk under the same name."""
     async with cluster(3, tmp_path, election_timeout_ms=4_000) as members:
