@@ -21,7 +21,6 @@ class SentBatch:
     transaction_id: str | None = None
     placed: tuple[int, int] | None = None  # queue and offset of its first message, as acknowledged
     delay_ms: int = 0
-    sent_us: int = 0
     deliver_at_ms: int | None = None  # as acknowledged, of one that waits for its time
 
 

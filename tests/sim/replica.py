@@ -39,10 +39,9 @@ from .settings import Settings
 from .sim_transport import SimTransport
 from .threads import Running
 from .wire import ClientNetwork
-from .world import World
+from .world import EPOCH_MS, World
 
 DATA, LOG, HARD_STATE = "/data", "/data/log", "/data/hard_state"
-EPOCH_MS = 1_700_000_000_000
 WAKE_US_MAX = 60  # until the kernel lets a woken thread run
 
 

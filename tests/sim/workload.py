@@ -202,6 +202,8 @@ class Workload:
             self.ledger.duplicates += 1
             if not placed.duplicate:
                 raise Violation("appended_once", f"{key} was sent again and not called a duplicate")
+        if batch.delay_ms and place is not None and not placed.duplicate:
+            raise Violation("delivered_early", f"{key} was to be delayed, and is placed at once: {placed}")
         batch.placed = place or batch.placed
         batch.deliver_at_ms = placed.deliver_at_ms or batch.deliver_at_ms
 

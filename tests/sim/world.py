@@ -8,6 +8,8 @@ from random import Random
 from typing import Any
 
 MICROSECONDS_PER_SECOND = 1_000_000
+EPOCH_MS = 1_700_000_000_000
+"""Time of a right wall clock when a simulation begins, in ms since 1970."""
 
 Listener = Callable[[int, tuple[Any, ...]], None]
 """Is told when something happened, in simulated microseconds, and what: a name, then what it is about."""

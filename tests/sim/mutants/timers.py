@@ -9,7 +9,7 @@ from store.messages.topics import Topic
 from store.state.delivery import Delivery
 from tests.sim.variant import Swap, mutant
 
-_due, _deliver = Timers.due, Delivery._deliver
+_due, _due_within, _deliver = Timers.due, Timers.due_within, Delivery._deliver
 
 
 def delays_nothing(header: BatchHeader, clock_ms: int) -> int | None:
@@ -20,6 +20,11 @@ def delays_nothing(header: BatchHeader, clock_ms: int) -> int | None:
 def delivers_before_the_time(timers: Timers, until_ms: int, limit: int, ids_max: int) -> list[tuple[TimerKey, Timer]]:
     """Timers that are not due are delivered with one that is due."""
     return _due(timers, until_ms + 3_600_000, limit, ids_max)
+
+
+def counts_before_the_time(timers: Timers, until_ms: int, limit: int, writes_max: int) -> int:
+    """The leader counts them too; else it would ask for no more than are due."""
+    return _due_within(timers, until_ms + 3_600_000, limit, writes_max)
 
 
 def loses_what_is_due(placement: Placement, topic: Topic, key: TimerKey, timer: Timer, at: At) -> int:
@@ -40,7 +45,7 @@ def forgets_the_ids_that_wait(timers: Timers, topic_id: int, batch_id: str) -> S
 
 MUTANTS = (
     mutant(4, Swap(store.messages.placement, "due_ms_of", delays_nothing)),
-    mutant(4, Swap(Timers, "due", delivers_before_the_time)),
+    mutant(4, Swap(Timers, "due", delivers_before_the_time), Swap(Timers, "due_within", counts_before_the_time)),
     mutant(1, Swap(Placement, "deliver", loses_what_is_due)),
     mutant(9, Swap(Delivery, "_deliver", fires_a_timer_twice)),
     mutant(9, Swap(Timers, "batch", forgets_the_ids_that_wait)),

@@ -65,7 +65,7 @@ async def test_a_node_that_forgot_begins_anew_and_votes_when_it_has_caught_up(
 
 
 async def test_entries_that_are_not_durable_yet_are_no_memory(tmp_path: Path) -> None:
-    """Seed 8200538 of the simulation: a leader had begun to fill a disk that was put back, and it was not synced yet."""
+    """Seed 8200538 of the simulation: a leader had begun to fill a disk that was put back; it was not synced."""
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
         await put_topic(leader)
