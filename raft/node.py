@@ -95,7 +95,7 @@ class RaftNode:
         name = ClusterName(config, state_machine, membership)
         self._transport.cluster_uid = lambda: name.uid
         self._transport.set_membership(membership)
-        self.why_unconnected = self._transport.why_unconnected
+        self.why_unconnected, self.tls = self._transport.why_unconnected, self._transport.tls
         self.clocks = ClockAgreement.of(config, clock, membership)
         self.clock_ms = ReplicatedClock(clock, lambda: state_machine.clock_ms, self.clocks.time_ms)
         """What an entry proposed now would be stamped with."""

@@ -9,9 +9,7 @@ Sending never blocks and may drop messages: Raft repeats those that matter.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import msgspec
 from pysyncobj.node import Node as LibraryNode
@@ -38,15 +36,15 @@ from raft.peers.frames import FrameProtocol
 from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
 from raft.peers.lanes import CONTROL, DATA, lane_of
 from raft.peers.outgoing import Arriving, LanedSender, Outgoing
-from raft.peers.tls import make_client_tls, make_server_tls
+from raft.peers.refusals import Refusals
+from raft.peers.sockets import Listener, dial, keep_alive
+from raft.peers.tls import NAME_CHARACTERS_MAX, PeerTls
 from raft.peers.whereabouts import Whereabouts, is_reachable
 from raft.peers.who_answers import check_answers
 from store.features import UnknownFeatureLevel
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_IDLE_S = 10
-"""Seconds of silence after which a connection is probed: the other end of an incoming one speaks only when it sends."""
 HANDSHAKE_TIMEOUT_MS = 5_000
 TLS_CONNECT_TIMEOUT_MS = 3_000
 """Replaces CONNECT_TIMEOUT_MS under TLS: several round trips, each behind the queue of a slow link."""
@@ -63,11 +61,6 @@ HANDSHAKES_MAX = 64
 """Maximum number of connections in the handshake; beyond it the oldest is closed."""
 REFUSED_MAX = 64
 """Maximum number of nodes whose last refusal is remembered."""
-USER_TIMEOUT_MS = {CONTROL: 2_000, DATA: 15_000}
-"""Milliseconds for which the peer's kernel may leave sent bytes unacknowledged before the connection breaks, for the
-reason of CONNECT_TIMEOUT_MS. Data may be late on a slow link; a dead network breaks the control lane, and with it the
-data lane.
-"""
 
 
 class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the library is untyped
@@ -77,6 +70,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
     """
 
     def __init__(self, config: RaftConfig) -> None:
+        """Create the transport without a connection. Raises TlsError when the files of its TLS cannot be used."""
         super().__init__(None, None, None)
         self._config = config
         self._membership: Membership | None = None
@@ -95,7 +89,10 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._senders: dict[int, dict[int, FrameProtocol]] = {}  # per peer and lane, the incoming connection it uses
         self.on_data_arrives: Callable[[int], int | None] = lambda peer: None
         """Called with the peer whose data is arriving; returns the term for the answer, or None for no answer."""
-        self._server: asyncio.Server | None = None
+        self.tls = PeerTls(config.tls, config.cluster_id, config.node_id) if config.tls else None
+        """What this node shows its peers, and expects of them; None without TLS."""
+        self._refusals = Refusals()
+        self._listener = Listener(self._accept, self.tls, self._refusals)
         self._dialers: dict[int, asyncio.Task[None]] = {}
         self._dialled: dict[int, PeerAddress] = {}
         self._guests: dict[int, PeerAddress] = {}  # nodes outside the configuration that are heard
@@ -103,17 +100,12 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         self._refused: dict[int, str] = {}
         self._failures: dict[int, str] = {}  # per peer, why the last attempt to reach it failed
         self._started = False
-        self._client_tls = make_client_tls(config.tls) if config.tls else None
-        self._server_tls = make_server_tls(config.tls) if config.tls else None
 
     async def start(self) -> None:
         """Listen, and start dialling. Raises OSError when the address cannot be bound."""
-        loop = asyncio.get_running_loop()
         self._started = True
         if self._config.serves_peers:
-            self._server = await loop.create_server(
-                self._accept, self._config.listen.host, self._config.listen.port, ssl=self._server_tls
-            )
+            await self._listener.open(self._config.listen)
         self._dial_members()
 
     async def stop(self) -> None:
@@ -122,8 +114,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         for dialer in dialers:
             dialer.cancel()
         await asyncio.gather(*dialers, return_exceptions=True)
-        if self._server is not None:
-            await stop_listening(self._server)
+        await self._listener.close()
         for outgoing in list(self.outgoing.values()):
             outgoing.close()
         for connection in list(self._incoming):
@@ -181,7 +172,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
     async def check_answers(self, node_id: int, address: PeerAddress) -> None:
         """Raises OSError, TimeoutError or ProtocolError unless that node of this cluster answers at the address."""
         hello = msgspec.structs.replace(self._hello(node_id, CONTROL), node_id=node_id)
-        await check_answers(self._config, hello, address, self._client_tls)
+        await check_answers(self._config, hello, address, self.tls)
 
     def destroy(self) -> None:
         """Do nothing: PySyncObj calls this at its end, but `stop` does the work."""
@@ -252,13 +243,8 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             else:
                 raise ProtocolError("a peer may send only its part of the handshake on a connection to it")
 
-        async with asyncio.timeout((TLS_CONNECT_TIMEOUT_MS if self._client_tls else CONNECT_TIMEOUT_MS) / 1000):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES),
-                address.host,
-                address.port,
-                ssl=self._client_tls,
-            )
+        async with asyncio.timeout((TLS_CONNECT_TIMEOUT_MS if self.tls else CONNECT_TIMEOUT_MS) / 1000):
+            connection = await dial(lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES), address, self.tls, peer)
         try:
             keep_alive(connection, lane)
             connection.write(encode(hello))
@@ -296,7 +282,8 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if connection.closed.done() and not (task is not None and task.cancelling()):
-                raise ProtocolError("the peer closed the connection during the handshake") from None
+                why = "; its log says whether it refuses this node's certificate" if self.tls else ""
+                raise ProtocolError(f"the peer closed the connection during the handshake{why}") from None
             raise
         try:
             opening.accept(welcome)
@@ -344,12 +331,29 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
     def _on_hello(self, connection: FrameProtocol, message: Message | Append) -> None:
         if not isinstance(message, Hello):
             raise ProtocolError("the first message on a connection must be Hello")
+        if self.tls is not None and not self._is_certified(self.tls, connection, message):
+            connection.abort()
+            return
         admission = Admission(self._config, message)
         if not admission.is_understood:
             self._refuse(connection, message, admission.refuse_version())
             return
         connection.write(encode(admission.challenge))
         connection.on_message = lambda _, answer: self._on_proof(connection, admission, answer)
+
+    def _is_certified(self, tls: PeerTls, connection: FrameProtocol, hello: Hello) -> bool:
+        """Return whether the certificate names the node that the hello claims. Otherwise the reason is logged here, and
+        nothing of it may be told to the other side.
+        """
+        checks_address = hello.node_id == self._config.node_id  # by who_answers.py: such a node is never admitted
+        try:
+            tls.check(connection, None if checks_address else hello.node_id)
+            if hello.cluster_id != self._config.cluster_id:
+                raise ProtocolError(f"it claims to be of cluster {hello.cluster_id[:NAME_CHARACTERS_MAX]!r}")
+        except ProtocolError as error:
+            self._refusals.note(f"a connection in the name of node {hello.node_id}: {error}")
+            return False
+        return True
 
     def _on_proof(self, connection: FrameProtocol, admission: Admission, message: Message | Append) -> None:
         if not isinstance(message, Proof):
@@ -422,26 +426,3 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         if getattr(peer, "incarnation", incarnation) != incarnation:
             return  # from a lost disk, or one without a Welcome yet
         self._onMessageReceived(peer, message)
-
-
-async def stop_listening(server: asyncio.Server) -> None:
-    """Stop accepting for one step, and then close: a connection that asyncio accepts in the step in which a server is
-    closed is neither handed over nor closed.
-    """
-    loop = asyncio.get_running_loop()
-    for listening in server.sockets:
-        loop.remove_reader(listening.fileno())
-    await asyncio.sleep(0)
-    server.close()
-
-
-def keep_alive(connection: FrameProtocol, lane: int) -> None:
-    """Send small messages at once, and notice a peer that vanished without a word."""
-    sock: Any = connection.transport.get_extra_info("socket") if connection.transport else None
-    if sock is None:
-        return
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS[lane])

@@ -1,18 +1,19 @@
 """Checks that a node answers at an address, before the address becomes that of a member."""
 
 import asyncio
-import ssl
 
 from raft.config import PeerAddress, RaftConfig
 from raft.errors import ProtocolError
 from raft.messages import Append, Challenge, Hello, Message, Welcome, encode
 from raft.peers.frames import FrameProtocol
 from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, Opening, Refusal, no_peer
+from raft.peers.sockets import dial
+from raft.peers.tls import PeerTls
 
 TIMEOUT_MS = 2_000
 
 
-async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, tls: ssl.SSLContext | None) -> None:
+async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, tls: PeerTls | None) -> None:
     """Check that the node that `hello` means answers at the address, as a node of the same cluster and with its secret.
     Raises OSError, ProtocolError, or TimeoutError after TIMEOUT_MS otherwise.
 
@@ -31,8 +32,8 @@ async def check_answers(config: RaftConfig, hello: Hello, address: PeerAddress, 
             raise ProtocolError("a peer may send only its part of the handshake on a connection to it")
 
     async with asyncio.timeout(TIMEOUT_MS / 1000):
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES), address.host, address.port, ssl=tls
+        connection = await dial(
+            lambda: FrameProtocol(on_message, HANDSHAKE_FRAME_BYTES), address, tls, hello.target_node_id
         )
         try:
             connection.write(encode(hello))

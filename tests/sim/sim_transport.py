@@ -48,6 +48,7 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
         self._node_id = replica.node_id
         self.peers = {peer: LibraryNode(peer) for peer in replica.network.node_ids if peer != replica.node_id}
         self.removed_by: int | None = None
+        self.tls = None
         self._lanes: dict[int, DataLane] = {}
         self._arriving: dict[int, _Arriving] = {}
 

@@ -1,0 +1,179 @@
+"""The sockets below peer connections: listening, dialling, and the TLS handshake of either."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from raft.config import PeerAddress
+from raft.peers.frames import FrameProtocol
+from raft.peers.lanes import CONTROL, DATA
+from raft.peers.refusals import Refusals
+from raft.peers.tls import PeerTls
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 100
+ACCEPT_RETRY_S: Final = 1.0
+"""Seconds without accepting after an error of the machine, such as too many open files."""
+TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
+KEEPALIVE_IDLE_S: Final = 10
+"""Seconds of silence after which a connection is probed: the other end of an incoming one speaks only when it sends."""
+USER_TIMEOUT_MS: Final = {CONTROL: 2_000, DATA: 15_000}
+"""Milliseconds for which the peer's kernel may leave sent bytes unacknowledged before the connection breaks. A new
+attempt begins with a new packet; the kernel repeats the old one ever more rarely, so that a network that is whole again
+would wait for the repetition. Data may be late on a slow link; a dead network breaks the control lane, and with it the
+data lane.
+"""
+
+
+class Listener:
+    """Accepts connections, and makes each one a connection of `make_connection()`, under TLS once its handshake has
+    succeeded. Use it on the event loop only.
+
+    Owns the listening sockets. A connection that closes ends its TLS handshake.
+    """
+
+    def __init__(self, make_connection: Callable[[], FrameProtocol], tls: PeerTls | None, refusals: Refusals) -> None:
+        self._make_connection = make_connection
+        self._tls = tls
+        self._refusals = refusals
+        self._sockets: list[socket.socket] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+
+    async def open(self, address: PeerAddress) -> None:
+        """Bind to all addresses of the host and listen. Raises OSError when that is impossible."""
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        missing: OSError | None = None
+        try:
+            for family, _, _, _, where in dict.fromkeys(found):
+                try:
+                    self._sockets.append(_listening(family, where))
+                except OSError as error:
+                    if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                        raise
+                    missing = error  # a machine without IPv6 may resolve names to addresses of it
+            if missing is not None and not self._sockets:
+                raise missing
+        except OSError:
+            self._stop_listening()
+            raise
+        self._listen()
+
+    async def close(self) -> None:
+        """Stop listening, and end the TLS handshakes that are under way."""
+        self._stop_listening()
+        connecting = [*self._connecting]
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+
+    def _stop_listening(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+
+    def _listen(self) -> None:
+        for listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.error("no peer connection can be accepted for %.0f s: %s", ACCEPT_RETRY_S, error.strerror or error)
+            loop = asyncio.get_running_loop()
+            for each in self._sockets:
+                loop.remove_reader(each)
+            self._retry = loop.call_later(ACCEPT_RETRY_S, self._listen)
+            return
+        accepted.setblocking(False)
+        connection = self._make_connection()
+        task = asyncio.create_task(self._connect(accepted, connection, address[0]))
+        self._connecting.add(task)
+
+        def ended(_: object) -> None:
+            self._connecting.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                log.error("an accepted peer connection was lost", exc_info=task.exception())
+            if connection.transport is None:  # nobody else owns the socket
+                accepted.close()
+                connection.connection_lost(None)
+
+        task.add_done_callback(ended)
+        connection.closed.add_done_callback(lambda _: task.cancel())
+
+    async def _connect(self, accepted: socket.socket, connection: FrameProtocol, host: str) -> None:
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            await loop.connect_accepted_socket(lambda: connection, accepted)
+            return
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls.server, ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
+            )
+        except OSError as error:  # ssl.SSLError is one
+            self._refusals.note(f"{host} has no TLS handshake with this node: {_reason(error)}")
+
+
+async def dial(
+    make_connection: Callable[[], FrameProtocol], address: PeerAddress, tls: PeerTls | None, node_id: int
+) -> FrameProtocol:
+    """Return a connection to that node; under TLS its certificate names the node. Raises OSError when there is no
+    connection, ProtocolError when a certificate names another node, UnicodeError when the host is no name.
+    """
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        return (await loop.create_connection(make_connection, address.host, address.port))[1]
+    _, connection = await loop.create_connection(
+        make_connection, address.host, address.port, ssl=tls.client, server_hostname=""
+    )
+    try:
+        tls.check(connection, node_id)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
+
+
+def keep_alive(connection: FrameProtocol, lane: int) -> None:
+    """Send small messages at once, and notice a peer that vanished without a word."""
+    sock: Any = connection.transport.get_extra_info("socket") if connection.transport else None
+    if sock is None:
+        return
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS[lane])
+
+
+def _listening(family: int, where: Any) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        listening.bind(where)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "verify_message", "") or getattr(error, "reason", "") or error)
