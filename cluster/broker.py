@@ -23,6 +23,7 @@ from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.core.reader_threads import ReaderThreads
+from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
 from cluster.http.protocol import HttpProtocol
@@ -31,11 +32,13 @@ from cluster.process.config import Address, NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
+from cluster.process.trust import tls_files
 from cluster.transactions.webhooks import HttpWebhooks
-from raft.config import AddressOverride, PeerAddress, RaftConfig, TlsConfig
+from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
 from raft.node import RaftNode
 from raft.peers.secret import SecretError, read_peer_secrets
+from raft.peers.tls import TlsError
 from store.errors import IndexDamaged, IndexOutdated
 from store.features import LevelOf, UnknownFeatureLevel
 from store.index.index import Index
@@ -140,8 +143,9 @@ class Broker:
         self._disk_guard = DiskGuard(self.core, disk, str(path))
         self._loop_watch = LoopWatch(self.core)
         self._scrubber = Scrubber(self.core, disk, ReaderThreads("scrubber", threads=1))
-        for source in (self._disk_guard.conditions, self._loop_watch.conditions, self._scrubber.conditions):
-            self.services.alarms.add(source)
+        self._certificates = CertificateGuard(self.core, ReaderThreads("certificates", threads=1))
+        for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates):
+            self.services.alarms.add(part.conditions)
 
     @classmethod
     def open(
@@ -183,6 +187,7 @@ class Broker:
         self._disk_guard.start()
         self._loop_watch.start()
         self._scrubber.start()
+        self._certificates.start()
         assert runner.server is not None
         make_protocol = partial(self.core.connections.protocol_of, partial(HttpProtocol, runner.server))
         server = await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=HTTP_BACKLOG)
@@ -254,6 +259,7 @@ class Broker:
 
     async def _leave(self, runner: web.AppRunner, server: asyncio.Server) -> None:
         logger.info("stopping: handing over")
+        await self._certificates.stop()
         await self._scrubber.stop()
         await self._disk_guard.stop()
         await self.services.leave()
@@ -266,9 +272,6 @@ class Broker:
 def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig:
     """Return the configuration of the Raft node. Raises StartupError when the peer secret cannot be read."""
     listen = config.peer_address()
-    tls = None
-    if config.tls_cert is not None and config.tls_key is not None and config.tls_ca is not None:
-        tls = TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
     nodes = config.nodes()
     advertised = nodes[config.node_id].address
     override = None
@@ -302,7 +305,7 @@ def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig
         incarnation=data_directory.incarnation,
         cluster_uid=data_directory.cluster_uid,
         peer_secrets=_read_secrets(config),
-        tls=tls,
+        tls=tls_files(config),
         override=override,
     )
 
@@ -370,11 +373,15 @@ def _open_log(
 
 @contextlib.contextmanager
 def _startup_errors(config: NodeConfig) -> Iterator[None]:
-    """Translate the store's errors about a damaged or unusable disk into StartupError with an exit code."""
+    """Translate errors of TLS files, and the store's about a damaged or unusable disk, into StartupError with an exit
+    code.
+    """
     try:
         yield
     except DiskError as error:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
+    except TlsError as error:
+        raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
     except UnknownFeatureLevel as error:
         raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {config.data_dir}: {error}") from error
     except (LogError, IndexDamaged) as error:

@@ -195,6 +195,7 @@ def _no_build_backend() -> str | None:
 MAKE: Final = Requirement("make")
 BASH: Final = Requirement("bash")
 GIT: Final = Requirement("git")
+OPENSSL: Final = Requirement("bash", "openssl")
 BUILDING: Final = Requirement("git", attempt=_no_build_backend)
 DYING_WITH_PARENT: Final = Requirement("setpriv")
 POSTGRESQL: Final = Requirement("initdb", "pg_ctl", "setpriv", attempt=_no_database_user)

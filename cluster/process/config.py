@@ -8,8 +8,6 @@ of a name is its unit: `*_ms`, `*_bytes`.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
 
@@ -24,8 +22,8 @@ from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
+from cluster.process.trust import validate_trust
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
-from raft.peers.secret import HOW_TO_MAKE
 from store.log.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
@@ -111,11 +109,22 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "address or tls_cert is given."
         ),
     ] = None
-    tls_cert: Annotated[str | None, Meta(description="PEM certificate of this node for peer connections.")] = None
-    tls_key: Annotated[str | None, Meta(description="PEM key of tls_cert.")] = None
+    tls_cert: Annotated[
+        str | None,
+        Meta(
+            description="PEM file with this node's certificate for peer connections, which names the node as "
+            "URI:keelmq://CLUSTER_ID/node/NODE_ID, and intermediate certificates behind it. Read again when it changes."
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None, Meta(description="PEM file with the key of tls_cert, not encrypted. Read again when it changes.")
+    ] = None
     tls_ca: Annotated[
         str | None,
-        Meta(description="PEM authority that must have signed the peers' certificates; enables mutual TLS."),
+        Meta(
+            description="PEM file with the authorities of which one must have signed each peer's certificate; enables "
+            "mutual TLS 1.3. Read again when it changes."
+        ),
     ] = None
     election_timeout_ms: Annotated[
         Positive,
@@ -399,33 +408,8 @@ def validate(config: NodeConfig) -> NodeConfig:
         raise ConfigError(
             "max_in_flight_bytes: must be at least max_request_bytes, or the largest request never passes"
         )
-    _validate_trust(config)
+    validate_trust(config)
     return config
-
-
-def _validate_trust(config: NodeConfig) -> None:
-    """Check the options by which peers authenticate each other. Raises ConfigError."""
-    tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
-    missing = [name for name, path in tls.items() if path is None]
-    if missing and len(missing) < len(tls):
-        raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
-    for name, path in tls.items():
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{name}: {path} is not a file")
-    if _serves_others(config) and config.peer_secret_file is None and config.tls_cert is None:
-        raise ConfigError(
-            f"peer_secret_file: required, since other machines can reach {config.peer_address()}; {HOW_TO_MAKE}"
-        )
-
-
-def _serves_others(config: NodeConfig) -> bool:
-    """Return whether other machines can reach the Raft transport."""
-    host = config.peer_address().host
-    try:
-        is_local = ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    return config.serves_peers() and not is_local
 
 
 def _check_origin(config: NodeConfig) -> None:

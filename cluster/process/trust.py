@@ -1,0 +1,51 @@
+"""The options by which the nodes of a cluster authenticate each other."""
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.process.addresses import ConfigError
+from raft.config import TlsConfig
+from raft.peers.secret import HOW_TO_MAKE
+from raft.peers.tls import PeerTls, TlsError
+
+if TYPE_CHECKING:
+    from cluster.process.config import NodeConfig
+
+
+def validate_trust(config: "NodeConfig") -> None:
+    """Check the options, and the files of TLS as two nodes would. Raises ConfigError."""
+    tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
+    missing = [name for name, path in tls.items() if path is None]
+    if missing and len(missing) < len(tls):
+        raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
+    for name, path in tls.items():
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{name}: {path} is not a file")
+    files = tls_files(config)
+    if files is not None:
+        try:
+            PeerTls(files, config.cluster_id, config.node_id)
+        except TlsError as error:
+            raise ConfigError(str(error)) from None
+    if is_reachable(config) and config.peer_secret_file is None and files is None:
+        raise ConfigError(
+            f"peer_secret_file: required, since other machines can reach {config.peer_address()}; {HOW_TO_MAKE}"
+        )
+
+
+def tls_files(config: "NodeConfig") -> TlsConfig | None:
+    """Return the files of TLS between peers; None when the options do not ask for TLS."""
+    if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
+        return None
+    return TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
+
+
+def is_reachable(config: "NodeConfig") -> bool:
+    """Return whether other machines can reach the Raft transport."""
+    host = config.peer_address().host
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return config.serves_peers() and not is_local
