@@ -18,7 +18,9 @@ from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
 from store.features import FEATURES
 from store.version import VERSION
+from tests.certificates import Authority
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, wait_for
+from tests.requirements import skip
 from tests.versions.load import Load
 from tests.versions.next_version import MISTAKE_VARIABLE, NEXT_VERSION
 from tests.versions.releases import PACKAGES, REPOSITORY, releases, unpack
@@ -308,6 +310,34 @@ def test_this_tree_takes_over_from_the_last_release_and_gives_back(
                 load.wait_for_more()
                 cluster.start()
                 cluster.wait_ready()
+        load.check()
+        cluster.wait_same_state()
+
+
+def test_a_cluster_of_0_2_0_with_tls_gets_certificates_with_names_first(tmp_path: Path) -> None:
+    old = [each for each in releases() if each.version == "0.2.0"]
+    (tmp_path / "old").mkdir()
+    if not unpack(old[0].commit, tmp_path / "old"):
+        skip("this clone does not have 0.2.0")
+    before, ca = Version("cluster.main", tmp_path / "old"), Authority()
+    cluster = made(tmp_path, [before] * 3)
+    for node in cluster.nodes.values():
+        tls = ca.issue(tmp_path, node.node_id, "e2e", uris=())
+        node.arguments += ["--tls-cert", tls.certificate_file, "--tls-key", tls.key_file, "--tls-ca", tls.ca_file]
+    with cluster:
+        load = Load(cluster)
+        with load:
+            first = cluster.follower()
+            assert first.terminate() == ExitCode.STOPPED
+            run_as(first, THIS)
+            first.start()
+            assert first.wait_exit() == ExitCode.BAD_CONFIG
+            assert f"URI:keelmq://e2e/node/{first.node_id}" in first.output(), "the next step"
+            for version in (before, THIS):
+                for node in in_order(cluster, 1):
+                    ca.issue(tmp_path, node.node_id, "e2e")
+                    restart(cluster, node, version)
+                    load.wait_for_more()
         load.check()
         cluster.wait_same_state()
 
