@@ -153,6 +153,11 @@ def run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with the options")
     parser.add_argument("--check-config", action="store_true", default=False, help="validate the configuration and end")
     for option in options():
+        if option.is_switch:
+            parser.add_argument(
+                option.flag, dest=option.name, action="store_const", const="true", help=option.description
+            )
+            continue
         repeated = option.is_list
         default = "" if option.default in (None, ()) else f" (default: {option.default})"
         parser.add_argument(

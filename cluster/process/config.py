@@ -126,6 +126,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "mutual TLS 1.3. Read again when it changes."
         ),
     ] = None
+    insecure_peers: Annotated[
+        bool,
+        Meta(
+            description="Start without TLS although other machines can reach the Raft transport: whoever is between "
+            "the nodes reads and changes everything. Without it such a node requires tls_cert."
+        ),
+    ] = False
     election_timeout_ms: Annotated[
         Positive,
         Meta(
@@ -341,6 +348,11 @@ class Option(NamedTuple):
         # One --peer per node reads better than one long list.
         name = self.name.removesuffix("s") if self.is_list else self.name
         return "--" + name.replace("_", "-")
+
+    @property
+    def is_switch(self) -> bool:
+        """True when the option is given without a value on the command line."""
+        return isinstance(self.default, bool)
 
     @property
     def is_list(self) -> bool:

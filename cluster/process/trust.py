@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.process.addresses import ConfigError
 from raft.config import TlsConfig
 from raft.peers.secret import HOW_TO_MAKE
+from raft.peers.tls import HOW_TO_MAKE as HOW_TO_MAKE_CERTIFICATES
 from raft.peers.tls import PeerTls, TlsError
 
 if TYPE_CHECKING:
@@ -28,7 +29,16 @@ def validate_trust(config: "NodeConfig") -> None:
             PeerTls(files, config.cluster_id, config.node_id)
         except TlsError as error:
             raise ConfigError(str(error)) from None
-    if is_reachable(config) and config.peer_secret_file is None and files is None:
+    if files is not None:
+        return
+    for address in (config.peer_address(), config.nodes()[config.node_id].address):
+        if config.serves_peers() and not is_loopback(address.host) and not config.insecure_peers:
+            raise ConfigError(
+                f"tls_cert: required with tls_key and tls_ca, since other machines can reach {address}; "
+                f"{HOW_TO_MAKE_CERTIFICATES}. If the network keeps everybody else away from the nodes, say so with "
+                "--insecure-peers"
+            )
+    if config.serves_peers() and not is_loopback(config.peer_address().host) and config.peer_secret_file is None:
         raise ConfigError(
             f"peer_secret_file: required, since other machines can reach {config.peer_address()}; {HOW_TO_MAKE}"
         )
@@ -41,11 +51,9 @@ def tls_files(config: "NodeConfig") -> TlsConfig | None:
     return TlsConfig(certificate_file=config.tls_cert, key_file=config.tls_key, ca_file=config.tls_ca)
 
 
-def is_reachable(config: "NodeConfig") -> bool:
-    """Return whether other machines can reach the Raft transport."""
-    host = config.peer_address().host
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host, which is an IP address or a name."""
     try:
-        is_local = ip_address(host).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
-        is_local = host == "localhost"
-    return config.serves_peers() and not is_local
+        return host == "localhost"

@@ -28,6 +28,8 @@ from tests.simdisk import SimDisk
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 PEERS = [f"{i}=10.0.0.{i}:7091=http://10.0.0.{i}:7081" for i in (1, 2, 3)]
 SECRET_FILE = "/etc/keelmq/peer_secret"
+PLAIN = {"peer_secret_file": SECRET_FILE, "insecure_peers": "true"}
+"""Options of a node without TLS that other machines can reach."""
 
 BAD_URLS = [
     "http://node4..example:7081",
@@ -65,11 +67,12 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_peers_come_from_every_source(tmp_path: Path) -> None:
-    file = write(tmp_path, f"peers = {PEERS!r}\npeer_secret_file = {SECRET_FILE!r}\n")
+    file = write(tmp_path, f"peers = {PEERS!r}\npeer_secret_file = {SECRET_FILE!r}\ninsecure_peers = true\n")
     from_file = load(file, {}, {})
     variables = {"KEELMQ_PEERS": ", ".join(PEERS), "KEELMQ_PEER_SECRET_FILE": SECRET_FILE}
+    variables["KEELMQ_INSECURE_PEERS"] = "true"
     from_environment = load(None, variables, {})
-    from_flags = load(None, {}, {"peers": PEERS, "peer_secret_file": SECRET_FILE})
+    from_flags = load(None, {}, {"peers": PEERS, **PLAIN})
     assert from_file == from_environment == from_flags
     assert from_file.nodes()[2].address == Address("10.0.0.2", 7091)
     assert from_file.http_address() == Address("10.0.0.1", 7081)
@@ -79,7 +82,7 @@ def test_peers_come_from_every_source(tmp_path: Path) -> None:
 
 def test_listening_elsewhere_than_advertised() -> None:
     listen = {"http_listen": "0.0.0.0:8000", "peer_listen": "[::]:9000"}
-    config = load(None, {}, {"peers": PEERS, "peer_secret_file": SECRET_FILE, **listen})
+    config = load(None, {}, {"peers": PEERS, **PLAIN, **listen})
     assert config.http_address() == Address("0.0.0.0", 8000)
     assert config.peer_address() == Address("::", 9000)
     assert config.advertised_url() == "http://10.0.0.1:7081"
@@ -118,11 +121,18 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"tls_cert": "/etc/hostname"}, "tls_key"),
         ({"tls_cert": "/none", "tls_key": "/none", "tls_ca": "/none"}, "tls_cert"),
         (
-            {"peers": PEERS},
+            {"peers": PEERS, "peer_secret_file": SECRET_FILE},
+            "tls_cert: required with tls_key and tls_ca, since other machines can reach 10.0.0.1:7091; .*insecure",
+        ),
+        ({"peers": PEERS, "peer_listen": "127.0.0.1:7091", "peer_secret_file": SECRET_FILE}, "can reach 10.0.0.1:7091"),
+        ({"peer_listen": "0.0.0.0:7091", "insecure_peers": "false"}, "tls_cert: required .* can reach 0.0.0.0:7091"),
+        ({"insecure_peers": "perhaps"}, "--insecure-peers"),
+        (
+            {"peers": PEERS, "insecure_peers": "true"},
             "peer_secret_file: required, since other machines can reach 10.0.0.1:7091; make one",
         ),
-        ({"peer_listen": "0.0.0.0:7091"}, "peer_secret_file: required"),
-        ({"peer_listen": "[::]:7091"}, "peer_secret_file: required"),
+        ({"peer_listen": "0.0.0.0:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
+        ({"peer_listen": "[::]:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
         ({"log_level": "loud"}, "--log-level"),
     ],
 )
@@ -141,7 +151,7 @@ def test_urls_of_host_names_and_addresses_are_taken(url: str) -> None:
 
 def test_the_largest_node_id_is_taken() -> None:
     peer = PEERS[0].replace("1=", f"{NODE_ID_MAX}=", 1)
-    config = load(None, {}, {"peers": [peer], "node_id": str(NODE_ID_MAX), "peer_secret_file": SECRET_FILE})
+    config = load(None, {}, {"peers": [peer], "node_id": str(NODE_ID_MAX), **PLAIN})
     assert config.nodes()[NODE_ID_MAX].node_id == NODE_ID_MAX
 
 
@@ -207,6 +217,10 @@ def test_check_config_reports_without_starting(capsys: pytest.CaptureFixture[str
     assert main(["--check-config", "--data-dir", str(data_dir), "--node-id", "7"]) == ExitCode.STOPPED
     assert "node 7" in capsys.readouterr().out
     assert not data_dir.exists()
+    reachable = ["--check-config", "--peer-listen", "10.0.0.1:7091", "--peer-secret-file", SECRET_FILE]
+    assert main(reachable) == ExitCode.BAD_CONFIG
+    assert "If the network keeps everybody else away" in capsys.readouterr().err
+    assert main([*reachable, "--insecure-peers"]) == ExitCode.STOPPED
     assert main(["run", "--check-config", "--heartbeat-ms", "x"]) == ExitCode.BAD_CONFIG
     error = capsys.readouterr().err
     assert "--heartbeat-ms" in error
