@@ -61,9 +61,7 @@ class OwnCopy:
         state = self._state
         if told.incarnation != state.config.incarnation or self._forgotten:
             return
-        # As far as it is durable, since only that was ever acknowledged: a disk that was put back may be being filled.
-        synced = state.log.synced_index
-        self._forgotten = state.knowledge.forgotten(told, own_term, state.log.term_at(synced), synced)
+        self._forgotten = state.knowledge.forgotten(told, own_term, *self._durable_end())
         if self._forgotten:
             log.error(
                 "this disk lacks data that it acknowledged, says node %d: %s. The disk was put back to an earlier "
@@ -73,6 +71,13 @@ class OwnCopy:
                 self._forgotten,
             )
             self._begin_anew()
+
+    def _durable_end(self) -> tuple[int, int]:
+        """Return term and index of the last durable entry: only durable entries were ever acknowledged, and a disk that
+        was put back may be filled at this moment.
+        """
+        commit_log = self._state.log
+        return commit_log.term_at(commit_log.synced_index), commit_log.synced_index
 
     def has_begun_anew(self) -> bool:
         """Once per step: return whether this disk forgot something, so that the node does nothing but start again.

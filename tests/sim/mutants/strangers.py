@@ -19,7 +19,12 @@ def adopts_any_term(own: int, told: int) -> None:
     """A node adopts terms that no election can have led to."""
 
 
+def follows_in_a_term_that_it_led(self: Election) -> None:
+    """A node that led a term and stepped down follows whoever claims to lead that term."""
+
+
 MUTANTS = (
+    mutant(21, Swap(Election, "lead", follows_in_a_term_that_it_led), rare=True),
     mutant(21, Swap(Election, "on_pre_vote", takes_a_question_for_an_election)),
     mutant(21, Swap(raft.election.election, "check_term", adopts_any_term)),
 )
