@@ -1,6 +1,7 @@
 """Parses addresses and URLs as operators write them, in a node's configuration and when nodes are added or moved."""
 
 import re
+from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -103,3 +104,15 @@ def parse_peer(text: str) -> Peer:
             "as in 1=10.0.0.1:7091=http://10.0.0.1:7081"
         )
     return Peer(node_id, parse_address(parts[1], "peers"), parse_url(parts[2], "peers"))
+
+
+def check_peers(peers: Sequence[Peer]) -> None:
+    """Check that each node is listed once. Raises ConfigError."""
+    for what, seen in (
+        ("node id", [str(peer.node_id) for peer in peers]),
+        ("address", [str(peer.address) for peer in peers]),
+        ("URL", [peer.url for peer in peers]),
+    ):
+        twice = next((item for item in seen if seen.count(item) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"peers: {what} {twice} appears twice")

@@ -18,6 +18,7 @@ from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_
 from cluster.process.addresses import Address as Address
 from cluster.process.addresses import ConfigError as ConfigError
 from cluster.process.addresses import Peer as Peer
+from cluster.process.addresses import check_peers
 from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
@@ -396,14 +397,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
 def validate(config: NodeConfig) -> NodeConfig:
     """Check the rules between several options. Returns the same configuration, or raises ConfigError."""
     peers = [parse_peer(text) for text in config.peers]
-    for what, seen in (
-        ("node id", [str(peer.node_id) for peer in peers]),
-        ("address", [str(peer.address) for peer in peers]),
-        ("URL", [peer.url for peer in peers]),
-    ):
-        twice = next((item for item in seen if seen.count(item) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"peers: {what} {twice} appears twice")
+    check_peers(peers)
     if peers and config.node_id not in {peer.node_id for peer in peers}:
         raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
     _check_origin(config)

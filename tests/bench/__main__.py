@@ -230,7 +230,7 @@ def chosen(settings: argparse.Namespace) -> Section:
     return run_groups if settings.groups else run
 
 
-def main() -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench BENCH_ARGS=…", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each load in seconds (default 5)")
     parser.add_argument(
@@ -274,6 +274,11 @@ def main() -> int:
         help="compare with another tree that is set up, in alternating rounds, and nothing else",
     )
     parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
+    return parser
+
+
+def main() -> int:
+    parser = _parser()
     settings = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the nodes are stopped on the way out
     report = Report()
