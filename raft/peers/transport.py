@@ -398,14 +398,20 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
             self._refused[node_id] = refusal
 
     def _welcome_guest(self, peer: int, address: PeerAddress, connection: FrameProtocol) -> None:
-        """Dial a node that is not in the configuration here, as long as its own connection stands."""
+        """Dial a node that is not in the configuration here, as long as its own connection stands, and for one more
+        handshake: a node that finds this one too old closes at once, and says so only to whoever dials it.
+        """
         self._guests[peer] = address
         self._dial_members()
 
         def leaves(_: object) -> None:
             if self._senders.get(peer, {}).get(CONTROL) is connection:
                 self._senders.pop(peer)
-                self._guests.pop(peer, None)
+                asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_MS / 1000, forget)
+
+        def forget() -> None:
+            if CONTROL not in self._senders.get(peer, {}) and self._guests.get(peer) == address:
+                del self._guests[peer]
                 self._dial_members()
 
         connection.closed.add_done_callback(leaves)

@@ -12,10 +12,8 @@ from tests.databases import postgresql_url as postgresql_url
 from tests.databases import sqlite_engine as sqlite_engine
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess
 from tests.e2e.fixtures import shared_cluster
-from tests.e2e.loop_steps import STEP_MS_MAX, VARIABLE, StepLogs
+from tests.e2e.loop_steps import BUSY_STEP_MS_MAX, VARIABLE, step_logs
 from tests.e2e.small_disk import mounted_disk
-
-_step_logs = StepLogs()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,15 +22,15 @@ def measured_steps() -> Iterator[None]:
     those steps, and the loop that measures is slower.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NodeProcess, "common_environment", {VARIABLE: str(STEP_MS_MAX)})
+        patch.setattr(NodeProcess, "common_environment", {VARIABLE: str(BUSY_STEP_MS_MAX)})
         yield
 
 
 @pytest.fixture(autouse=True)
 def no_long_steps(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the test if a node had a step of more than STEP_MS_MAX. Marked `long_steps`, it must have had one."""
+    """Fail the test if a node had a step of more than BUSY_STEP_MS_MAX. Marked `long_steps`, it must have had one."""
     yield
-    found = list(_step_logs.long_steps())
+    found = list(step_logs.long_steps())
     if request.node.get_closest_marker("long_steps") is not None:
         assert found, "no step was long: remove the mark"
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.budgets.connections import FILES_RESERVED, RESERVED_CONNECTIONS, connections_max
+from cluster.budgets.connections import FILES_RESERVED, HEARD_MAX, RESERVED_CONNECTIONS, connections_max
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES
 from cluster.core.core import ADMINISTRATION_BYTES
 from cluster.http.request_body import ADMINISTRATION_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX, WITHOUT_TURN_BYTES_MAX
@@ -151,7 +151,11 @@ def test_the_largest_response_fits_the_share_of_one_address() -> None:
 
 @pytest.mark.parametrize(
     ("soft", "expected"),
-    [(1024, 1024 - FILES_RESERVED - RESERVED_CONNECTIONS), (1 << 20, HTTP_CONNECTIONS_MAX), (-1, HTTP_CONNECTIONS_MAX)],
+    [
+        (1024, 1024 - FILES_RESERVED - RESERVED_CONNECTIONS - HEARD_MAX),
+        (1 << 20, HTTP_CONNECTIONS_MAX),
+        (-1, HTTP_CONNECTIONS_MAX),
+    ],
 )
 def test_connections_leave_files_to_the_log(monkeypatch: pytest.MonkeyPatch, soft: int, expected: int) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (soft, soft))
@@ -162,7 +166,7 @@ def test_the_limits_are_documented() -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert f"{RESPONSE_BYTES_MAX >> 20} MiB of responses" in text
     assert f"{HTTP_CONNECTIONS_MAX:,} connections" in text
-    assert f"leaves beside {FILES_RESERVED + RESERVED_CONNECTIONS}" in text
+    assert f"leaves beside {FILES_RESERVED + RESERVED_CONNECTIONS + HEARD_MAX}" in text
     assert f"{RESERVED_CONNECTIONS} of these at a time" in text
     assert f"at most {ADMINISTRATION_BODY_BYTES_MAX >> 10} KiB" in text
     assert f"{ADMINISTRATION_BYTES >> 20} MiB more" in text
