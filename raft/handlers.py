@@ -8,7 +8,7 @@ simulation drives exactly this code.
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pysyncobj.transport import Transport as LibraryTransport
 
@@ -31,7 +31,7 @@ from raft.health.disk_health import DiskHealth
 from raft.health.presence import Presence
 from raft.health.vital_signs import VitalSigns
 from raft.journal import Journal
-from raft.library import LEADER, ROLE_NAMES, Guard, PinnedSyncObj, library_configuration
+from raft.library import LEADER, ROLE_NAMES, Guard, PinnedSyncObj, library_configuration, now
 from raft.membership import Membership
 from raft.messages import (
     MAX_FRAME_BYTES,
@@ -58,6 +58,9 @@ from store.log.record_chain import Link
 from store.snapshots.install import SnapshotStore
 
 log = logging.getLogger(__name__)
+
+CHORES_SHARE: Final = 1 / 8
+"""Minimum time between two rounds of chores, as a share of the heartbeat interval."""
 
 
 class SafeRaft:
@@ -119,6 +122,7 @@ class SafeRaft:
         self.snapshots.on_leader, self.snapshots.on_ended = self.election.follow, self.replication.probe_again
         self._lanes = transport
         self._incarnations: dict[int, str] = {}
+        self._chores_due_s = float("-inf")
         state.library.last_applied = applied_index  # row 15: the library would start at 1
         state.library.handlers = self
 
@@ -130,6 +134,11 @@ class SafeRaft:
         state = self.state
         stood = self.stalls.has_stood and state.other_voters
         return bool(state.role == LEADER and state.last_applied >= self.replication.leads_from and not stood)
+
+    @property
+    def may_get_on(self) -> bool:
+        """True when a step would do more than the chores, which wait for the timer's next step."""
+        return self.state.role != LEADER or self.replication.may_get_on
 
     # --- driven by the owner ---------------------------------------------------------------------------------------
 
@@ -155,24 +164,32 @@ class SafeRaft:
     def on_tick(self) -> None:
         state, replication = self.state, self.replication
         self.stalls.notice()
-        if state.role == LEADER and state.other_voters and self.unsynced.is_overdue():
-            log.error("stepping down as leader: the disk has not synced for too long, so this node can commit nothing")
-            state.library.step_down()
         if self.own_copy.has_begun_anew():
             return
-        self.replicas.look()
+        if now() >= self._chores_due_s:
+            self._chores_due_s = now() + CHORES_SHARE * state.config.heartbeat_ms / 1000
+            self._do_chores()
         self.own_copy.stop_differing()
         self.new_disk.tick()
         if state.role == LEADER:
             replication.commit_own_term()
             replication.go_on_sending()
-        self._vital_signs.tell_if_due()
         self.election.tick()
         if state.role == LEADER:
             state.knowledge.told_committed(state.commit_term, state.commit_index)
-            self.snapshots.tick()
         if state.membership.settle(state.commit_index):
             self.on_membership()
+
+    def _do_chores(self) -> None:
+        """Do what goes by time alone. It need not happen with every message, of which there are thousands a second."""
+        state = self.state
+        if state.role == LEADER and state.other_voters and self.unsynced.is_overdue():
+            log.error("stepping down as leader: the disk has not synced for too long, so this node can commit nothing")
+            state.library.step_down()
+        self.replicas.look()
+        self._vital_signs.tell_if_due()
+        if state.role == LEADER:
+            self.snapshots.tick()
 
     @property
     def commit_limit(self) -> int:

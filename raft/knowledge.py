@@ -129,11 +129,12 @@ class Knowledge:
         most once a second, when the caller has to ask the sync thread to make the file durable. Raises DiskError.
         """
         self._file.note_commit(committed_index, *self.committed)
-        if self._marks_changed and now() - self._marked_at_s >= MARKS_INTERVAL_S:
+        at_s = now()
+        if self._marks_changed and at_s - self._marked_at_s >= MARKS_INTERVAL_S:
             self._file.note_marks(self._marks)
-            self._marks_changed, self._marked_at_s = False, now()
-        is_due = self._file.is_dirty and now() - self._synced_at_s >= SYNC_INTERVAL_S
+            self._marks_changed, self._marked_at_s = False, at_s
+        is_due = self._file.is_dirty and at_s - self._synced_at_s >= SYNC_INTERVAL_S
         if is_due:
-            self._synced_at_s = now()
+            self._synced_at_s = at_s
             self._file.sync_wanted = True
         return is_due

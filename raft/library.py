@@ -174,6 +174,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         check_library()
         self._commit_index = 0
         self._election_allowed = False
+        self._connected_ids: set[int] = set()
         self._journal = journal
         create_journal = library.createJournal
         library.createJournal = lambda _file: journal  # row 7: the library has no other way to be given a journal
@@ -244,7 +245,7 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.election_deadline = now() + self._SyncObj__generateRaftTimeout()
 
     def connected(self, node_id: int) -> bool:
-        return self._node(node_id) in self._SyncObj__connectedNodes
+        return node_id in self._connected_ids
 
     @property
     def connected_to_anyone(self) -> bool:
@@ -371,10 +372,12 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__onNodeConnected(self, node: LibraryNode) -> None:  # noqa: N802
         self._SyncObj__connectedNodes.add(node)
+        self._connected_ids.add(node.id)
         self.handlers.on_peer_connected(node.id, getattr(node, "incarnation", ""))
 
     def _SyncObj__onNodeDisconnected(self, node: LibraryNode) -> None:  # noqa: N802
         self._SyncObj__connectedNodes.discard(node)
+        self._connected_ids.discard(node.id)
         self.handlers.on_peer_disconnected(node.id)
 
     def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802

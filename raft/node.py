@@ -21,6 +21,7 @@ from raft.library import LEADER, ROLE_NAMES
 from raft.membership import Configuration, recover_membership
 from raft.peers.transport import TcpTransport
 from raft.proposals import ProposalQueue, Proposed, awaited
+from raft.replication.commit_notice import CommitNotice
 from raft.snapshots.snapshots import SnapshotCounts
 from raft.sync_thread import SyncThread
 from store.commands.entry import Proposal
@@ -37,8 +38,6 @@ from store.state.machine import StateMachine
 log = logging.getLogger(__name__)
 
 TICKS_PER_HEARTBEAT = 4
-COMMIT_NOTICE_MS = 5
-"""Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
 
 
 class PeerStatus(NamedTuple):
@@ -87,7 +86,7 @@ class RaftNode:
         self._log, self._watermarks = commit_log, watermarks
         self._on_fatal = on_fatal
         self._on_outdated = on_outdated or on_fatal
-        self._failed = self._stopping = self._handing_over = self._tick_scheduled = self._notice_scheduled = False
+        self._failed = self._stopping = self._handing_over = self._tick_scheduled = False
         self._applied_listeners = AppliedListeners()
         self._transport = TcpTransport(config)
         self.membership = membership = recover_membership(config, commit_log, state_machine)
@@ -117,6 +116,7 @@ class RaftNode:
         self._raft.own_copy.on_forgotten = partial(self.fall_silent, on_forgotten)
         self._raft.log_writer.on_feature_level = on_feature_level
         self.durable_on = self._raft.replication.durable_on
+        self._commit_notice = CommitNotice(self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
@@ -370,7 +370,10 @@ class RaftNode:
             self._sync_thread.request()
             if self._state.role != LEADER:
                 return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
-        self._tick_soon()
+        if self._raft.may_get_on:
+            self._tick_soon()
+        else:
+            self._commit_notice.soon()
 
     def _tick_soon(self) -> None:
         """Step in the next turn of the loop, after the messages that have arrived by then."""
@@ -415,14 +418,7 @@ class RaftNode:
             self._applied_listeners.tell()
         if self._raft.applier.has_unapplied:
             self._tick_soon()
-        if self._raft.replication.has_unannounced_commit and not self._notice_scheduled:
-            self._notice_scheduled = True
-            self._loop.call_later(COMMIT_NOTICE_MS / 1000, self._announce_commit)
-
-    def _announce_commit(self) -> None:
-        self._notice_scheduled = False
-        if not self._failed and self._raft.replication.has_unannounced_commit:
-            self._raft.replication.send_heartbeats()
+        self._commit_notice.soon()
 
     async def _tick_for_ever(self) -> None:
         while True:

@@ -30,6 +30,7 @@ class RaftState:
         self.membership = membership
         self.library = library
         self.knowledge = Knowledge(journal.watermarks)
+        self._commit_term = 0, 0  # commit index and term, as of the last question
 
     # --- this node's place in the term ----------------------------------------------------------------------------
 
@@ -62,7 +63,10 @@ class RaftState:
     @property
     def commit_term(self) -> int:
         """Term of the entry at the commit index; 0 while nothing is committed."""
-        return self.log.term_at(self.commit_index) if self.commit_index else 0
+        index = self.commit_index
+        if index != self._commit_term[0]:  # a committed entry keeps its term
+            self._commit_term = index, self.log.term_at(index)
+        return self._commit_term[1]
 
     @property
     def has_blank_log(self) -> bool:

@@ -18,12 +18,16 @@ class Stalls:
     def __init__(self, state: RaftState, election: Election) -> None:
         self._state = state
         self._election = election
+        self._limit_s = state.config.election_timeout_ms / 1000
         self._awake_at = now()
 
     @property
     def has_stood(self) -> bool:
         """True when this node has done nothing for an election timeout, up to now."""
-        return now() - self._awake_at > self._state.config.election_timeout_ms / 1000
+        return self._has_stood_at(now())
+
+    def _has_stood_at(self, at_s: float) -> bool:
+        return at_s - self._awake_at > self._limit_s
 
     def notice(self) -> None:
         """Look for a stall; called before anything else is done.
@@ -32,8 +36,8 @@ class Stalls:
         followers had just spoken. A node that does not lead first hears the messages that came in meanwhile: it is not
         the leader's fault that it saw no heartbeat.
         """
-        state, before, has_stood = self._state, self._awake_at, self.has_stood
-        self._awake_at = now()
+        at_s, state = now(), self._state
+        has_stood, before, self._awake_at = self._has_stood_at(at_s), self._awake_at, at_s
         if not has_stood or not state.other_voters:
             return
         self._election.hear_first()

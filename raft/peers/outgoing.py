@@ -12,8 +12,31 @@ UNSENT_CONTROL_BYTES_MAX = 1024 * 1024
 """Limit of the bytes in the control lane's buffer beyond which messages are dropped, since the peer reads nothing."""
 WAITING_DATA_BYTES_MAX = 96 * 1024 * 1024
 """Limit of the bytes that wait in the data lane: more than a full lane and the largest entry."""
+SHARED_BYTES_MAX = 256 * 1024
+"""Limit of the bytes of an encoded message that is kept for the next peer."""
 SIGN_INTERVAL_S = 0.05
 """Minimum seconds between two reports of arrivals to the handlers, which use them as a sign of life only."""
+
+
+Encode = Callable[[Message | Append, int], list[bytes]]
+
+
+class SharedEncoding:
+    """Encodes messages for all peers, and one that is sent to several peers in turn only once."""
+
+    def __init__(self) -> None:
+        self._message: Message | Append | None = None
+        self._level = 0
+        self._parts: list[bytes] = []
+
+    def __call__(self, message: Message | Append, level: int) -> list[bytes]:
+        """Return what `encode` returns. The list is shared between the peers and must not be changed."""
+        if message is self._message and level == self._level:
+            return self._parts
+        parts = encode(message, level)
+        is_small = sum(map(len, parts)) <= SHARED_BYTES_MAX
+        self._message, self._level, self._parts = (message, level, parts) if is_small else (None, 0, [])
+        return parts
 
 
 class Outgoing:
@@ -28,11 +51,13 @@ class Outgoing:
         election_timeout_ms: int,
         level: int,
         on_sign: Callable[[Arrived], None],
+        encode_data: Encode = encode,
     ) -> None:
         """Create the sender; `level` is the highest feature level that the peer knows, and limits the messages sent to
-        it.
+        it. `encode_data` encodes what the data lane carries.
         """
         self._control, self._data, self._level = control, data, level
+        self._encode = encode_data
         self._lane = DataLane(data.write, election_timeout_ms)
         self._on_sign = on_sign
         self._sign_term, self._sign_at_s = 0, float("-inf")
@@ -45,7 +70,7 @@ class Outgoing:
         if lane == DATA:
             if self._lane.waiting_bytes > WAITING_DATA_BYTES_MAX:
                 return False
-            self._lane.send(encode(message, self._level))
+            self._lane.send(self._encode(message, self._level))
             return True
         if self._control.unsent_bytes > UNSENT_CONTROL_BYTES_MAX:
             return False

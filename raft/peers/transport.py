@@ -35,7 +35,7 @@ from raft.messages import (
 from raft.peers.frames import FrameProtocol
 from raft.peers.handshake import HANDSHAKE_FRAME_BYTES, PROTOCOL, Admission, Opening, Refusal, make_nonce
 from raft.peers.lanes import CONTROL, DATA, lane_of
-from raft.peers.outgoing import Arriving, LanedSender, Outgoing
+from raft.peers.outgoing import Arriving, LanedSender, Outgoing, SharedEncoding
 from raft.peers.refusals import Refusals
 from raft.peers.sockets import Listener, dial, keep_alive
 from raft.peers.tls import NAME_CHARACTERS_MAX, PeerTls
@@ -81,6 +81,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         """The node that last said that this one was removed from the cluster; None once this node is a member again."""
         self._peers: dict[int, LibraryNode] = {}
         self.outgoing: dict[int, Outgoing] = {}
+        self._encode_data = SharedEncoding()
         self._builds: dict[int, Build] = {}  # per peer, its build when it was last connected
         self.on_outdated: Callable[[UnknownFeatureLevel], None] = lambda _: None
         """Called when a peer's cluster is at a level at which this build does not work."""
@@ -215,6 +216,7 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
                 self._config.election_timeout_ms,
                 welcome.build.level_max,
                 lambda sign: self._onMessageReceived(node, sign),
+                self._encode_data,
             )
             self.outgoing[peer], self._builds[peer] = outgoing, welcome.build
             node.incarnation = welcome.incarnation

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from raft.errors import ProtocolError
 from raft.library import LEADER, now
-from raft.messages import Append, AppendReply, make_append
+from raft.messages import Append, AppendEntries, AppendReply, make_append
 from raft.peers.lanes import Lanes
 from raft.replication.chain_check import chain_append
 from raft.replication.progress import Progress
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 APPEND_BYTES = 4 * 1024 * 1024
 """Entries in one append_entries message; a larger entry travels alone, always whole (row 2: never in chunks)."""
+_NOTHING: Final = AppendEntries(0, 0, 0, 0, ())
 
 
 class Replication:
@@ -34,6 +36,8 @@ class Replication:
         self._snapshots = snapshots
         self._progress: dict[int, Progress] = {}
         self._answered: dict[int, bool] = {}  # peers that answered since the last step; True: wants an append anyway
+        self._may_send_on = False  # a peer has answered since the last step and lacks entries
+        self._prepared: tuple[tuple[int, ...], Append] = (), Append(_NOTHING, ())  # the last append with entries
         self.leads_from = 0
         """Index of the no-op of the present, or last, leadership of this node."""
         # Leader: when, and where its log ended; the later one first.
@@ -52,6 +56,7 @@ class Replication:
         for peer in self._progress:
             self._lanes.drop_waiting(peer)
         self._progress, self._answered = {}, {}
+        self._prepared = (), Append(_NOTHING, ())
 
     def on_configuration(self) -> None:
         """Take the nodes of the configuration that is in force now."""
@@ -107,7 +112,8 @@ class Replication:
         if state.role != LEADER:
             return state.log.last_index
         held = {peer: progress.counted for peer, progress in self._progress.items()}
-        limit = state.configuration.held_by_majority({**held, state.node_id: state.log.synced_index})
+        held[state.node_id] = state.log.synced_index
+        limit = state.configuration.held_by_majority(held)
         return limit if limit >= self.leads_from else 0
 
     def is_caught_up(self, peer: int) -> bool:
@@ -132,10 +138,17 @@ class Replication:
     def has_unannounced_commit(self) -> bool:
         """Leader: whether a follower has not been told of the last commit that concerns what it has."""
         commit_index = self._state.commit_index
-        return any(
-            progress.announced_commit < min(commit_index, progress.acked) and self._state.connected(peer)
-            for peer, progress in self._progress.items()
-        )
+        for peer, progress in self._progress.items():
+            told = progress.announced_commit
+            if told < commit_index and told < progress.acked and self._state.connected(peer):
+                return True
+        return False
+
+    @property
+    def may_get_on(self) -> bool:
+        """Leader: whether a step would commit something, or send entries to a peer that has just answered."""
+        state = self._state
+        return self._may_send_on or state.log.synced_index > state.commit_index < self.commit_limit
 
     def needed_from(self) -> int:
         """Return the lowest index that has to stay in this log for other nodes, or for these handlers, which go by the
@@ -174,7 +187,7 @@ class Replication:
 
         Once per step, however many answers came in: a follower that was away for a while answers hundreds at once.
         """
-        answered, self._answered = self._answered, {}
+        answered, self._answered, self._may_send_on = self._answered, {}, False
         for peer, heartbeat in answered.items():
             progress = self._progress.get(peer)
             if progress is not None and self._state.connected(peer):
@@ -198,12 +211,24 @@ class Replication:
         if progress.take_restarted():
             lanes.drop_waiting(peer)
         while progress.next_index <= state.log.last_index and progress.may_send() and not lanes.is_full(peer):
-            entries = state.log.entries(progress.next_index, APPEND_BYTES)
+            append = self._append_from(progress.next_index)
             progress.announced_commit = state.commit_index
-            self._sender.send(peer, self._append_after(progress.next_index - 1, entries))
+            self._sender.send(peer, append)
+            entries = append.entries
             progress.sent(entries[-1].index, sum(len(entry.payload) for entry in entries))
         if heartbeat:
             self._send_heartbeat(peer, progress)
+
+    def _append_from(self, index: int) -> Append:
+        """Return an append with entries from `index` on; the same object when another peer was sent the same last."""
+        state = self._state
+        of = index, state.log.last_index, state.term, state.commit_index
+        if self._prepared[0] == of:
+            return self._prepared[1]
+        append = self._append_after(index - 1, state.log.entries(index, APPEND_BYTES))
+        if len(append.entries[0].payload) <= APPEND_BYTES:  # a larger one is not kept in memory for this
+            self._prepared = of, append
+        return append
 
     def _send_heartbeat(self, peer: int, progress: Progress) -> None:
         """Send a heartbeat. It overtakes entries that are on their way, so it says nothing of them: it names the last
@@ -248,7 +273,7 @@ class Replication:
             if progress.on_reject(reply.rejected_prev, reply.hint):
                 if progress.next_index <= state.log.base.index == reply.rejected_prev:
                     snapshots.want(peer)
-                self._answered[peer] = True
+                self._answered[peer] = self._may_send_on = True
             return
         progress.on_ack(reply.match_index, counts=reply.counts, heartbeat=reply.heartbeat)
         if progress.counted >= self.leads_from:
@@ -256,6 +281,8 @@ class Replication:
         snapshots.on_acked(peer, progress.acked)
         self._count(peer)
         self._answered.setdefault(peer, False)
+        if progress.next_index <= state.log.last_index:
+            self._may_send_on = True
 
     def count_all(self) -> None:
         """Tell the library anew up to where each peer's copy counts."""

@@ -126,7 +126,10 @@ def bench_world() -> Iterator[World]:
     Members only do what a scenario lets them do, and did not stand in between.
     """
     world = World(0)
-    with simulated_library(world, draw=lambda: 0.5), mock.patch.object(Stalls, "has_stood", False):
+    with (
+        simulated_library(world, draw=lambda: 0.5),
+        mock.patch.object(Stalls, "_has_stood_at", return_value=False),
+    ):
         yield world
 
 

@@ -133,7 +133,8 @@ def _part(invariant: int, part: type, *more: Swap, rare: bool = False) -> Varian
 class LeadsOnAfterItStood(Stalls):
     """A leader that stood for longer than an election timeout takes the answers that piled up for fresh ones."""
 
-    has_stood = False
+    def _has_stood_at(self, at_s: float) -> bool:
+        return False
 
 
 MUTANTS = (
