@@ -12,6 +12,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -322,7 +323,7 @@ class StateMachine(Queries):
         applied.state_hash = blake2b(
             b"".join((applied.state_hash, place, header, said)), digest_size=HASH_BYTES
         ).digest()
-        applied.rows_hash = crc32c(b"".join(b"".join(each) for each in sorted(touched)), applied.rows_hash)
+        applied.rows_hash = crc32c(b"".join(chain.from_iterable(sorted(touched))), applied.rows_hash)
         self.history.note(entry.index, applied.state_hash, applied.rows_hash)
         return results
 
