@@ -116,7 +116,7 @@ class RaftNode:
         self._raft.own_copy.on_forgotten = partial(self.fall_silent, on_forgotten)
         self._raft.log_writer.on_feature_level = on_feature_level
         self.durable_on = self._raft.replication.durable_on
-        self._commit_notice = CommitNotice(self._raft.replication, lambda: not self._failed)
+        self._commit_notice = CommitNotice(self._state, self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership

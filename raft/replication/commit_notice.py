@@ -5,26 +5,39 @@ from collections.abc import Callable
 from typing import Final
 
 from raft.replication.replication import Replication
+from raft.state import RaftState
 
 COMMIT_NOTICE_MS: Final = 5
-"""Followers hear of a commit this soon, if no append carries it before: those who read from them see it then."""
+"""Followers hear of a commit after this time, or twice as long, if no append carries it before: those who read from
+them see it then.
+"""
 
 
 class CommitNotice:
-    """Owns the timer after which a heartbeat carries the commit index. Use it only on the event loop."""
+    """Owns the timer after which a heartbeat carries the commit index. Use it only on the event loop.
 
-    def __init__(self, replication: Replication, may_send: Callable[[], bool]) -> None:
+    While appends follow each other, each carries the commits of those before it, and no heartbeat is sent for them.
+    """
+
+    def __init__(self, state: RaftState, replication: Replication, may_send: Callable[[], bool]) -> None:
         """Create the notice; nothing is sent while `may_send()` is False."""
+        self._state = state
         self._replication = replication
         self._may_send = may_send
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_under_way = False
 
     def soon(self) -> None:
-        """Send the notice in COMMIT_NOTICE_MS, if by then a follower has not heard of a commit that concerns it."""
-        if self._timer is None and self._replication.has_unannounced_commit:
-            self._timer = asyncio.get_running_loop().call_later(COMMIT_NOTICE_MS / 1000, self._send)
+        """Have the followers hear of the last commit, unless they have heard of it or will by an earlier call."""
+        commit_index = self._state.commit_index
+        if not self._is_under_way and self._replication.awaits_word_of(commit_index):
+            self._is_under_way = True
+            asyncio.get_running_loop().call_later(COMMIT_NOTICE_MS / 1000, self._send_of, commit_index)
 
-    def _send(self) -> None:
-        self._timer = None
-        if self._may_send() and self._replication.has_unannounced_commit:
+    def _send_of(self, commit_index: int) -> None:
+        self._is_under_way = False
+        if not self._may_send():
+            return
+        if self._replication.awaits_word_of(commit_index):
             self._replication.send_heartbeats()
+        else:
+            self.soon()  # of what was committed since

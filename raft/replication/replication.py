@@ -134,10 +134,8 @@ class Replication:
         }
         return answering | {self._state.node_id}
 
-    @property
-    def has_unannounced_commit(self) -> bool:
-        """Leader: whether a follower has not been told of the last commit that concerns what it has."""
-        commit_index = self._state.commit_index
+    def awaits_word_of(self, commit_index: int) -> bool:
+        """Leader: whether a follower has not been told that what it has is committed, as far as `commit_index`."""
         for peer, progress in self._progress.items():
             told = progress.announced_commit
             if told < commit_index and told < progress.acked and self._state.connected(peer):

@@ -263,6 +263,21 @@ async def test_followers_hear_of_a_commit_without_waiting_for_a_heartbeat(
         assert (leader.node.term, leader.node.is_leader) == (term, True), "not from another leader"
 
 
+async def test_no_heartbeat_is_sent_for_a_commit_that_an_append_has_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(3, tmp_path) as members:
+        leader = await leader_of(members)
+        await put_topic(leader)
+        raft = leader.node._raft
+        commit_index = raft.state.commit_index
+        await until(lambda: same_state(members) and not raft.replication.awaits_word_of(commit_index))
+        sent: list[int] = []
+        monkeypatch.setattr(raft.replication, "send_heartbeats", lambda: sent.append(commit_index))
+        leader.node._commit_notice._send_of(commit_index)
+        assert sent == []
+
+
 async def test_a_node_that_is_removed_while_it_runs_says_so(tmp_path: Path) -> None:
     async with cluster(3, tmp_path) as members:
         leader = await leader_of(members)
