@@ -190,7 +190,8 @@ class MemberApi:
         def change(configuration: Configuration) -> Configuration:
             return configuration.with_address(node_id, address, url)
 
-        if change(core.raft.configuration) == core.raft.configuration:
+        is_logged = core.raft.configuration_index > 0  # else each node has the addresses that it was started with
+        if change(core.raft.configuration) == core.raft.configuration and is_logged:
             self._require_committed()
             return self._answer()  # the addresses are the same, or the request has come twice
         if address is not None and not force:

@@ -284,3 +284,21 @@ def test_a_move_survives_the_leader_that_was_asked_for_it(cluster: ClusterProces
     set_address(cluster.wait_leader(), other.node_id, **told)
     wait_for(lambda: all(listed(node) == places(nodes) for node in nodes), "all to know it")
     cluster.wait_same_state()
+
+
+def test_a_moved_node_that_leads_writes_its_address_into_the_log(cluster: ClusterProcess) -> None:
+    """While the log holds no configuration, each node goes by the addresses that it was started with, and they differ:
+    the moved node knows its new address already, and the others only from the log.
+    """
+    first, *others = nodes = list(cluster.nodes.values())
+    for node in nodes:
+        node.kill()
+    started_at(moved(first), nodes)
+    for node in others:  # they do not stand before the moved node does
+        node.start(extra=("--election-timeout-ms", "8000"))
+    while (leader := cluster.wait_leader()) is not first:  # only where the machine kept it waiting for seconds
+        leader.terminate()
+        leader.start(extra=("--election-timeout-ms", "8000"))
+    assert any(listed(node) != places(nodes) for node in others)
+    set_address(first, first.node_id, **where(first))
+    wait_for(lambda: all(listed(node) == places(nodes) for node in nodes), "all to know it")
