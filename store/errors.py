@@ -37,6 +37,9 @@ SUBSCRIPTION_MISMATCH: Final = "subscription_mismatch"
 NOT_SCHEDULED: Final = "not_scheduled"
 CLOCK_IN_DOUBT: Final = "clock_in_doubt"
 """Refuses commands that only the broker's own services propose; no client is answered with this code."""
+USER_NOT_FOUND: Final = "user_not_found"
+USER_CHANGED: Final = "user_changed"
+CERTIFICATE_TAKEN: Final = "certificate_taken"
 INVALID_REQUEST: Final = "invalid_request"
 
 

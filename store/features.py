@@ -32,7 +32,16 @@ class FeatureLevel(NamedTuple):
     adds: frozenset[str] = frozenset()
 
 
-LEVELS: Final = (FeatureLevel(1, "0.2.0"),)
+LEVELS: Final = (
+    FeatureLevel(1, "0.2.0"),
+    FeatureLevel(
+        2,
+        "0.3.0",
+        frozenset(
+            {"PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"}
+        ),
+    ),
+)
 """All levels, ascending and without a gap. A released level is never changed; new levels are only appended."""
 
 FEATURE_LEVEL_MIN: Final = 1

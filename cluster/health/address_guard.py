@@ -1,4 +1,6 @@
-"""Guards the nodes' addresses: writes overridden ones into the log, and alarms when this node's address differs."""
+"""Guards the nodes' addresses: writes overridden ones, and those of a lone node, into the log, and alarms when this
+node's address differs.
+"""
 
 import asyncio
 import logging
@@ -9,7 +11,7 @@ from typing import Final
 from cluster.core.core import Core
 from cluster.health.alarms import Condition
 from cluster.process.config import Address, is_unspecified
-from raft.config import AddressOverride
+from raft.config import AddressOverride, PeerAddress
 from raft.errors import MembershipRefused, RaftError
 from raft.membership import Configuration
 from store.log.errors import DiskFull
@@ -33,16 +35,36 @@ class AddressGuard:
 
     def _on_applied(self) -> None:
         raft = self._core.raft
-        if raft.membership.is_overridden and raft.is_leader:
-            asyncio.get_running_loop().call_soon(self._write_override)
+        if raft.is_leader and (raft.membership.is_overridden or self._has_moved_alone()):
+            asyncio.get_running_loop().call_soon(self._write)
 
-    def _write_override(self) -> None:
-        """Propose the overridden addresses as one configuration record, like any other change of the members."""
+    def _has_moved_alone(self) -> bool:
+        """Return whether this node is the only one and was started with other addresses than the log has: nobody else
+        has to learn them, so its options are the truth.
+        """
+        raft, own = self._core.raft, self._core.raft.config.advertised
+        member = raft.membership.find(raft.node_id)
+        if own is None or member is None or not raft.configuration_index or len(raft.configuration.members) != 1:
+            return False
+        return member.address != own or member.url != self._core.config.advertised_url()
+
+    def _write(self) -> None:
+        """Propose the addresses as one configuration record, like any other change of the members."""
         raft, override = self._core.raft, self._core.raft.config.override
-        if override is None or not raft.membership.is_overridden or not raft.is_leader:
+        if not raft.is_leader:
+            return
+        if override is not None and raft.membership.is_overridden:
+            change, text = (
+                partial(_overridden, override),
+                f"the given addresses into the log, as override {override.number}",
+            )
+        elif self._has_moved_alone():
+            change = partial(_moved, raft.node_id, raft.config.advertised, self._core.config.advertised_url())
+            text = "this node's addresses into the log, of which it is the only node"
+        else:
             return
         try:
-            written = raft.propose_configuration(partial(_overridden, override))
+            written = raft.propose_configuration(change)
         except DiskFull:  # an alarm tells of it; the next applied entry, once there is room, tries again
             return
         except RaftError as error:  # before the next try the hindering entry is applied, or another node leads
@@ -52,7 +74,7 @@ class AddressGuard:
             self._refusal = refusal
             return
         written.add_done_callback(_look_at)
-        logger.warning("writing the given addresses into the log, as override %d", override.number)
+        logger.warning("writing %s", text)
 
     def conditions(self) -> Iterator[Condition]:
         """Yield alarms for a refused override, and for an address of this node that differs from the log's."""
@@ -81,6 +103,10 @@ class AddressGuard:
 
 def _overridden(override: AddressOverride, configuration: Configuration) -> Configuration:
     return configuration.overridden(override)
+
+
+def _moved(node_id: int, address: PeerAddress | None, url: str, configuration: Configuration) -> Configuration:
+    return configuration.with_address(node_id, address, url)
 
 
 def _look_at(future: "asyncio.Future[Entry]") -> None:

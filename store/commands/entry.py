@@ -60,6 +60,7 @@ from store.commands.transactions import (
     ResumeTransaction,
     SetCheckUrl,
 )
+from store.commands.users import DeleteUser, PutUser, UserDeleted, UserPut
 from store.features import FEATURES, LEVEL_MAX
 
 _HEADER_LENGTH: Final = struct.Struct("<I")
@@ -93,6 +94,8 @@ Command = (
     | ExpirePopped
     | DeleteGroup
     | ReleaseMessages
+    | PutUser
+    | DeleteUser
 )
 """Every command; applying a command gives its result, or a refusal."""
 
@@ -124,6 +127,8 @@ Result = (
     | InvisibleChanged
     | PopsExpired
     | GroupDeleted
+    | UserPut
+    | UserDeleted
 )
 _WITH_BATCHES: Final = (Produce, Prepare)
 

@@ -44,6 +44,7 @@ SWEEP_CURSOR: Final = RETENTION + b"\x03"
 DROPPED_TIMERS: Final = RETENTION + b"\x04"
 LEASE: Final = b"P"
 LEASE_DUE: Final = b"p"
+USER: Final = b"U"
 
 # Kinds of keys under TOPIC_TIMER and a topic id.
 _BY_TIME: Final = b"\x00"
@@ -109,6 +110,10 @@ def after(prefix: bytes) -> bytes:
 
 def topic(name: str) -> bytes:
     return TOPIC + name.encode()
+
+
+def user(name: str) -> bytes:
+    return USER + name.encode()
 
 
 def queue_end(topic_id: int, queue: int) -> bytes:

@@ -44,6 +44,7 @@ from store.commands.transactions import (
     ResumeTransaction,
     SetCheckUrl,
 )
+from store.commands.users import DeleteUser, PutUser
 from store.errors import CLOCK_IN_DOUBT, Refused
 from store.features import FEATURES, FIRST_LEVEL, read_level
 from store.groups.pops import Pops
@@ -211,6 +212,8 @@ class StateMachine(Queries):
             ChangeInvisible: lambda command, at, _: pops.change_invisible(command, at),
             ExpirePopped: lambda command, at, _: pops.expire(command, at),
             DeleteGroup: lambda command, _at, _: removal.delete(command),
+            PutUser: lambda command, at, _: tables.users.put(command, at.raft_index),
+            DeleteUser: lambda command, _at, _: tables.users.delete(command),
         }
         self.feature_level = self._level_applied()
         if stored is None:

@@ -57,6 +57,7 @@ class Queries(ABC):
         self._timers = tables.timers
         self._marks = tables.marks
         self._search = search
+        self.users = tables.users
 
     @property
     @abstractmethod

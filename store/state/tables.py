@@ -18,6 +18,7 @@ from store.messages.timers import TimerCounters, Timers
 from store.messages.topics import Topics
 from store.transactions.settings import ClusterSettings
 from store.transactions.table import TransactionTable
+from store.users.users import Users
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Tables:
     leases: Leases
     history: GroupHistory
     groups: Groups
+    users: Users
 
     @classmethod
     def open(
@@ -76,4 +78,5 @@ class Tables:
             leases=leases,
             history=history,
             groups=Groups(index, topics, marks, history, next_group_id, outcomes, leases),
+            users=Users(index),
         )

@@ -40,6 +40,7 @@ from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, P
 from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Discard, RecordChecks, ResumeTransaction, SetCheckUrl
+from store.commands.users import DeleteUser, PutUser, Rule, Token
 from store.errors import Refused
 from store.features import FEATURES
 from store.index.index import Index
@@ -144,6 +145,7 @@ def _entries(level: int) -> Iterator[Entry]:
             now_ms += draw.choice((0, 1, 100, 3_000, 61_000, TRANSACTION_RETENTION_MS // 40))
             told = STORY[index - 2] if index - 2 < len(STORY) else None
             drawn = [draw.choice(_commands(index, draw)) for _ in range(draw.randint(1, 3))]
+            drawn += _of_level_2(index) if level >= 2 and index > 60 else ()
             proposals = [each if isinstance(each, Proposal) else Proposal(each) for each in told or drawn]
             doubtful = told is None and draw.random() < 0.03
             payload = encode_entry(now_ms, proposals, in_doubt=doubtful, level=level if index > 60 else 1)
@@ -253,6 +255,16 @@ def _commands(number: int, draw: Random) -> tuple[Proposal | Command, ...]:
         ReleaseMessages((*TOPICS, *SYSTEM), 1 + some),
     )
     return draw.choice((produces, produces, transactions, groups, pops, services))
+
+
+def _of_level_2(number: int) -> tuple[Command, ...]:
+    """Return the commands that level 2 added, for an entry: three entries create, replace and delete a user."""
+    user, step = f"user-{number // 3}", number % 3
+    if step == 2:
+        return (DeleteUser(user, "ann"),) if number % 2 else ()
+    token = Token(f"t{number}", number.to_bytes(32), 1_700_000_000_000, 0)
+    rule = Rule("allow", ("send", "read"), "topic:orders*", ("10.0.0.0/8",))
+    return (PutUser(user, (f"name-{number % 40}",), (token,), (rule,), step and number - 1, "ann"),)
 
 
 def main() -> int:

@@ -111,6 +111,7 @@ def _extend_broker(remark: Any, level: int) -> None:
     from cluster.core.core import Core
     from cluster.http.routes import WRITE_ERRORS, Route, json_of
     from cluster.operations.cluster_api import HealthView
+    from cluster.security.access import BY_HANDLER
     from store.commands.messages import Produce
 
     propose, routes = Core.propose, Services._routes
@@ -127,7 +128,10 @@ def _extend_broker(remark: Any, level: int) -> None:
             return web.json_response({"text": applied.result.text, "index": applied.index})
 
         view = {200: json_of(HealthView)}
-        return [*routes(self), Route("POST", "/v1/remarks", make, "Remark something", view, errors=WRITE_ERRORS)]
+        return [
+            *routes(self),
+            Route("POST", "/v1/remarks", make, "Remark something", view, BY_HANDLER, errors=WRITE_ERRORS),
+        ]
 
     _replace(Core, "propose", propose_wider)
     _replace(Services, "_routes", routes_wider)

@@ -9,10 +9,13 @@ whoever adds an item without naming it in the table changes a level that was rel
 """
 
 import enum
+import functools
 import importlib
+import operator
 import pkgutil
 import struct
 import sys
+import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,13 +115,26 @@ def _of_struct(kind: type[msgspec.Struct], level: int) -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
         if FEATURES.level_of(f"{kind.__name__}.{field.name}") <= level:
             default = "" if field.required else f" = {_default(field)}"
-            yield f"    {field.name}: {_type(hints[field.name])}{default}"
+            yield f"    {field.name}: {_type(_at_level(hints[field.name], level))}{default}"
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.default is not msgspec.NODEFAULT:
         return repr(field.default)
     return f"{getattr(field.default_factory, '__name__', field.default_factory)}()"
+
+
+def _at_level(hint: Any, level: int) -> Any:
+    """Return the hint without the structs in its unions that came later than `level`."""
+    parts = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return functools.reduce(operator.or_, (part for part in parts if _level_of(part) <= level))
+    known = tuple(_at_level(part, level) for part in parts)
+    return hint if known == parts else typing.get_origin(hint)[known]
+
+
+def _level_of(kind: Any) -> int:
+    return FEATURES.level_of(kind.__name__) if isinstance(kind, type) else 0
 
 
 def _type(hint: Any) -> str:

@@ -46,6 +46,8 @@ COMMAND_NAMES: Final = {
     26: "expire-popped",
     27: "delete-group",
     28: "release-messages",
+    29: "put-user",
+    30: "delete-user",
 }
 
 

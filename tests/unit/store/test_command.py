@@ -28,6 +28,7 @@ from store.commands.pops import AckPopped, ChangeInvisible, ExpirePopped, Pop, P
 from store.commands.retention import ExpireMessages, ReleaseMessages, SweepIndex
 from store.commands.topics import DeleteTopic, PutTopic
 from store.commands.transactions import Decide, Discard, Prepare, RecordChecks, ResumeTransaction, SetCheckUrl
+from store.commands.users import DeleteUser, PutUser, Rule, Token
 
 EVERY_COMMAND: list[Command] = [
     PutTopic("orders", 4, 1000, "any"),
@@ -58,6 +59,10 @@ EVERY_COMMAND: list[Command] = [
     ExpirePopped(100),
     DeleteGroup("g", True, "ann", "why"),
     ReleaseMessages(("%RETRY%g",), 256),
+    PutUser(
+        "shop", ("shop.example",), (Token("t1", b"\x01" * 32, 5, 0),), (Rule("allow", ("send",), "topic:*"),), 7, "ann"
+    ),
+    DeleteUser("shop", "ann"),
 ]
 
 
@@ -92,7 +97,7 @@ def test_a_header_of_another_form_is_refused(header: object) -> None:
 
 def test_tags_are_fixed_for_ever() -> None:
     tags = [msgspec.msgpack.decode(msgspec.msgpack.encode(command))[0] for command in EVERY_COMMAND]
-    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 29)]
+    assert tags == [*range(1, 13), 14, 15, 16, 17, 20, 13, 18, 19, *range(21, 31)]
 
 
 def test_no_command_is_left_out_here() -> None:

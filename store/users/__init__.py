@@ -1,0 +1,1 @@
+"""Users: who may use the cluster, with credentials and permissions."""
