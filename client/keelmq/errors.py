@@ -5,7 +5,8 @@
     │   ├── InvalidName             topic or group name outside the allowed alphabet or length
     │   ├── InvalidFilter           not a valid expression, or beyond its limits: see .position
     │   ├── LimitExceeded           body, batch, properties or request beyond a documented limit
-    │   └── Forbidden               system topic, topic of another type, or transactions are switched off
+    │   └── Forbidden               no permission, system topic, topic of another type, or transactions are off
+    ├── Unauthenticated             no token, or one that is not valid: see docs/security.md
     ├── NotFound                    the named thing does not exist
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound,
     │   │   MessageNotFound, NotScheduled
@@ -76,6 +77,9 @@ class LimitExceeded(InvalidRequest): ...
 
 
 class Forbidden(InvalidRequest): ...
+
+
+class Unauthenticated(KeelMQError): ...
 
 
 class NotFound(KeelMQError): ...
@@ -208,6 +212,8 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "invalid_topic": InvalidName,
     "invalid_group": InvalidName,
     "invalid_filter": InvalidFilter,
+    "unauthenticated": Unauthenticated,
+    "forbidden": Forbidden,
     "system_topic": Forbidden,
     "topic_type_mismatch": Forbidden,
     "transactions_rejected": Forbidden,
@@ -245,6 +251,11 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "node_not_found": NotFound,
     "node_exists": Conflict,
     "too_many_nodes": Conflict,
+    "user_not_found": NotFound,
+    "user_changed": Conflict,
+    "certificate_taken": Conflict,
+    "too_many_tokens": Conflict,
+    "too_many_users": Conflict,
     "too_many_topics": Conflict,
     "too_many_groups": Conflict,
     "too_many_members": Conflict,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from keelmq.errors import InvalidRequest
-from keelmq.transport.connection import parse_servers
+from keelmq.transport.servers import parse_servers
 
 View = Literal["messages", "events"]
 

@@ -44,6 +44,7 @@ from keelmq.admin.transactions import (
     TransactionInfo,
     TransactionPage,
 )
+from keelmq.admin.users import NewToken, PrincipalInfo, Rule, TokenInfo, UserInfo, Users, Verdict
 from keelmq.admin.view import View
 
 __all__ = [
@@ -74,8 +75,10 @@ __all__ = [
     "LogHolder",
     "MessagePage",
     "MessageTrace",
+    "NewToken",
     "NodeBuild",
     "NodeStatus",
+    "PrincipalInfo",
     "QueueInfo",
     "RebuildStarted",
     "ReplayResult",
@@ -83,14 +86,19 @@ __all__ = [
     "ReplicaStatus",
     "ResetTo",
     "ResumedTransaction",
+    "Rule",
     "ScheduledMessage",
     "ScheduledPage",
     "StoredMessage",
     "TimelineEvent",
+    "TokenInfo",
     "TopicInfo",
     "TraceEvent",
     "TransactionDetail",
     "TransactionInfo",
     "TransactionPage",
+    "UserInfo",
+    "Users",
+    "Verdict",
     "View",
 ]

@@ -18,12 +18,12 @@ class AdminCalls:
     """Sends requests over `connection`, which the caller owns. Every method raises the errors of Connection.call."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     async def document(self, method: str, target: str, body: Mapping[str, Any] | None = None, **options: Any) -> Json:
         """Return the JSON object of the answer. `options` are those of Connection.call."""
         data = b"" if body is None else msgspec.json.encode(body)
-        response = await self._connection.call(method, target, body=data, **options)
+        response = await self.connection.call(method, target, body=data, **options)
         return wire.decode(dict, response.body, response.headers.get("content-type", ""))
 
     async def view(

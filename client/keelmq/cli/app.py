@@ -4,7 +4,21 @@ from typing import Annotated
 
 import typer
 
-from keelmq.cli import cluster, consume, dlq, group, log, message, output, pop, scheduled, send, topic, transaction
+from keelmq.cli import (
+    auth,
+    cluster,
+    consume,
+    dlq,
+    group,
+    log,
+    message,
+    output,
+    pop,
+    scheduled,
+    send,
+    topic,
+    transaction,
+)
 from keelmq.version import VERSION
 
 app = typer.Typer(
@@ -14,7 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster and its log.\n\n"
-    "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS. Every command takes [bold]--json[/bold]. "
+    "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS, "
+    "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes [bold]--json[/bold]. "
     "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
     epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
     "    keelmq send orders 'hello' --message-id order-1\n\n"
@@ -29,6 +44,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
+app.add_typer(auth.app, name="auth")
 app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pop", epilog=pop.EXAMPLES)(pop.pop)

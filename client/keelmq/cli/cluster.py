@@ -104,7 +104,7 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
 
 async def _ask_all(servers: str) -> list[Answer]:
     """Return the answers of the nodes named by `servers` and of the nodes that these know."""
-    from keelmq.transport.connection import parse_servers
+    from keelmq.transport.servers import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers)]
     answers = await asyncio.gather(*map(_ask, urls))

@@ -86,6 +86,8 @@ def fail(error: KeelMQError, *, as_json: bool) -> NoReturn:
 def _hints(error: KeelMQError) -> Iterable[str]:
     if error.code == "no_leader":
         yield "check --servers or KEELMQ_SERVERS, and `keelmq cluster status`"
+    elif error.code == "unauthenticated":
+        yield "give a token: KEELMQ_TOKEN_FILE=FILE; an administrator makes one with `keelmq auth token create USER`"
     elif error.code == "topic_not_found":
         yield "`keelmq topic list` shows the topics, `keelmq topic create NAME` makes one"
     elif error.code == "transaction_conflict":

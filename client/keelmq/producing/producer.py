@@ -36,8 +36,9 @@ from keelmq.producing.routing import TopicRoute
 from keelmq.producing.scheduled import cancel_scheduled
 from keelmq.tracing import end_send, end_with, in_use, start_send, traceparent_of
 from keelmq.transport.answer_time import AnswerTime
-from keelmq.transport.connection import DEFAULT_SERVERS, Connection
+from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Clock, Deadline
+from keelmq.transport.servers import DEFAULT_SERVERS
 
 SEND_TIMEOUT_MS: Final = 3_000
 RETRIES: Final = 2

@@ -18,18 +18,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from keelmq import wire
-from keelmq.errors import Closed, InvalidRequest, KeelMQError, NoLeader, Overloaded, Unavailable, error_from_problem
+from keelmq.errors import (
+    Closed,
+    KeelMQError,
+    NoLeader,
+    Overloaded,
+    Unavailable,
+)
 from keelmq.line_log import log
 from keelmq.transport.answer_time import AnswerTime
+from keelmq.transport.answers import error_of, retry_after_s
 from keelmq.transport.call import Call, Request, is_haste, not_reached
+from keelmq.transport.credentials import Credentials, TokenSource
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
 from keelmq.transport.node_health import NodeHealth
 from keelmq.transport.retry import Clock, Deadline
+from keelmq.transport.servers import DEFAULT_SERVERS, parse_servers
 
-DEFAULT_SERVERS: Final = ("http://127.0.0.1:7081", "http://127.0.0.1:7082", "http://127.0.0.1:7083")
 CONNECT_TIMEOUT_MS: Final = 1_000
 CALL_TIMEOUT_MS: Final = 10_000
 REDIRECTS_IN_A_ROW_MAX: Final = 4
@@ -52,18 +58,6 @@ class Transport(Protocol):
     def forget(self, origin: Origin) -> None: ...
 
     def close(self) -> None: ...
-
-
-def parse_servers(servers: str | Sequence[str]) -> list[Origin]:
-    """Parse `servers` (URLs, or one comma-separated string) to origins. Raises InvalidRequest."""
-    urls = [url.strip() for url in servers.split(",")] if isinstance(servers, str) else list(servers)
-    try:
-        origins = [Origin.parse(url) for url in urls if url]
-    except ValueError as exc:
-        raise InvalidRequest("invalid_request", f"servers: {exc}") from exc
-    if not origins:
-        raise InvalidRequest("invalid_request", "servers: at least one URL is needed")
-    return list(dict.fromkeys(origins))
 
 
 class Unfinished(NamedTuple):
@@ -89,7 +83,8 @@ class Connection:
     """Calls one cluster. Producers and consumers of an event loop may share a connection or each make their own.
 
     `servers` are HTTP URLs of any nodes of the cluster, preferably as the nodes advertise them: a node under two names
-    counts as two nodes. `avoid_slow_nodes` enables the latency-fault tolerance of node_health.py. A connection is not
+    counts as two nodes. `token` is a bearer token or a function that returns it (credentials.py), by default from the
+    environment. `avoid_slow_nodes` enables the latency-fault tolerance of node_health.py. A connection is not
     safe across threads or event loops.
     """
 
@@ -100,11 +95,14 @@ class Connection:
         call_timeout_ms: int = CALL_TIMEOUT_MS,
         avoid_slow_nodes: bool = True,
         tls: ssl.SSLContext | None = None,
+        token: TokenSource | Credentials | None = None,
         transport: Transport | None = None,
         rng: Callable[[], float] = random.random,
         clock: Clock = time.monotonic,
     ) -> None:
         self._servers = parse_servers(servers)
+        self.credentials = token if isinstance(token, Credentials) else Credentials(token, self._servers)
+        """What this connection shows to the nodes. Pass it on as `token` to connect to further nodes of the cluster."""
         self._nodes = self._servers
         self._configuration_index = 0  # index of the configuration that named the known nodes
         self._asked_nodes_s = clock()
@@ -245,7 +243,12 @@ class Connection:
     async def _ask_for_nodes(self, node: Origin) -> None:
         try:
             response = await self._transport.request(
-                node, "GET", _WHO_LEADS.target, _WHO_LEADS.headers, b"", CONNECT_TIMEOUT_MS / 1000
+                node,
+                "GET",
+                _WHO_LEADS.target,
+                _WHO_LEADS.headers + self.credentials.header(node),
+                b"",
+                CONNECT_TIMEOUT_MS / 1000,
             )
             if response.status == 200:
                 self._learn(wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", "")))
@@ -307,7 +310,7 @@ class Connection:
         self, node: Origin, request: Request, timeout_s: float, answers: AnswerTime | None = None
     ) -> HttpResponse:
         """Send the request to the node, record its latency or failure, and return its answer, whatever the status."""
-        headers = request.headers
+        headers = request.headers + self.credentials.header(node)
         if request.writes:
             way_s = 0.0 if answers is None else answers.least_s
             headers += f"{TIMEOUT_HEADER}: {min(max(int((timeout_s - way_s) * 1000), 1), TIMEOUT_MS_MAX)}\r\n"
@@ -350,6 +353,8 @@ class Connection:
             response = await self._ask(node, _WHO_LEADS, timeout_s)
         except ExchangeFailed as exc:
             raise _NotTheLeader(node, f"{node.url}: {exc}") from exc
+        if response.status in (401, 403):
+            raise error_of(response, node, self.credentials)
         if response.status != 200:
             return None
         view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
@@ -376,7 +381,7 @@ class Connection:
         """Handle a redirect or a problem: return the pause before the next try, or raise the error."""
         if response.status in (307, 308):
             return self._follow(node, response, call)
-        return self._refused(node, error_from_problem(response.status, _problem(response)), response, call)
+        return self._refused(node, error_of(response, node, self.credentials), response, call)
 
     def _refused(self, node: Origin, error: KeelMQError, response: HttpResponse, call: Call) -> float | None:
         """Return the pause before the next try after the node answered with an error; raises a final error."""
@@ -389,7 +394,7 @@ class Connection:
         call.used_a_try()
         call.stored_perhaps = call.stored_perhaps or (error.outcome_unknown and call.request.writes)
         pause_s = call.backoff.next_s()
-        return max(pause_s, _retry_after_s(response)) if isinstance(error, Overloaded) else pause_s
+        return max(pause_s, retry_after_s(response)) if isinstance(error, Overloaded) else pause_s
 
     def _follow(self, node: Origin, response: HttpResponse, call: Call) -> float | None:
         location = response.headers.get("location", "")
@@ -432,16 +437,3 @@ class Connection:
 
 
 _WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"", False, False, False, False, 0)
-
-
-def _problem(response: HttpResponse) -> dict[str, Any]:
-    try:
-        problem = msgspec.json.decode(response.body)
-    except (ValueError, RecursionError):
-        return {}
-    return problem if isinstance(problem, dict) else {}
-
-
-def _retry_after_s(response: HttpResponse) -> float:
-    value = response.headers.get("retry-after", "")
-    return float(value) if value.isdecimal() else 0.0

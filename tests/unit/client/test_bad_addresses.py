@@ -5,9 +5,10 @@ client.
 import pytest
 
 from keelmq.errors import InvalidRequest, NoLeader
-from keelmq.transport.connection import Connection, parse_servers
+from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
 from keelmq.transport.retry import Deadline
+from keelmq.transport.servers import parse_servers
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, redirect
 
 NO_ADDRESSES = [

@@ -15,9 +15,10 @@ from keelmq.errors import (
     TopicNotFound,
     UnknownOutcome,
 )
-from keelmq.transport.connection import Connection, parse_servers
+from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
 from keelmq.transport.retry import Deadline
+from keelmq.transport.servers import parse_servers
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
 

@@ -28,6 +28,7 @@ Own = tuple[Schema, dict[str, Schema]]
 
 JSON, MSGPACK = wire.JSON, wire.MSGPACK
 GROUP, TOPIC = "/v1/groups/{group}", "/v1/topics/{topic}"
+USER = "/v1/users/{user}"
 DECISIONS = tuple(f"/v1/transactions/{{transaction_id}}/{decision}" for decision in ("commit", "rollback", "unknown"))
 
 
@@ -102,6 +103,12 @@ READ = (
     Sent(admin.ClusterMembers, "delete", "/v1/cluster/members/{node_id}"),
     Sent(admin.RebuildStarted, "post", "/v1/cluster/rebuild"),
     Sent(admin.FeatureLevel, "post", "/v1/cluster/feature-level"),
+    Sent(admin.PrincipalInfo, "get", "/v1/principal"),
+    Sent(_listing("users", admin.UserInfo), "get", "/v1/users"),
+    Sent(admin.UserInfo, "get", USER),
+    Sent(admin.UserInfo, "put", USER),
+    Sent(admin.NewToken, "post", f"{USER}/tokens"),
+    Sent(admin.Verdict, "get", f"{USER}/explain"),
 )
 OTHER_NAMES = {
     "BATCH_MESSAGES_MAX": "BLOCK_MESSAGES_MAX",
