@@ -38,6 +38,7 @@ from cluster.operations.log_api import LogApi
 from cluster.operations.member_api import MemberApi
 from cluster.operations.replica_api import ReplicaApi
 from cluster.operations.settings_api import SettingsApi
+from cluster.operations.user_api import UserApi
 from cluster.transactions.api import TransactionApi
 from cluster.transactions.batch_api import TransactionBatchApi
 from cluster.transactions.check_api import CheckApi
@@ -110,6 +111,7 @@ class Services:
             *FeatureApi(self.core, self.alarms).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
+            *UserApi(self.core).routes(),
         ]
         return OpenApi(routes).routes()
 

@@ -32,7 +32,7 @@ from cluster.process.config import Address, NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
-from cluster.process.trust import tls_files
+from cluster.process.trust import administrator_tokens, tls_files
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
@@ -138,6 +138,7 @@ class Broker:
             on_fatal=on_fatal,
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
+            administrator_tokens=administrator_tokens(config),
         )
         self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms), self._rebuild)
         self._disk_guard = DiskGuard(self.core, disk, str(path))

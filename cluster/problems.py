@@ -36,6 +36,8 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "invalid_compression": ProblemKind(400, "A block does not unpack to its declared content"),
     "empty_body": ProblemKind(400, "A message has an empty body"),
     "too_many_properties": ProblemKind(400, "A message has too many properties"),
+    "unauthenticated": ProblemKind(401, "The request does not show who sends it"),
+    "forbidden": ProblemKind(403, "The permissions do not allow this"),
     "system_topic": ProblemKind(403, "System topics cannot be written"),
     "topic_type_mismatch": ProblemKind(403, "The topic is of another type"),
     "transactions_rejected": ProblemKind(403, "The cluster takes no new transactions"),
@@ -44,6 +46,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "topic_not_found": ProblemKind(404, "The topic does not exist"),
     "queue_not_found": ProblemKind(404, "The queue does not exist"),
     "group_not_found": ProblemKind(404, "The group does not exist"),
+    "user_not_found": ProblemKind(404, "The user does not exist"),
     "member_not_found": ProblemKind(404, "The member is not in the group"),
     "transaction_not_found": ProblemKind(404, "The transaction does not exist"),
     "message_not_found": ProblemKind(404, "No message has this id"),
@@ -61,6 +64,10 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "group_is_popped": ProblemKind(409, "Pop consumers of the group hold messages"),
     "handle_expired": ProblemKind(409, "The consumer no longer holds the message"),
     "subscription_mismatch": ProblemKind(409, "The group's members have another subscription"),
+    "user_changed": ProblemKind(409, "The user was changed at the same time"),
+    "certificate_taken": ProblemKind(409, "The certificate name belongs to another user"),
+    "too_many_tokens": ProblemKind(409, "The user has as many tokens as it may have"),
+    "too_many_users": ProblemKind(409, "The cluster has as many users as it may have"),
     "too_many_topics": ProblemKind(409, "The cluster has as many topics as it may have"),
     "too_many_groups": ProblemKind(409, "The cluster has as many groups as it may have"),
     "too_many_members": ProblemKind(409, "The group has as many members as it may have"),
@@ -123,7 +130,11 @@ class Problem(Exception):
         }
 
     def response(self) -> web.Response:
-        headers = {"Retry-After": str(RETRY_AFTER_S)} if self.kind.retry and self.kind.status in (429, 503, 507) else {}
+        headers = {}
+        if self.kind.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        elif self.kind.retry and self.kind.status in (429, 503, 507):
+            headers["Retry-After"] = str(RETRY_AFTER_S)
         return web.Response(
             status=self.kind.status,
             body=msgspec.json.encode(self.document()),

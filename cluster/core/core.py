@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, NoReturn, cast
 
+from aiohttp import web
+
 from cluster.budgets import time_shares
 from cluster.budgets.capacity import require_capacity
 from cluster.budgets.client_budget import ByteBudget
@@ -20,6 +22,7 @@ from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
+from cluster.security.access_control import AccessControl, Shown
 from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
 from raft.health.clock import Clock
 from raft.membership import Configuration
@@ -64,6 +67,7 @@ class Core:
         on_fatal: Callable[[str], None],
         clock: Clock,
         id_prefix: str,
+        administrator_tokens: Sequence[bytes] = (),
     ) -> None:
         """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever."""
         self.config = config
@@ -81,6 +85,8 @@ class Core:
         self.request_budget = ByteBudget(
             request_bytes_max(config), share_percent, "requests are in memory", ADMINISTRATION_BYTES
         )
+        self.access = AccessControl(config.auth, administrator_tokens, state.users, self.now_ms, self._shown_by)
+        metrics.add_gauges(self.access.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
         self.background = Background()
@@ -323,6 +329,10 @@ class Core:
                 await self.raft.propose_configuration(change)
         except TimeoutError:
             raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
+
+    def _shown_by(self, request: web.Request) -> Shown:
+        """Return the credentials of a request."""
+        return Shown(request.headers.get("Authorization"), None, self.connections.address_of(request))
 
     def new_id(self) -> str:
         """Return a new id that is unique for ever: the prefix of the process and a counter in hexadecimal digits. It

@@ -33,6 +33,8 @@ from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import ID_REGEX, OFFSETS_MAX
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import of_group
 from store.commands.groups import (
     AssignedQueue,
     CloneOffsets,
@@ -162,6 +164,7 @@ class GroupCoordinator:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "POST",
@@ -173,6 +176,7 @@ class GroupCoordinator:
                 body_optional=True,
                 errors=(*member_errors, "no_leader", "request_timeout", "request_too_large"),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "DELETE",
@@ -182,6 +186,7 @@ class GroupCoordinator:
                 {204: {}},
                 errors=(*member_errors, *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("read"),
             ),
         ]
 
@@ -210,6 +215,7 @@ class GroupCoordinator:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "POST",
@@ -220,6 +226,7 @@ class GroupCoordinator:
                 body={JSON: ResetRequest},
                 errors=(*offset_errors, "group_not_found", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("reset"),
             ),
             Route(
                 "POST",
@@ -239,6 +246,7 @@ class GroupCoordinator:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=of_group("reset"),
             ),
             Route(
                 "DELETE",
@@ -249,6 +257,7 @@ class GroupCoordinator:
                 query=DeleteGroupQuery,
                 errors=("invalid_group", "group_not_found", "group_has_members", "group_is_popped", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("delete"),
             ),
         ]
 
@@ -265,6 +274,7 @@ class GroupCoordinator:
         body = await read_json(request, core, _join_decoder)
         for topic in body.topics:
             check_topic(topic)
+        core.access.require(request, "read", *map(permissions.topic, body.topics))
         filters = topic_filters(body)
         member_id = core.new_id() if body.member_id is None else body.member_id
         if member_id in (core.state.member_ids(group) or ()):
@@ -335,6 +345,7 @@ class GroupCoordinator:
         if (body.member_id is None) != (body.generation is None):
             raise Problem("invalid_request", "member_id and generation: give both or neither")
         offsets = tuple(QueueOffset(check_topic(each.topic), each.queue, each.offset) for each in body.offsets)
+        self._core.access.require(request, "read", *(permissions.topic(each.topic) for each in offsets))
         commit = CommitOffsets(group, body.member_id, body.generation, offsets, body.begins)
         check_commit(commit, self._core.state)
         applied = await self._core.propose(commit)
@@ -345,6 +356,7 @@ class GroupCoordinator:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _reset_decoder)
+        self._core.access.require(request, "describe", permissions.topic(body.topic))
         if self._core.state.group_head(group) is None:
             raise no_group(group)
         applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
@@ -356,6 +368,7 @@ class GroupCoordinator:
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _clone_decoder)
         topic = None if body.topic is None else check_topic(body.topic)
+        self._core.access.require(request, "describe", permissions.group(body.source))
         applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
         cloned: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))

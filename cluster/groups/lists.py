@@ -19,6 +19,8 @@ from cluster.http.responses import Response, as_view
 from cluster.http.routes import Route, json_of
 from cluster.limits import LIST_MAX, LIST_ROWS_MAX
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import BY_HANDLER, of_group
 from store.commands.groups import AssignedQueue
 from store.commands.views import GroupView, MemberView
 from store.errors import GROUP_NOT_FOUND, Refused
@@ -109,6 +111,7 @@ class GroupLists:
                 "List the groups by name, page by page",
                 {200: json_of(GroupsView)},
                 query=GroupsQuery,
+                access=BY_HANDLER,
             ),
             Route(
                 "GET",
@@ -118,6 +121,7 @@ class GroupLists:
                 {200: json_of(GroupDetail)},
                 errors=("invalid_group", "group_not_found", "no_leader"),
                 redirects=True,
+                access=of_group("describe"),
             ),
             Route(
                 "GET",
@@ -128,6 +132,7 @@ class GroupLists:
                 query=GroupsQuery,
                 errors=("invalid_group", "group_not_found", "no_leader"),
                 redirects=True,
+                access=of_group("describe"),
             ),
             Route(
                 "GET",
@@ -138,6 +143,7 @@ class GroupLists:
                 query=GroupOffsetsQuery,
                 errors=("invalid_group", "invalid_topic", "group_not_found", "no_leader"),
                 redirects=True,
+                access=of_group("describe"),
             ),
         ]
 
@@ -150,6 +156,8 @@ class GroupLists:
             last = name
             await pace.step()
             if self._core.state.group_head(name) is None:  # deleted meanwhile
+                continue
+            if not self._core.access.may(request, "describe", permissions.group(name)):
                 continue
             detail = self._detail(name)
             groups.append(detail)

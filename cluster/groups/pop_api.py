@@ -43,6 +43,8 @@ from cluster.messages.message_views import MessageView
 from cluster.messages.pull import ROWS_PER_READ, selection_of
 from cluster.messages.pull_pages import SCAN_BYTES_MAX, PullQuery, selected
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import of_group
 from store.commands.pops import (
     AckOutcome,
     AckPopped,
@@ -163,6 +165,7 @@ class PopApi:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "POST",
@@ -173,6 +176,7 @@ class PopApi:
                 body={JSON: PopAckRequest},
                 errors=("invalid_group", "group_not_found", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "POST",
@@ -183,6 +187,7 @@ class PopApi:
                 body={JSON: PopInvisibleRequest},
                 errors=("invalid_group", "group_not_found", "handle_expired", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("read"),
             ),
         ]
 
@@ -192,6 +197,7 @@ class PopApi:
         group = check_group(request.match_info["group"])
         body = await read_json(request, core, _pop_decoder)
         topic = check_topic(body.topic)
+        core.access.require(request, "read", permissions.topic(topic))
         selects = selection_of(PullQuery(offset=0, tags=body.tags, filter=body.filter))
         command = Pop(
             group,

@@ -26,6 +26,8 @@ from cluster.messages.block_reader import BlockReader
 from cluster.messages.message_views import MessageView
 from cluster.messages.pull_pages import MessagePage, PullQuery
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import of_group
 from store.commands.groups import (
     DeadLettersReplayed,
     GiveBack,
@@ -138,6 +140,7 @@ class RetryApi:
                 body={JSON: GroupSettings},
                 errors=("invalid_group", "too_many_groups", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("alter"),
             ),
             Route(
                 "POST",
@@ -163,6 +166,7 @@ class RetryApi:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "GET",
@@ -173,6 +177,7 @@ class RetryApi:
                 query=DeadLettersQuery,
                 errors=("invalid_group", "group_not_found", "offset_out_of_range", "overloaded", "no_leader"),
                 redirects=True,
+                access=of_group("read"),
             ),
             Route(
                 "POST",
@@ -183,6 +188,7 @@ class RetryApi:
                 body={JSON: ReplayRequest},
                 errors=("invalid_group", "group_not_found", "topic_not_found", "offset_out_of_range", *WRITE_ERRORS),
                 redirects=True,
+                access=of_group("reset"),
             ),
         ]
 
@@ -204,6 +210,7 @@ class RetryApi:
             GivenBack(check_topic(each.topic), each.queue, each.offset, each.reason, each.delay_ms)
             for each in body.messages
         )
+        self._core.access.require(request, "read", *(permissions.topic(each.topic) for each in messages))
         applied = await self._core.propose(GiveBack(group, body.member_id, body.generation, messages))
         given: MessagesGivenBack = applied.result
         for each in given.messages:

@@ -14,6 +14,7 @@ from aiohttp import web
 from cluster.budgets import request_deadline, time_shares
 from cluster.budgets.connections import connection_address
 from cluster.core.core import Core
+from cluster.http.authorization import authorized
 from cluster.http.early_answer import answer_early
 from cluster.http.json_bodies import parse_json
 from cluster.http.protocol import NOSNIFF
@@ -128,7 +129,7 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)
     for route in routes:
         # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
-        application.router.add_route(route.method, route.path, route.handler)
+        application.router.add_route(route.method, route.path, authorized(core, route))
     return application
 
 
@@ -182,7 +183,7 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
             return _redirect(core, request, error.leader_id)
         error = NoLeader(f"node {error.leader_id} leads, but this node does not know its address yet")
     problem = problem_of(error)
-    if problem is not None and problem.code in UNKNOWN_HERE and request.method == "GET" and not core.is_leader():
+    if problem is not None and _may_be_unknown_here(problem, request) and not core.is_leader():
         leader_id = core.raft.leader_id
         if leader_id not in (None, core.raft.node_id) and core.url_of(leader_id) is not None:
             return _redirect(core, request, leader_id)
@@ -198,6 +199,13 @@ def _answer_error(core: Core, request: web.Request, error: Exception) -> web.Str
     if isinstance(error, web.HTTPMethodNotAllowed):
         response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
     return response
+
+
+def _may_be_unknown_here(problem: Problem, request: web.Request) -> bool:
+    """Return whether an up-to-date leader may answer otherwise, because this node may lag."""
+    if problem.code in ("unauthenticated", "forbidden"):  # the user may be new, or just have been changed
+        return bool(request.headers.get("Authorization")) and request.path.startswith("/v1/")
+    return problem.code in UNKNOWN_HERE and request.method == "GET"
 
 
 def problem_of_part(error: Exception, request: web.Request) -> Problem:

@@ -15,9 +15,12 @@ from cluster.http.request_guard import METHODS_WITH_BODY
 from cluster.http.responses import ProblemDocument
 from cluster.http.routes import IDEMPOTENCY_KEY, JSON, WRITE_ERRORS, Route
 from cluster.problems import KINDS, PROBLEM_JSON
+from cluster.security.access import PUBLIC
 
 PATH: Final = "/openapi.json"
 ALWAYS_POSSIBLE: Final = ("invalid_request", "cross_origin", "unknown_host", "overloaded", "internal")
+OF_PRINCIPALS: Final = ("unauthenticated", "forbidden")
+"""Codes with which every route that is not public may answer when authentication is on."""
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _REF_TEMPLATE: Final = "#/components/schemas/{name}"
@@ -31,7 +34,14 @@ class OpenApi:
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = [
             *routes,
-            Route("GET", PATH, self.show, "Return this OpenAPI document", {200: {JSON: None}}),
+            Route(
+                "GET",
+                PATH,
+                self.show,
+                "Return this OpenAPI document",
+                {200: {JSON: None}},
+                access=PUBLIC,
+            ),
         ]
 
     def routes(self) -> list[Route]:
@@ -130,6 +140,8 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
     asks_leader = route.method == "GET" and UNKNOWN_HERE.intersection(errors)
     if asks_leader:
         errors = (*errors, "no_leader")
+    if not route.access.is_public:
+        errors = (*errors, *OF_PRINCIPALS)
     if route.method in METHODS_WITH_BODY:
         errors = (*errors, "unsupported_media_type")
     if route.redirects or asks_leader:

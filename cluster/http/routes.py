@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from cluster.http.responses import Response
+from cluster.security.access import Access
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,6 +43,8 @@ class Route(NamedTuple):
     summary: str
     responses: Mapping[int, Mapping[str, type[Response] | None]]
     """Media types and their structs by status. None stands for a body without a struct, no media type for no body."""
+    access: Access
+    """The permission that the route wants. It has no default, so that nobody forgets it."""
     query: type[Any] | None = None
     body: Mapping[str, type[Any]] = {}
     body_optional: bool = False

@@ -37,6 +37,8 @@ from cluster.messages.message_views import (
     TraceView,
 )
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import BY_HANDLER, of_topic
 from store.commands.entry import decode_entry
 from store.commands.messages import Produce
 from store.log.errors import LogTruncated
@@ -75,6 +77,7 @@ class MessageApi:
                 {200: json_of(MessageListView)},
                 query=MessagesQuery,
                 errors=("invalid_topic", "topic_not_found", "overloaded"),
+                access=of_topic("read"),
             ),
             Route(
                 "GET",
@@ -84,6 +87,7 @@ class MessageApi:
                 {200: json_of(FoundMessagesView)},
                 query=MessageIdQuery,
                 errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
+                access=BY_HANDLER,
             ),
             Route(
                 "GET",
@@ -93,6 +97,7 @@ class MessageApi:
                 {200: json_of(TracesView)},
                 query=MessageIdQuery,
                 errors=("invalid_topic", "topic_not_found", "message_not_found", "overloaded"),
+                access=BY_HANDLER,
             ),
         ]
 
@@ -152,6 +157,8 @@ class MessageApi:
         found = MessageFinder(self._core).by_id(topic, message_id)
         async with contextlib.aclosing(found):
             async for each in found:
+                if not self._core.access.may(request, "read", permissions.topic(each[0].topic)):
+                    continue  # an id of a topic that may not be read is answered like one that does not exist
                 yield each
                 left -= 1
                 if not left:

@@ -30,6 +30,7 @@ from cluster.messages.blocks import (
 )
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
+from cluster.security.access import of_topic
 from raft.proposals import Applied
 from store.commands.messages import BatchHeader, BatchPlaced, Produce, Produced
 from store.commands.topics import TopicInfo
@@ -278,6 +279,7 @@ class ProduceApi:
                 ),
                 redirects=True,
                 takes_idempotency_key=True,
+                access=of_topic("send"),
             )
         ]
 

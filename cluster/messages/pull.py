@@ -31,6 +31,7 @@ from cluster.messages.pull_pages import (
     WholeBlockPage,
 )
 from cluster.problems import Problem
+from cluster.security.access import of_topic
 
 
 class OffsetQuery(Request, kw_only=True, frozen=True):
@@ -104,6 +105,7 @@ class PullApi:
                 query=PullQuery,
                 errors=("invalid_filter", *QUEUE_ERRORS, "offset_out_of_range", "overloaded", "message_damaged"),
                 redirects=True,
+                access=of_topic("read"),
             ),
             Route(
                 "GET",
@@ -113,6 +115,7 @@ class PullApi:
                 {200: json_of(OffsetView)},
                 query=OffsetQuery,
                 errors=QUEUE_ERRORS,
+                access=of_topic("describe"),
             ),
         ]
 

@@ -12,6 +12,7 @@ from cluster.http.responses import Response
 from cluster.http.routes import WRITE_ERRORS, Route, json_of
 from cluster.limits import LIST_MAX, MESSAGE_ID_REGEX
 from cluster.problems import Problem
+from cluster.security.access import of_topic
 from store.commands.messages import CancelScheduled
 from store.commands.views import ScheduledMessage
 
@@ -53,6 +54,7 @@ class ScheduledApi:
                 {200: json_of(ScheduledView)},
                 query=ScheduledQuery,
                 errors=("invalid_topic", "topic_not_found"),
+                access=of_topic("read"),
             ),
             Route(
                 "DELETE",
@@ -62,6 +64,7 @@ class ScheduledApi:
                 {204: {}},
                 errors=("invalid_topic", "topic_not_found", "not_scheduled", *WRITE_ERRORS),
                 redirects=True,
+                access=of_topic("send"),
             ),
         ]
 

@@ -13,6 +13,9 @@ from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import GROUP_QUEUES_MAX, LIST_MAX, LIST_ROWS_MAX, QUEUES_MAX, RETENTION_MS_MAX
 from cluster.problems import Problem
+from cluster.security import permissions
+from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED, of_topic
+from cluster.security.permissions import Action
 from store.commands.topics import DeleteTopic, PutTopic, TopicInfo, TopicPut, TopicType
 from store.errors import SYSTEM_TOPIC, TOPIC_NOT_FOUND, Refused
 
@@ -80,6 +83,7 @@ class TopicApi:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=BY_HANDLER_AUDITED,
             ),
             Route(
                 "GET",
@@ -88,6 +92,7 @@ class TopicApi:
                 "List the topics by name, page by page",
                 {200: json_of(TopicsView)},
                 query=TopicsQuery,
+                access=BY_HANDLER,
             ),
             Route(
                 "GET",
@@ -96,6 +101,7 @@ class TopicApi:
                 "Show one topic with the offsets of its queues",
                 {200: json_of(TopicView)},
                 errors=("invalid_topic", "topic_not_found"),
+                access=of_topic("describe"),
             ),
             Route(
                 "DELETE",
@@ -105,12 +111,15 @@ class TopicApi:
                 {204: {}},
                 errors=("invalid_topic", "topic_not_found", "system_topic", *WRITE_ERRORS),
                 redirects=True,
+                access=of_topic("delete"),
             ),
         ]
 
     async def put(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         name = check_topic(request.match_info["topic"])
+        action: Action = "create" if self._core.state.topic(name) is None else "alter"
+        self._core.access.require(request, action, permissions.topic(name))
         settings = await read_json(request, self._core, _decoder, optional=True)
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
@@ -122,13 +131,16 @@ class TopicApi:
         query = parse_query(TopicsQuery, request.query)
         found = self._core.state.topics_after(query.after, query.limit + 1, system=query.system)
         topics: list[TopicView] = []
-        rows = 0
+        rows, last = 0, None
         for topic in found[: query.limit]:
+            last = topic.topic
+            if not self._core.access.may(request, "describe", permissions.topic(topic.topic)):
+                continue
             topics.append(self._view(topic))
             rows += topic.queues
             if rows >= LIST_ROWS_MAX:
                 break
-        return json_response(TopicsView(topics=topics, next=topics[-1].topic if len(topics) < len(found) else None))
+        return json_response(TopicsView(topics=topics, next=None if not found or found[-1].topic == last else last))
 
     async def show(self, request: web.Request) -> web.Response:
         name = check_topic(request.match_info["topic"])

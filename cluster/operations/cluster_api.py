@@ -26,6 +26,7 @@ from cluster.operations.snapshot_metrics import snapshot_metrics
 from cluster.operations.state_gauges import state_gauges
 from cluster.problems import Problem
 from cluster.process.config import Address
+from cluster.security.access import CLUSTER_DESCRIBED, PUBLIC, SIGNED_IN
 
 
 class ReadyQuery(Request, kw_only=True, frozen=True):
@@ -110,8 +111,22 @@ class ClusterApi:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/cluster", self.cluster, "Show the state of the cluster", {200: json_of(ClusterView)}),
-            Route("GET", "/healthz", self.healthz, "Tell that the process serves", {200: json_of(HealthView)}),
+            Route(
+                "GET",
+                "/v1/cluster",
+                self.cluster,
+                "Show the state of the cluster",
+                {200: json_of(ClusterView)},
+                access=SIGNED_IN,
+            ),
+            Route(
+                "GET",
+                "/healthz",
+                self.healthz,
+                "Tell that the process serves",
+                {200: json_of(HealthView)},
+                access=PUBLIC,
+            ),
             Route(
                 "GET",
                 "/readyz",
@@ -120,8 +135,16 @@ class ClusterApi:
                 {200: json_of(HealthView)},
                 query=ReadyQuery,
                 errors=("not_ready",),
+                access=PUBLIC,
             ),
-            Route("GET", "/metrics", self.metrics, "Show metrics for Prometheus", {200: {TEXT: None}}),
+            Route(
+                "GET",
+                "/metrics",
+                self.metrics,
+                "Show metrics for Prometheus",
+                {200: {TEXT: None}},
+                access=CLUSTER_DESCRIBED,
+            ),
         ]
 
     async def cluster(self, request: web.Request) -> web.Response:

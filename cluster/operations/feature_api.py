@@ -16,6 +16,7 @@ from cluster.http.requests import Request
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, Route, json_of
 from cluster.metrics import gauge
+from cluster.security.access import ADMINISTRATION
 from raft.errors import MembershipRefused
 from raft.membership import Configuration
 from store.features import FEATURES, FIRST_LEVEL, LEVEL_MAX
@@ -74,6 +75,7 @@ class FeatureApi:
                     "feature_level_in_force",
                 ),
                 redirects=True,
+                access=ADMINISTRATION,
             )
         ]
 

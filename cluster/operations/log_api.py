@@ -11,6 +11,7 @@ from cluster.http.routes import OCTET_STREAM, Route
 from cluster.limits import INT64_MAX, LOG_BYTES_DEFAULT, LOG_BYTES_MAX
 from cluster.operations.log_events import EventsPage
 from cluster.problems import Problem
+from cluster.security.access import LOG_READ
 from store.log.errors import LogTruncated
 
 
@@ -51,6 +52,7 @@ class LogApi:
                 {200: {OCTET_STREAM: None}},
                 query=LogQuery,
                 errors=("log_range_removed", "overloaded"),
+                access=LOG_READ,
             ),
             Route(
                 "GET",
@@ -61,6 +63,7 @@ class LogApi:
                 {200: {OCTET_STREAM: None}},
                 query=LogEventsQuery,
                 errors=("log_range_removed", "overloaded"),
+                access=LOG_READ,
             ),
         ]
 

@@ -16,6 +16,7 @@ from cluster.http.responses import Response
 from cluster.http.routes import JSON, Route, json_of
 from cluster.problems import Problem
 from cluster.process.config import Address, ConfigError, is_unspecified, parse_address, parse_url
+from cluster.security.access import ADMINISTRATION
 from raft.config import PeerAddress
 from raft.errors import MembershipRefused, NotLeader, ProtocolError
 from raft.membership import ADDRESS_LENGTH_MAX, NODE_ID_MAX, URL_LENGTH_MAX, Configuration, Member
@@ -89,6 +90,7 @@ class MemberApi:
                 body={JSON: MemberRequest},
                 errors=("node_exists", "too_many_nodes", "no_peer_address", *CHANGE_ERRORS),
                 redirects=True,
+                access=ADMINISTRATION,
             ),
             Route(
                 "POST",
@@ -98,6 +100,7 @@ class MemberApi:
                 view,
                 errors=("node_not_found", "not_caught_up", "quorum_at_risk", *CHANGE_ERRORS),
                 redirects=True,
+                access=ADMINISTRATION,
             ),
             Route(
                 "DELETE",
@@ -108,6 +111,7 @@ class MemberApi:
                 query=RemoveQuery,
                 errors=("node_not_found", "last_voter", "quorum_at_risk", *CHANGE_ERRORS),
                 redirects=True,
+                access=ADMINISTRATION,
             ),
             Route(
                 "PUT",
@@ -119,6 +123,7 @@ class MemberApi:
                 query=AddressQuery,
                 errors=("node_not_found", "node_exists", "address_unreachable", *CHANGE_ERRORS),
                 redirects=True,
+                access=ADMINISTRATION,
             ),
         ]
 

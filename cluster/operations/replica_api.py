@@ -15,6 +15,7 @@ from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import Route, json_of
 from cluster.problems import Problem
+from cluster.security.access import ADMINISTRATION
 from raft.copies.replicas import FRESH_INTERVALS
 from raft.errors import MembershipRefused
 from raft.library import now
@@ -111,6 +112,7 @@ class ReplicaApi:
                 {200: json_of(RebuildView)},
                 query=RebuildQuery,
                 errors=("quorum_at_risk", "change_in_progress", "no_leader"),
+                access=ADMINISTRATION,
             )
         ]
 

@@ -10,6 +10,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request
 from cluster.http.responses import Response, as_view
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
+from cluster.security.access import ADMINISTRATION, CLUSTER_DESCRIBED
 from store.commands.cluster import PutSettings, SettingsPut
 
 
@@ -43,6 +44,7 @@ class SettingsApi:
                 {200: json_of(SettingsView)},
                 errors=("no_leader",),
                 redirects=True,
+                access=CLUSTER_DESCRIBED,
             ),
             Route(
                 "PUT",
@@ -53,6 +55,7 @@ class SettingsApi:
                 body={JSON: SettingsRequest},
                 errors=WRITE_ERRORS,
                 redirects=True,
+                access=ADMINISTRATION,
             ),
         ]
 

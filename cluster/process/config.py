@@ -28,7 +28,7 @@ from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
-CLIENT_VARIABLES: Final = frozenset({"KEELMQ_SERVERS"})
+CLIENT_VARIABLES: Final = frozenset({"KEELMQ_SERVERS", "KEELMQ_TOKEN", "KEELMQ_TOKEN_FILE"})
 """Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 DEFAULT_HTTP_PORT: Final = 7081
@@ -134,6 +134,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "the nodes reads and changes everything. Without it such a node requires tls_cert."
         ),
     ] = False
+    auth: Annotated[
+        Literal["off", "permissive", "enforce"],
+        Meta(
+            description="Who may use the HTTP API: everybody (off), users by their permissions (enforce), or "
+            "everybody, with a log line and a count of all that enforce would refuse (permissive)."
+        ),
+    ] = "off"
+    admin_token_file: Annotated[
+        str | None,
+        Meta(
+            description="File with the tokens of the built-in administrator, one per line, readable by its owner only, "
+            "the same on all nodes. A new node shows the first one to the cluster that it joins."
+        ),
+    ] = None
     election_timeout_ms: Annotated[
         Positive,
         Meta(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cluster.process.addresses import ConfigError
 from raft.config import TlsConfig
-from raft.peers.secret import HOW_TO_MAKE
+from raft.peers.secret import HOW_TO_MAKE, SecretError, read_peer_secrets
 from raft.peers.tls import HOW_TO_MAKE as HOW_TO_MAKE_CERTIFICATES
 from raft.peers.tls import PeerTls, TlsError
 
@@ -18,6 +18,7 @@ def validate_trust(config: "NodeConfig") -> None:
     """Check the options, and the files of TLS as two nodes would. Raises ConfigError."""
     tls = {"tls_cert": config.tls_cert, "tls_key": config.tls_key, "tls_ca": config.tls_ca}
     missing = [name for name, path in tls.items() if path is None]
+    administrator_tokens(config)
     if missing and len(missing) < len(tls):
         raise ConfigError(f"{missing[0]}: give tls_cert, tls_key and tls_ca together, or none of them")
     for name, path in tls.items():
@@ -57,3 +58,13 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def administrator_tokens(config: "NodeConfig") -> tuple[bytes, ...]:
+    """Return the tokens of the built-in administrator; none without admin_token_file. Raises ConfigError."""
+    if config.admin_token_file is None:
+        return ()
+    try:
+        return read_peer_secrets(Path(config.admin_token_file))
+    except SecretError as error:
+        raise ConfigError(f"admin_token_file {error}") from None

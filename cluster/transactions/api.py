@@ -16,7 +16,18 @@ from cluster.limits import ID_REGEX, LIST_MAX
 from cluster.messages.produce import QueueChooser
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
-from cluster.transactions.half_batches import BlockHalf, DecisionRequest, Halves, JsonHalf, decide_command
+from cluster.security import permissions
+from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED
+from cluster.transactions.half_batches import (
+    BlockHalf,
+    DecisionRequest,
+    Halves,
+    JsonHalf,
+    decide_command,
+    no_transaction,
+    require_decidable,
+    require_send,
+)
 from cluster.transactions.views import (
     PositionView,
     TransactionDetail,
@@ -26,7 +37,7 @@ from cluster.transactions.views import (
     summary_of,
 )
 from store.commands.transactions import Decided, Decision, Prepared, ResumeTransaction, TransactionState
-from store.errors import TRANSACTION_NOT_FOUND, Refused
+from store.commands.views import TransactionView
 
 
 class ResumeRequest(Request, kw_only=True, frozen=True):
@@ -107,6 +118,7 @@ class TransactionApi:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=BY_HANDLER,
             ),
             *self._decision_routes(one),
             Route(
@@ -118,6 +130,7 @@ class TransactionApi:
                 body={JSON: ResumeRequest},
                 errors=("transaction_not_found", "transaction_conflict", *WRITE_ERRORS),
                 redirects=True,
+                access=BY_HANDLER_AUDITED,
             ),
             Route(
                 "GET",
@@ -126,6 +139,7 @@ class TransactionApi:
                 "Show the state and the full timeline of a transaction",
                 {200: json_of(TransactionDetail)},
                 errors=("transaction_not_found",),
+                access=BY_HANDLER,
             ),
             Route(
                 "GET",
@@ -134,6 +148,7 @@ class TransactionApi:
                 "List transactions from the oldest on, without their timelines",
                 {200: json_of(TransactionsView)},
                 query=TransactionsQuery,
+                access=BY_HANDLER,
             ),
         ]
 
@@ -156,6 +171,7 @@ class TransactionApi:
                     *WRITE_ERRORS,
                 ),
                 redirects=True,
+                access=BY_HANDLER,
             )
             for decision, handler, summary in (
                 ("commit", self.commit, "Make the messages of a half transaction visible"),
@@ -171,6 +187,7 @@ class TransactionApi:
         body = await read_body(request, core)
         half = parse_msgpack(_msgpack_decoder, body) if kind == MSGPACK else parse_json_messages(_json_decoder, body)
         transaction_id = core.new_id() if half.transaction_id is None else half.transaction_id
+        require_send(core, request, half)
         proposal = await self._halves.proposal(half, transaction_id, RequestAttributes())
         applied = await core.propose(proposal.command, proposal.blocks)
         prepared: Prepared = applied.result
@@ -198,6 +215,7 @@ class TransactionApi:
         core.require_leader()
         transaction_id = _path_id(request)
         body = await read_json(request, core, _resume_decoder)
+        core.access.require(request, "admin", permissions.CLUSTER)
         interval_ms = core.config.check_interval_ms
         applied = await core.propose(ResumeTransaction(transaction_id, body.operator, body.reason, interval_ms))
         return json_response(as_view(ResumedView, applied.result))
@@ -205,9 +223,8 @@ class TransactionApi:
     async def show(self, request: web.Request) -> web.Response:
         transaction_id = _path_id(request)
         view = self._core.state.transaction(transaction_id)
-        if view is None:
-            detail = f"transaction {transaction_id} does not exist"
-            raise Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
+        if view is None or not self._may_see(request, view):
+            raise no_transaction(transaction_id)
         timeline = tuple(event_view(event) for event in self._core.state.timeline(transaction_id))
         detail_view = TransactionDetail(**msgspec.structs.asdict(summary_of(view)), timeline=timeline)
         return json_response(detail_view)
@@ -219,14 +236,21 @@ class TransactionApi:
             state=query.state, prepared_before_ms=before_ms, limit=query.limit, after=query.after
         )
         return json_response(
-            TransactionsView(transactions=[summary_of(each) for each in page.transactions], next=page.next)
+            TransactionsView(
+                transactions=[summary_of(each) for each in page.transactions if self._may_see(request, each)],
+                next=page.next,
+            )
         )
+
+    def _may_see(self, request: web.Request, view: TransactionView) -> bool:
+        return self._core.access.may(request, "describe", permissions.producer_group(view.producer_group))
 
     async def _decide(self, request: web.Request, decision: Decision) -> web.Response:
         core = self._core
         core.require_leader()
         transaction_id = _path_id(request)
         body = await read_json(request, core, _decision_decoder, optional=True)
+        require_decidable(core, request, transaction_id, force=body.force)
         applied = await core.propose(decide_command(transaction_id, decision, body))
         decided: Decided = applied.result
         if decision != "unknown":

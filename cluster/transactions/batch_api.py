@@ -21,11 +21,21 @@ from cluster.limits import BATCHES_MAX, JSON_BYTES_MAX, REQUEST_MESSAGES_MAX, TR
 from cluster.messages.produce import QueueChooser
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
-from cluster.transactions.half_batches import BlockHalf, DecisionRequest, Halves, JsonHalf, decide_command
+from cluster.security.access import BY_HANDLER
+from cluster.transactions.half_batches import (
+    BlockHalf,
+    DecisionRequest,
+    Halves,
+    JsonHalf,
+    decide_command,
+    require_decidable,
+    require_send,
+)
 from cluster.transactions.views import PositionView, position_views
 from raft.proposals import Applied
 from store.commands.entry import Proposal
 from store.commands.transactions import Decided, Decision, Prepare, Prepared, TransactionState
+from store.errors import Refused
 
 
 class JsonHalves(Request, kw_only=True, frozen=True):
@@ -109,6 +119,7 @@ class TransactionBatchApi:
                 body={JSON: JsonHalves, MSGPACK: BlockHalves},
                 errors=("too_many_properties", "batch_too_large", *WRITE_ERRORS),
                 redirects=True,
+                access=BY_HANDLER,
             ),
             Route(
                 "POST",
@@ -119,6 +130,7 @@ class TransactionBatchApi:
                 body={JSON: DecisionsRequest, MSGPACK: DecisionsRequest},
                 errors=WRITE_ERRORS,
                 redirects=True,
+                access=BY_HANDLER,
             ),
         ]
 
@@ -127,7 +139,7 @@ class TransactionBatchApi:
         core.require_leader()
         halves = await self._read_halves(request)
         ids = [core.new_id() if half.transaction_id is None else half.transaction_id for half in halves]
-        outcomes = await self._carry_out(await self._proposals(halves, ids))
+        outcomes = await self._carry_out(await self._proposals(request, halves, ids))
         results: list[PreparedOne] = []
         for transaction_id, outcome in zip(ids, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -156,8 +168,9 @@ class TransactionBatchApi:
         proposals: list[Proposal | Exception] = []
         for each in asked.decisions:
             try:
+                require_decidable(core, request, each.transaction_id, force=each.force)
                 proposals.append(Proposal(decide_command(each.transaction_id, each.decision, each)))
-            except Problem as refused:
+            except (Problem, Refused) as refused:
                 proposals.append(refused)
         results: list[DecidedOne] = []
         for each, outcome in zip(asked.decisions, await self._carry_out(proposals), strict=True):
@@ -187,7 +200,7 @@ class TransactionBatchApi:
         return halves
 
     async def _proposals(
-        self, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]
+        self, request: web.Request, halves: Sequence[BlockHalf | JsonHalf], ids: Sequence[str]
     ) -> list[Proposal | Exception]:
         """Return, in order, the proposal or the error of each transaction. Raises Problem when the request as a whole
         has too many messages or properties.
@@ -197,6 +210,7 @@ class TransactionBatchApi:
         for half, transaction_id in zip(halves, ids, strict=True):
             attributes.begin_transaction()
             try:
+                require_send(self._core, request, half)
                 proposal = await self._halves.proposal(half, transaction_id, attributes)
             except Exception as error:  # problem_of_part translates it, and logs a bug
                 if attributes.too_many:

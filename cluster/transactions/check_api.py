@@ -17,6 +17,7 @@ from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
+from cluster.security.access import of_producer_group
 from cluster.transactions.check_service import CheckService, CheckView
 from cluster.transactions.webhook_slots import WebhookSlots
 from cluster.transactions.webhooks import WebhookFailed, Webhooks
@@ -84,6 +85,7 @@ class CheckApi:
                 query=ChecksQuery,
                 errors=("invalid_group", "no_leader"),
                 redirects=True,
+                access=of_producer_group("decide"),
             ),
             Route(
                 "PUT",
@@ -94,6 +96,7 @@ class CheckApi:
                 body={JSON: CheckUrl},
                 errors=("invalid_group", "too_many_check_urls", *WRITE_ERRORS),
                 redirects=True,
+                access=of_producer_group("alter"),
             ),
         ]
 

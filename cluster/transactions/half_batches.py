@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from aiohttp import web
 from msgspec import Meta
 
 from cluster.core.core import Core
@@ -10,8 +11,10 @@ from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import BlockBatch, JsonMessage
 from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
 from cluster.messages.request_attributes import RequestAttributes
+from cluster.security import permissions
 from store.commands.entry import Proposal
 from store.commands.transactions import Decide, Decision, DecisionSource, Prepare
+from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.limits import CHECK_AFTER_MAX_MS
 
 CheckAfterMs = Annotated[int, Meta(ge=0, le=CHECK_AFTER_MAX_MS)]
@@ -48,6 +51,38 @@ class DecisionRequest(Request, kw_only=True, frozen=True):
     force: bool = False
     operator: Operator = ""
     reason: Reason = ""
+
+
+def require_send(core: Core, request: web.Request, half: BlockHalf | JsonHalf) -> None:
+    """Raise Problem unless the request may send for the producer group, to every topic of the half transaction."""
+    if not core.access.is_on:
+        return
+    topics = {each.topic for each in (half.batches if isinstance(half, BlockHalf) else half.messages)}
+    resources = (permissions.producer_group(half.producer_group), *map(permissions.topic, sorted(topics)))
+    core.access.require(request, "send", *resources)
+
+
+def require_decidable(core: Core, request: web.Request, transaction_id: str, *, force: bool) -> None:
+    """Raise unless the request may decide the transaction: for its producer group, by force as an administrator.
+
+    A transaction that the request may not see is answered like one that does not exist. Raises Problem and Refused.
+    """
+    if not core.access.is_on:
+        return
+    view = core.state.transaction(transaction_id)
+    if view is None:
+        raise no_transaction(transaction_id)
+    of_group = permissions.producer_group(view.producer_group)
+    if not core.access.may(request, "describe", of_group):
+        raise no_transaction(transaction_id)
+    core.access.require(request, "decide", of_group)
+    if force:
+        core.access.require(request, "admin", permissions.CLUSTER)
+
+
+def no_transaction(transaction_id: str) -> Refused:
+    detail = f"transaction {transaction_id} does not exist"
+    return Refused(TRANSACTION_NOT_FOUND, detail, {"transaction_id": transaction_id})
 
 
 class Halves:

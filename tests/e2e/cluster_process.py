@@ -86,6 +86,8 @@ class NodeProcess(BrokerProcess):
         self.tree: Path | None = None
         """Working directory of the process, whose tree it runs; None for this tree."""
         self.environment: dict[str, str] = {}
+        self.token: str | None = None
+        """Bearer token of every request that does not bring its own Authorization header."""
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", self.module, "run", *self.arguments]
@@ -115,6 +117,8 @@ class NodeProcess(BrokerProcess):
             body = json.dumps(payload).encode()
         if body is not None or method in ("POST", "PUT"):
             sent.setdefault("Content-Type", "application/json")
+        if self.token is not None:
+            sent.setdefault("Authorization", f"Bearer {self.token}")
         connection = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
         try:
             connection.request(method, path, body, sent)

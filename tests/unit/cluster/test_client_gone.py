@@ -8,6 +8,7 @@ from aiohttp import web
 
 from cluster.http.app import make_application
 from cluster.http.routes import TEXT, Route
+from cluster.security.access import PUBLIC
 from tests.unit.cluster.conftest import Node
 
 
@@ -26,7 +27,7 @@ async def test_writing_to_a_client_that_is_gone_leaves_no_trace(node: Node, capl
             over.set()
         return response
 
-    route = Route("GET", "/late", write_too_late, "late", {200: {TEXT: None}})
+    route = Route("GET", "/late", write_too_late, "late", {200: {TEXT: None}}, PUBLIC)
     runner = web.AppRunner(make_application(node.core, [route]))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

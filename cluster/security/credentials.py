@@ -1,0 +1,40 @@
+"""Bearer tokens: 256 random bits, of which the cluster stores the SHA-256 only."""
+
+import hashlib
+import secrets
+from typing import Final, NamedTuple
+
+PREFIX: Final = "keelmq_"
+"""Every token begins so, so that scanners find one that was published by mistake."""
+TOKEN_BYTES: Final = 32
+TOKEN_ID_CHARACTERS: Final = 12
+SCHEME: Final = "bearer "
+HEADER_CHARACTERS_MAX: Final = 200
+"""Maximum number of characters of an Authorization header that is looked at."""
+
+
+class NewToken(NamedTuple):
+    """A token that was just made: the text is shown once, and never stored."""
+
+    text: str
+    token_id: str
+    sha256: bytes
+
+
+def make_token() -> NewToken:
+    """Return a new token of random bits."""
+    text = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+    digest = hash_of(text)
+    return NewToken(text, digest.hex()[:TOKEN_ID_CHARACTERS], digest)
+
+
+def hash_of(token: str) -> bytes:
+    """Return the SHA-256 by which a token is known."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def token_in(header: str) -> str | None:
+    """Return the bearer token in an Authorization header; None when it has none or is too long."""
+    if len(header) > HEADER_CHARACTERS_MAX or header[: len(SCHEME)].lower() != SCHEME:
+        return None
+    return header[len(SCHEME) :].strip() or None

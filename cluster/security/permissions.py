@@ -1,0 +1,163 @@
+"""Permissions: actions on resources, and the rules that allow or deny them.
+
+A rule names actions and one resource, `KIND:NAME`, `KIND:PREFIX*` or `*`. What no rule allows is denied, and a rule
+that denies wins over all that allow. Every allowed action implies `describe`, unless a rule denies `describe` itself. A
+rule with networks holds only for client addresses inside one of them.
+"""
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final, Literal, NamedTuple, get_args
+
+from store.commands.users import Rule
+from store.messages.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+
+Action = Literal["send", "read", "describe", "create", "alter", "delete", "reset", "decide", "admin"]
+Kind = Literal["topic", "group", "producer-group", "cluster", "log"]
+
+ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+SINGLE: Final[frozenset[Kind]] = frozenset({"cluster", "log"})
+"""Kinds of which there is one resource, whose name is the kind."""
+ANY: Final = "*"
+
+RULES_MAX: Final = 256
+"""Maximum number of rules of a user."""
+RESOURCE_CHARACTERS_MAX: Final = 300
+NETWORKS_MAX: Final = 32
+"""Maximum number of networks of a rule."""
+
+_MEANT: Final[dict[Kind, frozenset[Action]]] = {
+    "topic": frozenset({"send", "read", "describe", "create", "alter", "delete"}),
+    "group": frozenset({"read", "describe", "create", "alter", "delete", "reset"}),
+    "producer-group": frozenset({"send", "describe", "alter", "decide"}),
+    "cluster": frozenset({"describe", "admin"}),
+    "log": frozenset({"read", "describe"}),
+}
+"""Actions that are checked on the resources of a kind."""
+
+
+class Resource(NamedTuple):
+    """A resource, as a request uses it."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return self.kind if self.kind in SINGLE else f"{self.kind}:{self.name}"
+
+
+CLUSTER: Final = Resource("cluster", "cluster")
+LOG: Final = Resource("log", "log")
+
+
+def group(name: str) -> Resource:
+    return Resource("group", name)
+
+
+def producer_group(name: str) -> Resource:
+    return Resource("producer-group", name)
+
+
+def topic(name: str) -> Resource:
+    """Return the resource to which a topic belongs: retries and dead letters are of their group, the half topics with
+    the messages of all transactions are of the log.
+    """
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return Resource("group", name.removeprefix(prefix))
+    return LOG if name in SYSTEM_TOPICS else Resource("topic", name)
+
+
+def resource_of(text: str) -> Resource:
+    """Parse `KIND:NAME`, `cluster` or `log`. Raises ValueError with a sentence for the user."""
+    kind, _, name = text.partition(":")
+    for known in KINDS:
+        if kind == known and (name in ("", known) if known in SINGLE else name):
+            return Resource(known, name or known)
+    raise ValueError(f"{text[:80]!r} is not a resource: give KIND:NAME, of which KIND is one of {', '.join(KINDS)}")
+
+
+def check_rule(rule: Rule) -> None:
+    """Raises ValueError, with a sentence for the user, when the rule is not valid or could never match."""
+    if len(rule.resource) > RESOURCE_CHARACTERS_MAX:
+        raise ValueError(f"resource: at most {RESOURCE_CHARACTERS_MAX} characters")
+    unknown = [action for action in rule.actions if action != ANY and action not in ACTIONS]
+    if unknown or not rule.actions:
+        raise ValueError(f"actions: give at least one of {', '.join(ACTIONS)}, or *; not {unknown[:3]}")
+    if rule.resource != ANY:
+        resource = resource_of(rule.resource)
+        if ANY in resource.name[:-1]:
+            raise ValueError(f"resource: {rule.resource!r}: * stands at the end only")
+        never = [action for action in rule.actions if action != ANY and action not in _MEANT[resource.kind]]
+        if never:
+            meant = ", ".join(action for action in ACTIONS if action in _MEANT[resource.kind])
+            raise ValueError(f"actions: {never[0]} does not exist for a {resource.kind}, which knows {meant}")
+    if len(rule.networks) > NETWORKS_MAX:
+        raise ValueError(f"networks: at most {NETWORKS_MAX}")
+    for network in rule.networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise ValueError(f"networks: {error}; give addresses as 10.0.0.0/8") from None
+
+
+class Verdict(NamedTuple):
+    """Whether an action is allowed, and the rule that says so; None when no rule does."""
+
+    allowed: bool
+    rule: Rule | None
+
+
+class Permissions:
+    """The rules of a user, as they hold for requests from one client address."""
+
+    def __init__(self, rules: Iterable[Rule], address: str) -> None:
+        self._rules = [_Compiled(rule) for rule in rules if _holds_for(rule, address)]
+
+    def verdict(self, action: Action, resource: Resource) -> Verdict:
+        """Return whether the action on the resource is allowed, with the rule that decides it."""
+        found = None
+        for each in self._rules:
+            if not each.matches(resource):
+                continue
+            denies = each.rule.effect == "deny"
+            if each.names(action):
+                if denies:
+                    return Verdict(False, each.rule)
+                found = found or each.rule
+            elif action == "describe" and not denies:
+                found = found or each.rule
+        return Verdict(found is not None, found)
+
+
+class _Compiled:
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._actions = frozenset(rule.actions)
+        self._any = ANY in self._actions
+        if rule.resource == ANY:
+            self._kind, self._name, self._is_prefix = "", "", True
+            return
+        kind, name = resource_of(rule.resource)
+        self._kind, self._name, self._is_prefix = kind, name.removesuffix(ANY), name.endswith(ANY)
+
+    def matches(self, resource: Resource) -> bool:
+        if self._kind not in ("", resource.kind):
+            return False
+        return resource.name.startswith(self._name) if self._is_prefix else resource.name == self._name
+
+    def names(self, action: Action) -> bool:
+        return self._any or action in self._actions
+
+
+def _holds_for(rule: Rule, address: str) -> bool:
+    if not rule.networks:
+        return True
+    try:
+        client = ip_address(address)
+    except ValueError:  # not a network address: a rule that is bound to networks grants nothing, and denies
+        return rule.effect == "deny"
+    client = getattr(client, "ipv4_mapped", None) or client
+    networks: list[IPv4Network | IPv6Network] = [ip_network(each) for each in rule.networks]
+    return any(client in network for network in networks)

@@ -1,0 +1,63 @@
+"""Principals: who a request comes from, with what they may do."""
+
+from typing import Final, Protocol
+
+from cluster.security.permissions import Action, Permissions, Resource, Verdict
+from store.users.users import User
+
+DECISIONS_MAX: Final = 4_096
+"""Maximum number of decisions that one principal's cache holds."""
+
+ADMINISTRATOR_NAME: Final = "admin"
+"""Name of the built-in administrator, whose token is in a file on the nodes. No user may have it."""
+ANONYMOUS_NAME: Final = "anonymous"
+"""Name of clients that do not show who they are. No user may have it."""
+RESERVED_NAMES: Final = frozenset({ADMINISTRATOR_NAME, ANONYMOUS_NAME})
+
+
+class Principal(Protocol):
+    """Whoever a request comes from."""
+
+    name: str
+
+    def verdict(self, action: Action, resource: Resource) -> Verdict:
+        """Return whether the principal may do this, with the rule that decides it."""
+        ...
+
+
+class Everything:
+    """A principal who may do everything."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def verdict(self, _action: Action, _resource: Resource) -> Verdict:
+        return Verdict(True, None)
+
+
+class Nothing:
+    """A principal who may do nothing. `reason` says why nothing better is known about it."""
+
+    def __init__(self, reason: str) -> None:
+        self.name = ANONYMOUS_NAME
+        self.reason = reason
+
+    def verdict(self, _action: Action, _resource: Resource) -> Verdict:
+        return Verdict(False, None)
+
+
+class UserAt:
+    """A user at one client address. Decisions are remembered, because the same ones recur with every request."""
+
+    def __init__(self, user: User, address: str) -> None:
+        self.name = user.user
+        self._permissions = Permissions(user.rules, address)
+        self._decided: dict[tuple[Action, Resource], Verdict] = {}
+
+    def verdict(self, action: Action, resource: Resource) -> Verdict:
+        found = self._decided.get((action, resource))
+        if found is None:
+            if len(self._decided) >= DECISIONS_MAX:
+                self._decided.clear()
+            found = self._decided[action, resource] = self._permissions.verdict(action, resource)
+        return found

@@ -1,0 +1,165 @@
+"""The SDK and the command under enforced permissions, as docs/security.md describes them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keelmq import Connection, Consumer, Producer, ReceivedMessage
+from keelmq.admin import Admin
+from keelmq.admin.users import Rule, Users
+from keelmq.errors import Conflict, Forbidden, Unauthenticated
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.fixtures import Shell
+from tests.e2e.test_permissions import ADMINISTRATOR, administrator_file
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    directory = tmp_path_factory.mktemp("cluster")
+    options = (*OPTIONS, "--auth", "enforce", "--admin-token-file", str(administrator_file(directory)))
+    closed = ClusterProcess(directory, nodes=3, options=options)
+    for node in closed.nodes.values():
+        node.token = ADMINISTRATOR
+    with closed:
+        closed.wait_leader()
+        yield closed
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KEELMQ_TOKEN", raising=False)
+    monkeypatch.delenv("KEELMQ_TOKEN_FILE", raising=False)
+
+
+async def token_of(cluster: ClusterProcess, user: str, *rules: Rule) -> str:
+    administration = Connection(cluster.servers, token=ADMINISTRATOR)
+    try:
+        users = Users(administration)
+        await users.put(user, rules=rules, revision=0)
+        return (await users.create_token(user)).token
+    finally:
+        administration.close()
+
+
+async def test_services_send_and_consume_with_their_own_tokens(cluster: ClusterProcess) -> None:
+    ok(cluster.wait_leader().request("PUT", "/v1/topics/paid", payload={"queues": 2}))
+    sends = await token_of(cluster, "shop", Rule(actions=("send",), resource="topic:paid"))
+    reads = await token_of(
+        cluster,
+        "billing",
+        Rule(actions=("read",), resource="topic:paid"),
+        Rule(actions=("read",), resource="group:billing"),
+    )
+    shop, billing = (Connection(cluster.follower().url, token=token) for token in (sends, reads))
+    handled: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.append(message.body)
+
+    producer = Producer((), connection=shop)
+    consumer = Consumer((), "billing", "paid", handle, connection=billing, start="earliest")
+    await producer.send("paid", b"one")
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(consumer.run())
+        await until(lambda: handled == [b"one"])
+        await consumer.close()
+        await running
+    for connection in (shop, billing):
+        connection.close()
+
+
+async def test_errors_come_at_once_and_say_what_to_do(cluster: ClusterProcess) -> None:
+    for token, words in ((None, "set KEELMQ_TOKEN"), ("keelmq_" + "x" * 43, "it was revoked")):
+        stranger = Connection(cluster.servers, token=token)
+        for call in (
+            Admin(stranger).topics(),
+            Admin(stranger).cluster(),
+            Producer((), connection=stranger).send("paid", b"x"),
+        ):
+            with pytest.raises(Unauthenticated, match=words):
+                await call
+        stranger.close()
+    other = Connection(cluster.servers, token=await token_of(cluster, "other"))
+    with pytest.raises(Forbidden, match="keelmq auth acl allow other send topic:paid"):
+        await Producer((), connection=other).send("paid", b"x")
+    other.close()
+
+
+async def test_a_token_file_is_replaced_while_the_client_runs(cluster: ClusterProcess, tmp_path: Path) -> None:
+    administration = Connection(cluster.servers, token=ADMINISTRATOR)
+    users = Users(administration)
+    await users.put("rotated", rules=[Rule(actions=("send",), resource="topic:*")], revision=0)
+    first = await users.create_token("rotated")
+    tokens = [first.token]
+    client = Connection(cluster.servers, token=lambda: tokens[0])
+    assert (await Users(client).principal()).principal == "rotated"
+    second = await users.create_token("rotated")
+    with pytest.raises(Conflict, match="revoke the older one"):
+        await users.create_token("rotated")
+    tokens[0] = second.token
+    await users.revoke_token("rotated", first.token_id)
+    assert (await Users(client).principal()).principal == "rotated"
+    assert [each.token_id for each in (await users.get("rotated")).tokens] == [second.token_id]
+    for connection in (client, administration):
+        connection.close()
+
+
+def test_the_command_leads_from_nothing_to_a_working_service(cluster: ClusterProcess, tmp_path: Path) -> None:
+    shell = Shell(cluster)
+    refused = shell("topic", "list", code=1)
+    assert "KEELMQ_TOKEN_FILE" in refused.stderr
+    shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
+    assert shell("auth", "whoami").stdout.startswith("admin, from 127.0.0.1")
+    shell("auth", "user", "create", "web")
+    assert "user_changed" in shell("auth", "user", "create", "web", code=1).stderr
+    shell("auth", "acl", "allow", "web", "send, create", "topic:web-*")
+    shell("auth", "acl", "deny", "web", "send", "topic:web-secret", "--network", "127.0.0.0/8")
+    made = shell("auth", "token", "create", "web", "--days", "1")
+    assert "not shown again" in made.stderr
+    assert "may not send topic:web-secret" in shell(
+        "auth", "explain", "web", "send", "topic:web-secret", "--address", "127.0.0.1"
+    ).stdout.replace("\n", " ")
+    shown = shell("auth", "user", "show", "web").stdout
+    assert "deny send on topic:web-secret from 127.0.0.0/8" in shown
+    assert made.stdout.strip() not in shown
+    web = Shell(cluster)
+    (tmp_path / "web.token").write_text(made.stdout)
+    web.environment["KEELMQ_TOKEN_FILE"] = str(tmp_path / "web.token")
+    web("topic", "create", "web-1")
+    web("send", "web-1", "hello")
+    assert "forbidden" in web("send", "web-secret", "hello", code=1).stderr
+    assert "web-1" in web("topic", "list").stdout
+    assert "forbidden" in web("auth", "user", "list", code=1).stderr
+    shell("auth", "token", "revoke", "web", shell.json("auth", "user", "show", "web")["tokens"][0]["token_id"])
+    assert "unauthenticated" in web("topic", "list", code=1).stderr
+    shell("auth", "acl", "remove", "web", "topic:web-*")
+    shell("auth", "user", "delete", "web", "--yes")
+    assert "web" not in shell("auth", "user", "list").stdout
+    status = shell("cluster", "status")
+    assert "leader" in status.stdout
+
+
+def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """It shows the administrator's token to the node that it asks."""
+    from deploy.local_nodes import free_ports
+
+    http_port, peer_port = free_ports(2)
+    node = NodeProcess(4, tmp_path, http_port, peer_port)
+    secret = next(iter(cluster.nodes.values())).arguments
+    at = secret.index("--peer-secret-file")
+    node.arguments = ["--cluster-id", "e2e", "--node-id", "4", "--data-dir", str(node.data_dir)]
+    node.arguments += ["--join", cluster.wait_leader().url, *secret[at : at + 2]]
+    node.arguments += ["--peer-listen", f"127.0.0.1:{peer_port}", "--http-listen", f"127.0.0.1:{http_port}", *OPTIONS]
+    node.arguments += ["--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path))]
+    node.token = ADMINISTRATOR
+    body = {"node_id": 4, "peer_address": f"127.0.0.1:{peer_port}", "url": node.url}
+    node.start()
+    try:
+        added = cluster.wait_leader().request("POST", "/v1/cluster/nodes", payload=body)
+        assert added.status == 200, added
+        node.wait_ready()
+    finally:
+        node.kill()
+        ok(cluster.wait_leader().request("DELETE", "/v1/cluster/nodes/4"))
