@@ -37,8 +37,8 @@ from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
 from raft.node import RaftNode
+from raft.peers.pem_files import TlsError
 from raft.peers.secret import SecretError, read_peer_secrets
-from raft.peers.tls import TlsError
 from store.errors import IndexDamaged, IndexOutdated
 from store.features import LevelOf, UnknownFeatureLevel
 from store.index.index import Index

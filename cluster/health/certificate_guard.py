@@ -15,7 +15,7 @@ from cluster.core.core import Core
 from cluster.core.reader_threads import ReaderPool
 from cluster.health.alarms import Condition
 from cluster.metrics import gauge
-from raft.peers.tls import TlsError
+from raft.peers.pem_files import TlsError
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from raft.config import PeerAddress, RaftConfig, TlsConfig
 from raft.errors import ProtocolError
 from raft.messages import Hello, TimeoutNow, encode, make_append
 from raft.peers.handshake import NONCE_BYTES, PROTOCOL
+from raft.peers.pem_files import TlsError
 from raft.peers.refusals import TEXTS_MAX, Refusals
-from raft.peers.tls import PeerTls, TlsError, load, name_of
+from raft.peers.tls import PeerTls, load, name_of
 from store.log.record import Entry
 from tests.certificates import BOTH_SIDES, Authority, today
 from tests.patience import PATIENCE_S
