@@ -128,14 +128,7 @@ class Broker:
             self._log,
             waiters,
             self._metrics,
-            LogReads(
-                self._log,
-                disk,
-                ReaderThreads(),
-                self._metrics,
-                bytes_per_s=config.cold_read_bytes_per_s,
-                on_fatal=on_fatal,
-            ),
+            self._log_reads(disk),
             on_fatal=on_fatal,
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
@@ -207,6 +200,16 @@ class Broker:
             self._watermarks.close()
         finally:
             self._data_directory.close()
+
+    def _log_reads(self, disk: Disk) -> LogReads:
+        return LogReads(
+            self._log,
+            disk,
+            ReaderThreads(),
+            self._metrics,
+            bytes_per_s=self.config.cold_read_bytes_per_s,
+            on_fatal=self._on_fatal,
+        )
 
     def _close_index(self) -> None:
         try:

@@ -24,7 +24,7 @@ from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
 from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from cluster.process.option import Option as Option
-from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
+from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN as HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
 from cluster.process.validation import validate as validate
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
