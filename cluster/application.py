@@ -24,6 +24,7 @@ from cluster.health.index_rebuild import IndexRebuild
 from cluster.health.leadership_guard import LeadershipGuard
 from cluster.health.peer_alarms import PeerAlarms
 from cluster.health.readiness import Readiness
+from cluster.health.security_alarm import SecurityAlarm
 from cluster.http.app import make_application
 from cluster.http.openapi import OpenApi
 from cluster.http.routes import Route
@@ -75,6 +76,7 @@ class Services:
             self._readiness,
             self._replica,
             BlockAlarm(core),
+            SecurityAlarm(core),
         ):
             self.alarms.add(source.conditions)
         self.application = make_application(core, self._routes())

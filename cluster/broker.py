@@ -9,7 +9,6 @@ import errno
 import logging
 import secrets
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,19 +25,21 @@ from cluster.core.reader_threads import ReaderThreads
 from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
+from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
 from cluster.metrics import MeasuredDisk, Metrics
-from cluster.process.config import Address, NodeConfig
+from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
 from raft.node import RaftNode
+from raft.peers.pem_files import TlsError
 from raft.peers.secret import SecretError, read_peer_secrets
-from raft.peers.tls import TlsError
 from store.errors import IndexDamaged, IndexOutdated
 from store.features import LevelOf, UnknownFeatureLevel
 from store.index.index import Index
@@ -53,7 +54,6 @@ from store.snapshots.install import IndexDirectories, SnapshotStore, finish_inst
 
 logger = logging.getLogger(__name__)
 
-HTTP_BACKLOG: Final = 1024
 REBUILD_ADVICE: Final = (
     "If a later version wrote it, start that version. Otherwise keep this node stopped, move the directory aside "
     "and start the node. The log is complete, so the index is rebuilt from it."
@@ -82,6 +82,7 @@ class Broker:
         self._data_directory = data_directory
         self._on_fatal = on_fatal
         path = data_directory.path
+        self._http_tls = http_tls(config)
         finish_rebuild(data_directory)
         self._metrics = Metrics()
         self._opens_again = asyncio.Event()
@@ -127,24 +128,18 @@ class Broker:
             self._log,
             waiters,
             self._metrics,
-            LogReads(
-                self._log,
-                disk,
-                ReaderThreads(),
-                self._metrics,
-                bytes_per_s=config.cold_read_bytes_per_s,
-                on_fatal=on_fatal,
-            ),
+            self._log_reads(disk),
             on_fatal=on_fatal,
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
             administrator_tokens=administrator_tokens(config),
         )
-        self.services = Services(self.core, HttpWebhooks(config.check_webhook_timeout_ms), self._rebuild)
+        webhooks = HttpWebhooks(config.check_webhook_timeout_ms, webhook_trust(config))
+        self.services = Services(self.core, webhooks, self._rebuild)
         self._disk_guard = DiskGuard(self.core, disk, str(path))
         self._loop_watch = LoopWatch(self.core)
         self._scrubber = Scrubber(self.core, disk, ReaderThreads("scrubber", threads=1))
-        self._certificates = CertificateGuard(self.core, ReaderThreads("certificates", threads=1))
+        self._certificates = CertificateGuard(self.core, self._http_tls, ReaderThreads("certificates", threads=1))
         for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates):
             self.services.alarms.add(part.conditions)
 
@@ -175,7 +170,7 @@ class Broker:
         Returns True when serving ended before `stop`, because the node starts again from a snapshot or as a new disk:
         once this broker is closed, another one has to be opened. Raises StartupError when an address is not available.
         """
-        listener = _bind(self.config.http_address())
+        listener = bind(self.config.http_address())
         runner = self.services.make_runner()
         await runner.setup()
         try:
@@ -190,8 +185,8 @@ class Broker:
         self._scrubber.start()
         self._certificates.start()
         assert runner.server is not None
-        make_protocol = partial(self.core.connections.protocol_of, partial(HttpProtocol, runner.server))
-        server = await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=HTTP_BACKLOG)
+        make_protocol = partial(HttpProtocol, runner.server)
+        server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
         on_ready()
         await _first_of(stop, self._opens_again)
         await self._leave(runner, server)
@@ -206,6 +201,16 @@ class Broker:
             self._watermarks.close()
         finally:
             self._data_directory.close()
+
+    def _log_reads(self, disk: Disk) -> LogReads:
+        return LogReads(
+            self._log,
+            disk,
+            ReaderThreads(),
+            self._metrics,
+            bytes_per_s=self.config.cold_read_bytes_per_s,
+            on_fatal=self._on_fatal,
+        )
 
     def _close_index(self) -> None:
         try:
@@ -256,9 +261,9 @@ class Broker:
         try:
             await self._raft.start()
         except OSError as error:
-            raise _unavailable("peer_listen", self.config.peer_address(), error) from None
+            raise unavailable("peer_listen", self.config.peer_address(), error) from None
 
-    async def _leave(self, runner: web.AppRunner, server: asyncio.Server) -> None:
+    async def _leave(self, runner: web.AppRunner, server: Listener) -> None:
         logger.info("stopping: handing over")
         await self._certificates.stop()
         await self._scrubber.stop()
@@ -394,29 +399,3 @@ async def _first_of(*events: asyncio.Event) -> None:
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for each in waiting:
         each.cancel()
-
-
-def _bind(address: Address) -> socket.socket:
-    """Return a socket bound to `address`, so that a taken port is noticed before anything else begins.
-
-    Raises StartupError when the address is not available.
-    """
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        # With SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
-        listener.listen(HTTP_BACKLOG)
-    except OSError as error:
-        raise _unavailable("http_listen", address, error) from None
-    return listener
-
-
-def _unavailable(option: str, address: Address, error: OSError) -> StartupError:
-    return StartupError(
-        ExitCode.ADDRESS_UNAVAILABLE,
-        f"{option} {address}: {error.strerror or error}; stop the process that listens there or choose another address",
-    )

@@ -15,6 +15,10 @@ HTTP_CONNECTIONS_MAX: Final = 4_096
 ADDRESS_SHARE_PERCENT: Final = 50
 """Share of a budget, in percent of the part that other addresses leave free, that one client address may hold: see
 cluster/budgets/client_budget.py."""
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""Seconds in which a client must end its TLS handshake; its connection counts meanwhile."""
+TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
+"""Seconds for which a connection that this node closes waits until the client takes leave of TLS, too."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 BLOCK_MESSAGES_MAX: Final = 10_000

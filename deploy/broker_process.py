@@ -5,6 +5,7 @@ import ctypes
 import http.client
 import os
 import signal
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -38,10 +39,12 @@ class BrokerProcess:
         self.data_dir = data_dir
         self.log_path = log_path
         self.process: subprocess.Popen[bytes] | None = None
+        self.tls: ssl.SSLContext | None = None
+        """Context for calls of its HTTP API; None for a node that serves it without TLS."""
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.http_port}"
+        return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.http_port}"
 
     @property
     def peer_option(self) -> str:
@@ -105,9 +108,15 @@ class BrokerProcess:
     def resume(self) -> None:
         self.send_signal(signal.SIGCONT)
 
+    def connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """Return a connection to its HTTP API, not opened yet; each step on it may take `timeout_s`."""
+        if self.tls is None:
+            return http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
+        return http.client.HTTPSConnection(self.host, self.http_port, timeout=timeout_s, context=self.tls)
+
     def not_ready(self) -> str | None:
         """Return why the node is not ready, or None when it is."""
-        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=PROBE_TIMEOUT_S)
+        connection = self.connection(PROBE_TIMEOUT_S)
         try:
             connection.request("GET", "/readyz")
             response = connection.getresponse()

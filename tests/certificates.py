@@ -62,30 +62,73 @@ class Authority:
         `uris` replace the name of the node. The certificate is valid from `begins` (yesterday) until `ends` (in 90
         days).
         """
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node {node_id}")])
-        builder = (
-            x509.CertificateBuilder(self._name, subject, key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begins or today() - timedelta(days=1))
-            .not_valid_after(ends or today() + timedelta(days=90))
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        )
         names = (name_of(cluster_id, node_id),) if uris is None else uris
         alternatives = [
             x509.IPAddress(ip_address("127.0.0.1")),
             *(x509.UniformResourceIdentifier(uri) for uri in names),
         ]
-        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        times = begins or today() - timedelta(days=1), ends or today() + timedelta(days=90)
+        builder = self._builder(f"node {node_id}", alternatives, times, usages)
+        return self._write(builder, directory, f"node-{node_id}", password)
+
+    def issue_server(
+        self,
+        directory: Path,
+        name: str = "http",
+        *,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        begins: datetime | None = None,
+        ends: datetime | None = None,
+        usages: tuple[x509.ObjectIdentifier, ...] = BOTH_SIDES[:1],
+    ) -> TlsConfig:
+        """Like `issue`, for the HTTP API at these hosts, which are IP addresses or names of hosts."""
+        times = begins or today() - timedelta(days=1), ends or today() + timedelta(days=90)
+        return self._write(self._builder(name, [*map(_host, hosts)], times, usages), directory, name)
+
+    def issue_client(self, directory: Path, name: str, *, ends: datetime | None = None) -> TlsConfig:
+        """Like `issue`, for a client with this common name."""
+        times = today() - timedelta(days=1), ends or today() + timedelta(days=90)
+        return self._write(self._builder(name, [], times, BOTH_SIDES[1:]), directory, name)
+
+    def _builder(
+        self,
+        common_name: str,
+        alternatives: list[x509.GeneralName],
+        times: tuple[datetime, datetime],
+        usages: tuple[x509.ObjectIdentifier, ...],
+    ) -> x509.CertificateBuilder:
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        builder = (
+            x509.CertificateBuilder(self._name, subject)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(times[0])
+            .not_valid_after(times[1])
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        )
+        if not alternatives:
+            return builder
+        return builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+
+    def _write(
+        self, builder: x509.CertificateBuilder, directory: Path, stem: str, password: bytes | None = None
+    ) -> TlsConfig:
+        key = ec.generate_private_key(ec.SECP256R1())
         protection: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
         parts = {
-            "crt": builder.sign(self._key, hashes.SHA256()).public_bytes(PEM),
+            "crt": builder.public_key(key.public_key()).sign(self._key, hashes.SHA256()).public_bytes(PEM),
             "key": key.private_bytes(PEM, PrivateFormat.PKCS8, protection),
             "ca": self.certificate.public_bytes(PEM),
         }
-        paths = {part: directory / f"node-{node_id}.{part}" for part in parts}
+        paths = {part: directory / f"{stem}.{part}" for part in parts}
         for part, content in parts.items():
             fresh = paths[part].with_suffix(f".{part}-new")
             fresh.write_bytes(content)
             fresh.replace(paths[part])
         return TlsConfig(certificate_file=str(paths["crt"]), key_file=str(paths["key"]), ca_file=str(paths["ca"]))
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

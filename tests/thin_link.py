@@ -11,6 +11,8 @@ import threading
 from types import TracebackType
 from typing import Final, Self
 
+from tests.stream_server import stream_server
+
 CHUNK_BYTES: Final = 8 * 1024
 BUFFER_BYTES: Final = 32 * 1024
 
@@ -42,10 +44,9 @@ class ThinLink:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         listening = socket.create_server(("127.0.0.1", self._port))
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-        server = await asyncio.start_server(self._on_connection, sock=listening, limit=CHUNK_BYTES)
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
+        async with stream_server(self._on_connection, sock=listening, limit=CHUNK_BYTES):
+            self._ready.set()
+            await self._stop.wait()
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -57,11 +58,13 @@ class ThinLink:
             asyncio.create_task(self._pump(reader, target_writer, thin=True)),
             asyncio.create_task(self._pump(target_reader, writer, thin=False)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for pump in pumps:
-            pump.cancel()
-        for each in (writer, target_writer):
-            each.transport.abort()
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            for each in (writer, target_writer):
+                each.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, thin: bool) -> None:
         with contextlib.suppress(OSError):

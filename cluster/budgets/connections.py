@@ -9,6 +9,10 @@ full, the oldest connection of the address that has most in the reserve is close
 the others hold. The one exception is an address without room that opens more than CROWDED_PER_S_MAX connections a
 second, because a connection costs more than many requests. The further ones are only *heard*: each gets no protocol,
 and is closed unless the first bytes that it sends ask for health, which is answered PROBES_PER_S_MAX times a second.
+
+Under TLS (cluster/http/tls_listener.py) a connection counts before its handshake, during which it is idle. What an
+address without room opens beyond CROWDED_PER_S_MAX is closed at once: to hear what it asks for would take a handshake,
+which costs more than the answer.
 """
 
 import asyncio
@@ -73,10 +77,11 @@ class Connections:
         self._of_protocol: dict[asyncio.Protocol, Connection] = {}
         self._steady_s = steady_s
         self._reported_s = -REPORT_INTERVAL_S
-        self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0}
+        self._unreported = {"idle": 0, "reserved": 0, "unread": 0, "crowded": 0, "handshake": 0}
         self.closed = dict.fromkeys(self._unreported, 0)
         """Number of connections that this node closed since its start, by reason: `idle` and `reserved` to make room,
-        `unread` when the client read nothing of its answers, `crowded` for new ones beyond CROWDED_PER_S_MAX.
+        `unread` when the client read nothing of its answers, `crowded` for new ones beyond CROWDED_PER_S_MAX,
+        `handshake` when TLS did not begin.
         """
         self._heard = _Pool(ClientBudget(HEARD_MAX, 100))
         self._heard_before: list[Connection] = []
@@ -94,7 +99,7 @@ class Connections:
     def open(self) -> int:
         return self._main.budget.held + self._reserve.budget.held + self._heard.budget.held
 
-    def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+    def protocol_of(self, make_protocol: Callable[[], asyncio.Protocol]) -> "Connection":
         """Return the protocol of a new connection, which wraps the protocol of the HTTP server."""
         return Connection(self, make_protocol)
 
@@ -154,8 +159,11 @@ class Connections:
         if self._is_hearing:
             asyncio.get_running_loop().call_later(HEARD_S, self._end_hearing)
 
-    def admit(self, connection: "Connection", inner: asyncio.Protocol) -> None:
+    def serves(self, connection: "Connection", inner: asyncio.Protocol) -> None:
         self._of_protocol[inner] = connection
+
+    def admit(self, connection: "Connection") -> None:
+        """Count the connection, and make room for it."""
         for _ in range(CLOSED_FOR_ONE_MAX):
             if self._main.budget.has_room(connection.address, 1):
                 break
@@ -169,13 +177,16 @@ class Connections:
         connection.in_reserve = True
         self._reserve.add(connection)
 
-    def forget(self, connection: "Connection", inner: asyncio.Protocol) -> None:
-        """Stop counting a closed connection; a second call does nothing."""
-        if self._of_protocol.pop(inner, None) is not None:
-            (self._reserve if connection.in_reserve else self._main).remove(connection)
+    def forget(self, connection: "Connection", inner: asyncio.Protocol | None) -> None:
+        """Stop counting a closed connection."""
+        if inner is not None:
+            self._of_protocol.pop(inner, None)
+        (self._reserve if connection.in_reserve else self._main).remove(connection)
 
     def note_closed(self, reason: str) -> None:
         self.closed[reason] += 1
+        if reason == "handshake":  # probes that only connect are no reason for a warning
+            return
         self._unreported[reason] += 1
         now_s = self._steady_s()
         if now_s - self._reported_s < REPORT_INTERVAL_S:
@@ -249,22 +260,53 @@ class Connection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         """Protocol of the HTTP server; None until the connection is admitted, because creating it costs most."""
         self._transport: asyncio.Transport | None = None
+        self._end_handshake: Callable[[], object] | None = None
+        """Ends the TLS handshake; None when none is under way."""
         self._unread_timer: asyncio.TimerHandle | None = None
         self.address = ""
         self.in_reserve = False
         self.is_heard = False
+        self._is_admitted = False
+        self._is_given_up = False
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
 
+    def arrive(self, peername: object, end_handshake: Callable[[], object]) -> bool:
+        """Count the connection before its TLS handshake, which `end_handshake` ends. Return False when its address may
+        not begin one, because it has no room and opens too many.
+        """
+        self.address = address_of(peername)
+        if self._connections.is_crowded(self.address):
+            self._connections.note_closed("crowded")
+            return False
+        self._end_handshake = end_handshake
+        self._admit()
+        return True
+
+    def has_no_handshake(self) -> None:
+        """Stop counting the connection if its handshake has not succeeded."""
+        if self._end_handshake is not None:
+            self._end_handshake = None
+            self._connections.note_closed("handshake")
+            self._ends()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._is_given_up:  # in the moment in which its handshake succeeded
+            cast("asyncio.Transport", transport).abort()
+            return
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses of it
+        if self._is_admitted:
+            self._end_handshake = None
+            self._begin(self._transport)
+            return
         self.address = address_of(transport.get_extra_info("peername"))
         if self._connections.is_crowded(self.address):
             self.is_heard = True
             self._connections.hear(self)
         else:
+            self._admit()
             self._begin(self._transport)
 
     def data_received(self, data: bytes) -> None:
@@ -274,9 +316,14 @@ class Connection(asyncio.Protocol):
             return
         self.is_heard = False
         if self._connections.may_probe(self, data):
+            self._admit()
             self._begin(transport).data_received(data)
         else:
             self.give_up("crowded")
+
+    def _admit(self) -> None:
+        self._is_admitted = True
+        self._connections.admit(self)
 
     def _begin(self, transport: asyncio.Transport) -> asyncio.Protocol:
         """Return the protocol of the HTTP server, to which all events go from here on."""
@@ -284,7 +331,7 @@ class Connection(asyncio.Protocol):
         self.data_received = inner.data_received  # type: ignore[method-assign]  # no call between: the hot path
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
         transport.set_protocol(self)  # uvloop looks callbacks up when a protocol is set, not at each call
-        self._connections.admit(self, inner)
+        self._connections.serves(self, inner)
         inner.connection_made(transport)
         return inner
 
@@ -307,9 +354,14 @@ class Connection(asyncio.Protocol):
 
     def give_up(self, reason: str) -> None:
         """Disconnect the client. The room of the connection is free at once."""
-        transport = self._transport
+        transport, end_handshake = self._transport, self._end_handshake
+        self._end_handshake = None
+        self._is_given_up = True
         self._ends()
-        if transport is not None:
+        if end_handshake is not None:
+            self._connections.note_closed(reason)
+            end_handshake()
+        elif transport is not None:
             self._connections.note_closed(reason)
             transport.abort()
 
@@ -319,7 +371,8 @@ class Connection(asyncio.Protocol):
         if self.is_heard:
             self.is_heard = False
             self._connections.forget_heard(self)
-        if self._inner is not None:
+        if self._is_admitted:
+            self._is_admitted = False
             self._connections.forget(self, self._inner)
 
     def _stop_timer(self) -> None:

@@ -23,6 +23,7 @@ from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
 from cluster.security.access_control import AccessControl, Shown
+from cluster.security.client_certificate import client_certificate_name
 from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
 from raft.health.clock import Clock
 from raft.membership import Configuration
@@ -332,7 +333,11 @@ class Core:
 
     def _shown_by(self, request: web.Request) -> Shown:
         """Return the credentials of a request."""
-        return Shown(request.headers.get("Authorization"), None, self.connections.address_of(request))
+        return Shown(
+            request.headers.get("Authorization"),
+            client_certificate_name(request),
+            self.connections.address_of(request),
+        )
 
     def new_id(self) -> str:
         """Return a new id that is unique for ever: the prefix of the process and a counter in hexadecimal digits. It

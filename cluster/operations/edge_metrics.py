@@ -20,7 +20,7 @@ def edge_metrics(core: Core) -> Iterator[Metric]:
     closed = CounterMetricFamily(
         "keelmq_http_connections_closed",
         "Connections that this node closed: idle or reserved ones for others, unread ones whose client took no answer, "
-        "crowded ones beyond 100 a second that an address opened when it had no room",
+        "crowded ones beyond 100 a second that an address opened when it had no room, ones without a TLS handshake",
         labels=["reason"],
     )
     for reason, count in connections.closed.items():

@@ -8,7 +8,7 @@ of a name is its unit: `*_ms`, `*_bytes`.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,23 +18,31 @@ from cluster.limits import ADDRESS_SHARE_PERCENT, HTTP_CONNECTIONS_MAX, REQUEST_
 from cluster.process.addresses import Address as Address
 from cluster.process.addresses import ConfigError as ConfigError
 from cluster.process.addresses import Peer as Peer
-from cluster.process.addresses import check_peers
 from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
-from cluster.process.trust import validate_trust
+from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
+from cluster.process.option import Option as Option
+from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN as HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
+from cluster.process.validation import validate as validate
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
 
-ENVIRONMENT_PREFIX: Final = "KEELMQ_"
-CLIENT_VARIABLES: Final = frozenset({"KEELMQ_SERVERS", "KEELMQ_TOKEN", "KEELMQ_TOKEN_FILE"})
+CLIENT_VARIABLES: Final = frozenset(
+    {
+        "KEELMQ_SERVERS",
+        "KEELMQ_TOKEN",
+        "KEELMQ_TOKEN_FILE",
+        "KEELMQ_CA_FILE",
+        "KEELMQ_CERTIFICATE_FILE",
+        "KEELMQ_KEY_FILE",
+    }
+)
 """Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
-HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
-"""Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
 Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
@@ -92,7 +100,32 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None,
         Meta(
             description="URL at which clients reach this node, used in redirects. Default: the URL in peers, "
-            "or http:// and http_listen."
+            "or http:// and http_listen, https:// with http_tls_cert."
+        ),
+    ] = None
+    http_tls_cert: Annotated[
+        str | None,
+        Meta(
+            description="PEM file with the certificate that clients see, which names the host of this node's URL, and "
+            "intermediate certificates behind it; the HTTP API is served over TLS then. Read again when it changes."
+        ),
+    ] = None
+    http_tls_key: Annotated[
+        str | None,
+        Meta(description="PEM file with the key of http_tls_cert, not encrypted. Read again when it changes."),
+    ] = None
+    http_tls_client_ca: Annotated[
+        str | None,
+        Meta(
+            description="PEM file with the authorities of clients' certificates. A client may show one, and is refused "
+            "with a certificate of another authority. Read again when it changes."
+        ),
+    ] = None
+    http_ca: Annotated[
+        str | None,
+        Meta(
+            description="PEM file with the authorities of https URLs that this node calls: join (default: those of the "
+            "system), and webhooks (besides those of the system). Read at the start."
         ),
     ] = None
     peer_listen: Annotated[
@@ -148,6 +181,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "the same on all nodes. A new node shows the first one to the cluster that it joins."
         ),
     ] = None
+    insecure_http: Annotated[
+        bool,
+        Meta(
+            description="Start without TLS and without enforced permissions although other machines can reach the HTTP "
+            "API: whoever reaches it reads and changes everything. Without it such a node requires http_tls_cert and "
+            "auth enforce."
+        ),
+    ] = False
     election_timeout_ms: Annotated[
         Positive,
         Meta(
@@ -324,14 +365,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not found:
             listen = parse_address(self.http_listen or f"127.0.0.1:{DEFAULT_HTTP_PORT}", "http_listen")
             peer_address = parse_address(self.peer_listen or f"127.0.0.1:{DEFAULT_PEER_PORT}", "peer_listen")
-            found[self.node_id] = Peer(self.node_id, peer_address, self.http_url or f"http://{listen}")
+            scheme = "http" if self.http_tls_cert is None else "https"
+            found[self.node_id] = Peer(self.node_id, peer_address, self.http_url or f"{scheme}://{listen}")
         return found
 
     def http_address(self) -> Address:
         if self.http_listen is not None:
             return parse_address(self.http_listen, "http_listen")
         parts = urlsplit(self.nodes()[self.node_id].url)
-        return Address(parts.hostname or "127.0.0.1", parts.port or 80)
+        return Address(parts.hostname or "127.0.0.1", parts.port or (80 if self.http_tls_cert is None else 443))
 
     def peer_address(self) -> Address:
         if self.peer_listen is not None:
@@ -344,35 +386,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def advertised_url(self) -> str:
         return self.http_url or self.nodes()[self.node_id].url
-
-
-class Option(NamedTuple):
-    """One option, which is a field of NodeConfig, as help and documentation show it."""
-
-    name: str
-    type: Any
-    default: Any
-    description: str
-
-    @property
-    def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    @property
-    def flag(self) -> str:
-        # One --peer per node reads better than one long list.
-        name = self.name.removesuffix("s") if self.is_list else self.name
-        return "--" + name.replace("_", "-")
-
-    @property
-    def is_switch(self) -> bool:
-        """True when the option is given without a value on the command line."""
-        return isinstance(self.default, bool)
-
-    @property
-    def is_list(self) -> bool:
-        """True when the option is repeated for each item on the command line, and separated by commas in a variable."""
-        return isinstance(self.default, tuple)
 
 
 def options() -> list[Option]:
@@ -406,41 +419,6 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
     for key, flag in flags.items():
         values[key] = _convert(flag, known[key], known[key].flag, strict=False)
     return validate(NodeConfig(**values))
-
-
-def validate(config: NodeConfig) -> NodeConfig:
-    """Check the rules between several options. Returns the same configuration, or raises ConfigError."""
-    peers = [parse_peer(text) for text in config.peers]
-    check_peers(peers)
-    if peers and config.node_id not in {peer.node_id for peer in peers}:
-        raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
-    _check_origin(config)
-    if config.http_url is not None:
-        parse_url(config.http_url, "http_url")
-    config.http_address()
-    config.peer_address()
-    if config.election_timeout_ms <= HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * config.heartbeat_ms:
-        raise ConfigError(
-            f"election_timeout_ms: {config.election_timeout_ms} is not more than "
-            f"{HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats of {config.heartbeat_ms} ms; raise it"
-        )
-    if config.max_in_flight_bytes < config.max_request_bytes:
-        raise ConfigError(
-            "max_in_flight_bytes: must be at least max_request_bytes, or the largest request never passes"
-        )
-    validate_trust(config)
-    return config
-
-
-def _check_origin(config: NodeConfig) -> None:
-    """Check that the node begins a new cluster, joins a running one, or is in a moved one. Raises ConfigError."""
-    if config.override_addresses and not config.peers:
-        raise ConfigError("override_addresses: give the present addresses of the nodes in peers, too")
-    if config.join is None:
-        return
-    parse_url(config.join, "join")
-    if config.peers and not config.override_addresses:
-        raise ConfigError("join: not allowed with peers; a node either begins a new cluster or joins a running one")
 
 
 def _read_file(file: str) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 import http.client
 import logging
+import ssl
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cluster.process.config import NodeConfig, parse_url
 from cluster.process.data_directory import IDENTITY_FILE
 from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.http_tls import trusting
+from cluster.process.trust import administrator_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +72,7 @@ def _ask(config: NodeConfig, url: str) -> str:
     deadline_s = time.monotonic() + JOIN_TIMEOUT_S
     while True:
         try:
-            return _id_of(_get(url), config.node_id)
+            return _id_of(_get(config, url), config.node_id)
         except (OSError, http.client.HTTPException, ValueError, _Unsettled) as error:
             if time.monotonic() > deadline_s:
                 raise StartupError(
@@ -78,9 +82,38 @@ def _ask(config: NodeConfig, url: str) -> str:
         time.sleep(ASK_AGAIN_S)
 
 
-def _get(url: str) -> _Cluster:
-    with urllib.request.urlopen(f"{parse_url(url, 'join')}/v1/cluster", timeout=ASK_TIMEOUT_S) as response:  # noqa: S310
-        return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)
+def _get(config: NodeConfig, url: str) -> _Cluster:
+    """Return what the node says to the built-in administrator, if this node has its token. Raises StartupError when the
+    certificate of the node cannot be verified.
+    """
+    http_ca = config.http_ca
+    request = urllib.request.Request(f"{parse_url(url, 'join')}/v1/cluster")  # noqa: S310 - parse_url allows http(s)
+    for token in administrator_tokens(config)[:1]:
+        request.add_unredirected_header("Authorization", f"Bearer {token.decode()}")
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=trusting(http_ca)), _StaysSecure)
+    try:
+        with opener.open(request, timeout=ASK_TIMEOUT_S) as response:
+            return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise
+        trusted = "http_ca" if http_ca is None else f"http_ca {http_ca}"
+        raise StartupError(
+            ExitCode.BAD_CONFIG,
+            f"join: the certificate of {url} cannot be verified: {error.reason.verify_message}; give the authority "
+            f"that signed it with {trusted}, and the URL by a name that the certificate has",
+        ) from None
+
+
+class _StaysSecure(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect from https to http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and not newurl.startswith("https://"):
+            raise ValueError(f"{req.full_url} redirects to {newurl}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _id_of(cluster: _Cluster, node_id: int) -> str:

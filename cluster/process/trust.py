@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from cluster.process.addresses import ConfigError
 from raft.config import TlsConfig
+from raft.peers.pem_files import TlsError
 from raft.peers.secret import HOW_TO_MAKE, SecretError, read_peer_secrets
 from raft.peers.tls import HOW_TO_MAKE as HOW_TO_MAKE_CERTIFICATES
-from raft.peers.tls import PeerTls, TlsError
+from raft.peers.tls import PeerTls
 
 if TYPE_CHECKING:
     from cluster.process.config import NodeConfig

@@ -1,5 +1,6 @@
 """Sends a check to a producer group's webhook with one POST, and returns the answer."""
 
+import ssl
 from typing import Final, NamedTuple, Protocol
 
 import aiohttp
@@ -38,14 +39,16 @@ class Webhooks(Protocol):
 class HttpWebhooks:
     """Sends checks over HTTP. Owns the client session. Redirects are not followed, and cookies not kept."""
 
-    def __init__(self, timeout_ms: int) -> None:
+    def __init__(self, timeout_ms: int, tls: ssl.SSLContext | None = None) -> None:
+        """Create the client. It trusts the servers that `tls` trusts, by default the authorities of the system."""
         self._timeout_s = timeout_ms / 1000
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     def start(self) -> None:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         # The caller bounds the requests under way; with a limit here, hanging ones would keep others waiting.
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls or True)
         self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), connector=connector)
 
     async def stop(self) -> None:

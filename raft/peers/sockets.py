@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raft.config import PeerAddress
+from raft.peers.accepting import Accepting, reason_of
 from raft.peers.frames import FrameProtocol
 from raft.peers.lanes import CONTROL, DATA
 from raft.peers.refusals import Refusals
@@ -17,8 +18,6 @@ from raft.peers.tls import PeerTls
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 100
-ACCEPT_RETRY_S: Final = 1.0
-"""Seconds without accepting after an error of the machine, such as too many open files."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 KEEPALIVE_IDLE_S: Final = 10
 """Seconds of silence after which a connection is probed: the other end of an incoming one speaks only when it sends."""
@@ -41,9 +40,8 @@ class Listener:
         self._make_connection = make_connection
         self._tls = tls
         self._refusals = refusals
-        self._sockets: list[socket.socket] = []
+        self._accepting = Accepting(self._accept, "peer")
         self._connecting: set[asyncio.Task[None]] = set()
-        self._retry: asyncio.TimerHandle | None = None
 
     async def open(self, address: PeerAddress) -> None:
         """Bind to all addresses of the host and listen. Raises OSError when that is impossible."""
@@ -51,55 +49,32 @@ class Listener:
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         missing: OSError | None = None
+        sockets: list[socket.socket] = []
         try:
             for family, _, _, _, where in dict.fromkeys(found):
                 try:
-                    self._sockets.append(_listening(family, where))
+                    sockets.append(_listening(family, where))
                 except OSError as error:
                     if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                         raise
                     missing = error  # a machine without IPv6 may resolve names to addresses of it
-            if missing is not None and not self._sockets:
+            if missing is not None and not sockets:
                 raise missing
         except OSError:
-            self._stop_listening()
+            for each in sockets:
+                each.close()
             raise
-        self._listen()
+        self._accepting.begin(sockets)
 
     async def close(self) -> None:
         """Stop listening, and end the TLS handshakes that are under way."""
-        self._stop_listening()
+        self._accepting.end()
         connecting = [*self._connecting]
         for task in connecting:
             task.cancel()
         await asyncio.gather(*connecting, return_exceptions=True)
 
-    def _stop_listening(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-        loop = asyncio.get_running_loop()
-        for listening in self._sockets:
-            loop.remove_reader(listening)
-            listening.close()
-        self._sockets.clear()
-
-    def _listen(self) -> None:
-        for listening in self._sockets:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        try:
-            accepted, address = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            log.error("no peer connection can be accepted for %.0f s: %s", ACCEPT_RETRY_S, error.strerror or error)
-            loop = asyncio.get_running_loop()
-            for each in self._sockets:
-                loop.remove_reader(each)
-            self._retry = loop.call_later(ACCEPT_RETRY_S, self._listen)
-            return
-        accepted.setblocking(False)
+    def _accept(self, accepted: socket.socket, address: Any) -> None:
         connection = self._make_connection()
         task = asyncio.create_task(self._connect(accepted, connection, address[0]))
         self._connecting.add(task)
@@ -125,7 +100,7 @@ class Listener:
                 lambda: connection, accepted, ssl=self._tls.server, ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
             )
         except OSError as error:  # ssl.SSLError is one
-            self._refusals.note(f"{host} has no TLS handshake with this node: {_reason(error)}")
+            self._refusals.note(f"{host} has no TLS handshake with this node: {reason_of(error)}")
 
 
 async def dial(
@@ -173,7 +148,3 @@ def _listening(family: int, where: Any) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def _reason(error: OSError) -> str:
-    return str(getattr(error, "verify_message", "") or getattr(error, "reason", "") or error)

@@ -134,7 +134,12 @@ class ChaosCluster:
             node.arguments += [part for each in self.nodes.values() for part in ("--peer", each.peer_option)]
         if override:
             node.arguments += ["--override-addresses", str(override)]
-        node.arguments += ["--peer-secret-file", str(make_secret(self.directory)), "--insecure-peers"]
+        node.arguments += [
+            "--peer-secret-file",
+            str(make_secret(self.directory)),
+            "--insecure-peers",
+            "--insecure-http",
+        ]
         node.arguments += self._settings.options
 
     def _break(self, node: ChaosNode) -> None:

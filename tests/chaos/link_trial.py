@@ -141,7 +141,7 @@ class Cluster:
             node.data_dir.mkdir(parents=True)
             node.arguments = ["--cluster-id", "trial", "--node-id", str(node.node_id), "--min-free-bytes", "0"]
             node.arguments += ["--data-dir", str(node.data_dir), *peers, "--peer-secret-file", str(secret)]
-            node.arguments.append("--insecure-peers")
+            node.arguments += ["--insecure-peers", "--insecure-http"]
 
     def __enter__(self) -> "Cluster":
         for node in self.nodes.values():

@@ -13,6 +13,7 @@ import http.client
 import inspect
 import json
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,7 +120,7 @@ class NodeProcess(BrokerProcess):
             sent.setdefault("Content-Type", "application/json")
         if self.token is not None:
             sent.setdefault("Authorization", f"Bearer {self.token}")
-        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
+        connection = self.connection(timeout_s)
         try:
             connection.request(method, path, body, sent)
             response = connection.getresponse()
@@ -152,11 +153,16 @@ class ClusterProcess:
         options: Sequence[str] = OPTIONS,
         environment: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Create the cluster; `ports` are two reserved ones per node (HTTP, peers), otherwise free ones are taken."""
+        """Create the cluster; `ports` are two reserved ones per node (HTTP, peers), otherwise free ones are taken. With
+        `tls`, by which the tests call the nodes, they have https URLs; the caller adds their certificates.
+        """
         ports = ports or free_ports(2 * nodes)
         self.directory = directory
         self.nodes = {i: NodeProcess(i, directory, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, nodes + 1)}
+        for node in self.nodes.values():
+            node.tls = tls
         peers = [node.peer_option for node in self.nodes.values()]
         for node in self.nodes.values():
             node.arguments = ["--cluster-id", "e2e", "--node-id", str(node.node_id), "--data-dir", str(node.data_dir)]

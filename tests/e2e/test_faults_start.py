@@ -67,7 +67,7 @@ def test_a_port_in_use(stopped: NodeProcess, which: str) -> None:
 
 
 def test_an_address_of_another_machine(stopped: NodeProcess) -> None:
-    stopped.arguments += ["--http-listen", f"192.0.2.1:{stopped.http_port}"]
+    stopped.arguments += ["--http-listen", f"192.0.2.1:{stopped.http_port}", "--insecure-http"]
     ends_with(stopped, ExitCode.ADDRESS_UNAVAILABLE, "192.0.2.1")
 
 

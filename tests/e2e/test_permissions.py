@@ -110,7 +110,7 @@ BODIES: Final[dict[tuple[str, str], Any]] = {
     ("POST", "/v1/transactions/{transaction_id}/resume"): {"operator": "o", "reason": "r"},
     ("PUT", "/v1/producer-groups/{group}"): {"check_url": None},
     ("POST", "/v1/cluster/feature-level"): {},
-    ("POST", "/v1/cluster/nodes"): {"node_id": 9, "address": "127.0.0.1:1", "url": "http://127.0.0.1:1"},
+    ("POST", "/v1/cluster/members"): {"node_id": 9, "peer_address": "127.0.0.1:1", "url": "http://127.0.0.1:1"},
     ("PUT", "/v1/cluster/settings"): {},
 }
 QUERIES: Final = {

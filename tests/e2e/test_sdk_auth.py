@@ -10,8 +10,9 @@ from keelmq import Connection, Consumer, Producer, ReceivedMessage
 from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Conflict, Forbidden, Unauthenticated
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
+from tests.e2e.test_membership import addresses, empty_node
 from tests.e2e.test_permissions import ADMINISTRATOR, administrator_file
 
 
@@ -143,23 +144,20 @@ def test_the_command_leads_from_nothing_to_a_working_service(cluster: ClusterPro
 
 def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
     """It shows the administrator's token to the node that it asks."""
-    from deploy.local_nodes import free_ports
-
-    http_port, peer_port = free_ports(2)
-    node = NodeProcess(4, tmp_path, http_port, peer_port)
-    secret = next(iter(cluster.nodes.values())).arguments
-    at = secret.index("--peer-secret-file")
-    node.arguments = ["--cluster-id", "e2e", "--node-id", "4", "--data-dir", str(node.data_dir)]
-    node.arguments += ["--join", cluster.wait_leader().url, *secret[at : at + 2]]
-    node.arguments += ["--peer-listen", f"127.0.0.1:{peer_port}", "--http-listen", f"127.0.0.1:{http_port}", *OPTIONS]
+    node = empty_node(cluster, 4, tmp_path)
+    secret = cluster.nodes[1].arguments
+    at = node.arguments.index("--peer-secret-file")
+    node.arguments[at + 1] = secret[secret.index("--peer-secret-file") + 1]
     node.arguments += ["--auth", "enforce", "--admin-token-file", str(administrator_file(tmp_path))]
     node.token = ADMINISTRATOR
-    body = {"node_id": 4, "peer_address": f"127.0.0.1:{peer_port}", "url": node.url}
+    leader = cluster.wait_leader()
     node.start()
     try:
-        added = cluster.wait_leader().request("POST", "/v1/cluster/nodes", payload=body)
-        assert added.status == 200, added
-        node.wait_ready()
+        body = dict(zip(("node_id", "peer_address", "http_address"), addresses(node), strict=True))
+        ok(leader.request("POST", "/v1/cluster/members", payload=body))
+        wait_for(node.ready, "the new node to be ready")
+        assert ok(node.request("GET", "/v1/principal"))["principal"] == "admin"
+        ok(cluster.wait_leader().request("DELETE", "/v1/cluster/members/4"))
     finally:
         node.kill()
-        ok(cluster.wait_leader().request("DELETE", "/v1/cluster/nodes/4"))
+        del cluster.nodes[4]

@@ -19,6 +19,7 @@ data_dir = "/var/lib/keelmq"
 heartbeat_ms = 50
 peer_secret_file = "/etc/keelmq/peer_secret"
 insecure_peers = true
+insecure_http = true
 peers = [
   "1=10.0.0.1:7091=http://10.0.0.1:7081",
   "2=10.0.0.2:7091=http://10.0.0.2:7081",

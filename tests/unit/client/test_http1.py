@@ -1,7 +1,7 @@
 """The HTTP client against real sockets: framing, reuse, and every way in which a peer can fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,9 +9,9 @@ import pytest
 from keelmq.transport import http1
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
 from tests.patience import PATIENCE_S
+from tests.stream_server import Serve, stream_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\nok"
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Peer:
@@ -28,11 +28,9 @@ class Peer:
 @asynccontextmanager
 async def peer(*answers: bytes | Serve) -> AsyncIterator[Peer]:
     """Run a server that gives `answers` in order on each connection (bytes are written after one request was read)."""
-    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         made.connections += 1
-        writers.append(writer)
         for answer in answers:
             head = await reader.readuntil(b"\r\n\r\n")
             made.heads.append(head)
@@ -45,16 +43,13 @@ async def peer(*answers: bytes | Serve) -> AsyncIterator[Peer]:
                 await answer(reader, writer)
         await reader.read()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    made = Peer(Origin.parse(f"http://127.0.0.1:{port}"))
-    try:
-        yield made
-    finally:
-        made.client.close()
-        for writer in writers:
-            writer.close()
-        server.close()
+    async with stream_server(serve) as server:
+        port = server.sockets[0].getsockname()[1]
+        made = Peer(Origin.parse(f"http://127.0.0.1:{port}"))
+        try:
+            yield made
+        finally:
+            made.client.close()
 
 
 async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,7 +6,7 @@ that only the test moves.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from keelmq.producing.producer import Producer
 from keelmq.transport.connection import Connection
 from keelmq.transport.node_health import AVOIDANCE_MS, FAILURE_COUNTS_AS_MS, avoidance_ms
 from keelmq.transport.retry import Deadline
+from tests.stream_server import stream_server
 from tests.unit.client.scripted import RECEIPT
 from tests.unit.client.test_connection import Clock
 
@@ -131,20 +132,16 @@ class Cluster:
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Cluster]:
     cluster = Cluster(Clock())
-    servers = []
-    for node in (cluster.a, cluster.b, cluster.c):
-        server = await asyncio.start_server(node.serve, "127.0.0.1")
-        servers.append(server)
-        node.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    cluster.lead(cluster.a)
-    cluster.connection = cluster.connect(**options)
-    try:
-        yield cluster
-    finally:
-        cluster.connection.close()
-        for server in servers:
-            server.close()
-            await server.wait_closed()
+    async with AsyncExitStack() as servers:
+        for node in (cluster.a, cluster.b, cluster.c):
+            server = await servers.enter_async_context(stream_server(node.serve))
+            node.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        cluster.lead(cluster.a)
+        cluster.connection = cluster.connect(**options)
+        try:
+            yield cluster
+        finally:
+            cluster.connection.close()
 
 
 @pytest.fixture

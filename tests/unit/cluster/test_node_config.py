@@ -28,7 +28,7 @@ from tests.simdisk import SimDisk
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 PEERS = [f"{i}=10.0.0.{i}:7091=http://10.0.0.{i}:7081" for i in (1, 2, 3)]
 SECRET_FILE = "/etc/keelmq/peer_secret"
-PLAIN = {"peer_secret_file": SECRET_FILE, "insecure_peers": "true"}
+PLAIN = {"peer_secret_file": SECRET_FILE, "insecure_peers": "true", "insecure_http": "true"}
 """Options of a node without TLS that other machines can reach."""
 
 BAD_URLS = [
@@ -67,10 +67,13 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_peers_come_from_every_source(tmp_path: Path) -> None:
-    file = write(tmp_path, f"peers = {PEERS!r}\npeer_secret_file = {SECRET_FILE!r}\ninsecure_peers = true\n")
+    file = write(
+        tmp_path,
+        f"peers = {PEERS!r}\npeer_secret_file = {SECRET_FILE!r}\ninsecure_peers = true\ninsecure_http = true\n",
+    )
     from_file = load(file, {}, {})
     variables = {"KEELMQ_PEERS": ", ".join(PEERS), "KEELMQ_PEER_SECRET_FILE": SECRET_FILE}
-    variables["KEELMQ_INSECURE_PEERS"] = "true"
+    variables |= {"KEELMQ_INSECURE_PEERS": "true", "KEELMQ_INSECURE_HTTP": "true"}
     from_environment = load(None, variables, {})
     from_flags = load(None, {}, {"peers": PEERS, **PLAIN})
     assert from_file == from_environment == from_flags
@@ -133,6 +136,11 @@ def test_listening_elsewhere_than_advertised() -> None:
         ),
         ({"peer_listen": "0.0.0.0:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
         ({"peer_listen": "[::]:7091", "insecure_peers": "true"}, "peer_secret_file: required"),
+        ({"http_listen": "0.0.0.0:7081"}, "requires http_tls_cert and http_tls_key and auth enforce; .*insecure-http"),
+        ({"http_listen": "[::]:7081", "auth": "enforce"}, "requires http_tls_cert and http_tls_key; "),
+        ({"http_listen": "10.0.0.1:7081", "auth": "permissive"}, "and auth enforce"),
+        ({"auth": "maybe"}, "--auth"),
+        ({"admin_token_file": "/none"}, "admin_token_file /none: No such file"),
         ({"log_level": "loud"}, "--log-level"),
     ],
 )
@@ -146,7 +154,7 @@ def test_what_is_wrong_is_named(flags: dict[str, Any], named: str) -> None:
     ["http://a", "https://node-4.shop_1.example.:7081/", "http://10.0.0.4:7081", "http://[fd00::4]:7081", "HTTP://A:1"],
 )
 def test_urls_of_host_names_and_addresses_are_taken(url: str) -> None:
-    assert load(None, {}, {"http_url": url, "join": url}).http_url == url
+    assert load(None, {}, {"http_url": url, "join": url, "insecure_http": "true"}).http_url == url
 
 
 def test_the_largest_node_id_is_taken() -> None:

@@ -18,8 +18,9 @@ from raft.config import PeerAddress, RaftConfig, TlsConfig
 from raft.errors import ProtocolError
 from raft.messages import Hello, TimeoutNow, encode, make_append
 from raft.peers.handshake import NONCE_BYTES, PROTOCOL
+from raft.peers.pem_files import TlsError
 from raft.peers.refusals import TEXTS_MAX, Refusals
-from raft.peers.tls import PeerTls, TlsError, load, name_of
+from raft.peers.tls import PeerTls, load, name_of
 from store.log.record import Entry
 from tests.certificates import BOTH_SIDES, Authority, today
 from tests.patience import PATIENCE_S
@@ -255,7 +256,7 @@ async def test_a_stranger_who_says_nothing_holds_its_connection_for_a_while_only
 async def test_a_node_that_may_open_no_more_files_accepts_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("raft.peers.sockets.ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr("raft.peers.accepting.ACCEPT_RETRY_S", 0.01)
 
     class Full:
         def accept(self) -> None:
@@ -263,7 +264,7 @@ async def test_a_node_that_may_open_no_more_files_accepts_again_later(
 
     config_one, config_two = two_nodes()
     async with running(config_one) as [(one, _)]:
-        one._listener._accept(Full())  # type: ignore[arg-type]
+        one._listener._accepting.accept(Full())  # type: ignore[arg-type]
         assert "no peer connection can be accepted for 0 s: Too many open files" in caplog.text
         async with running(config_two) as [(_, got_two)]:
             await until(lambda: got_two.connected == {1})

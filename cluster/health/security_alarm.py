@@ -1,0 +1,36 @@
+"""The alarm for a node that was started open although other machines can reach it."""
+
+import logging
+from collections.abc import Iterator
+
+from cluster.core.core import Core
+from cluster.health.alarms import Condition
+from cluster.process.trust import is_loopback
+
+logger = logging.getLogger(__name__)
+
+
+class SecurityAlarm:
+    """Says at every start, and as an alarm for as long as the node runs, what protects nobody."""
+
+    def __init__(self, core: Core) -> None:
+        config = core.config
+        self._open: list[str] = []
+        if config.insecure_http and not is_loopback(config.http_address().host):
+            without = [] if config.http_tls_cert is not None else ["TLS"]
+            without += [] if config.auth == "enforce" else ["permissions"]
+            if without:
+                self._open.append(f"clients at {config.http_address()} without {' and '.join(without)}")
+        if config.insecure_peers and config.tls_cert is None and not is_loopback(config.peer_address().host):
+            self._open.append(f"peers at {config.peer_address()} without TLS")
+        for each in self._open:
+            logger.warning("this node serves %s: whoever reaches it can read and change messages", each)
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield one alarm when the node serves somebody without protection."""
+        if self._open:
+            yield Condition(
+                "insecure",
+                "warning",
+                f"this node serves {', and '.join(self._open)}: docs/security.md shows how to close it",
+            )

@@ -1,0 +1,63 @@
+"""Listens for clients: binds the address of the HTTP API, and accepts connections, under TLS if the node has it."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cluster.budgets.connections import Connections
+from cluster.http.tls_listener import TlsListener
+from cluster.process.config import Address
+from cluster.process.exit_codes import ExitCode, StartupError
+from cluster.process.http_tls import HttpTls
+
+HTTP_BACKLOG: Final = 1024
+
+
+class Listener(Protocol):
+    """Accepts connections until it is closed."""
+
+    def close(self) -> None: ...
+
+
+async def serve_http(
+    connections: Connections,
+    make_protocol: Callable[[], asyncio.Protocol],
+    tls: HttpTls | None,
+    listening: socket.socket,
+) -> Listener:
+    """Accept connections at the socket, which belongs to the result. `make_protocol` returns the HTTP server's protocol
+    of one.
+    """
+    if tls is not None:
+        return TlsListener(connections, make_protocol, tls, listening)
+    return await asyncio.get_running_loop().create_server(
+        lambda: connections.protocol_of(make_protocol), sock=listening, backlog=HTTP_BACKLOG
+    )
+
+
+def bind(address: Address) -> socket.socket:
+    """Return a socket bound to `address`, so that a taken port is noticed before anything else begins.
+
+    Raises StartupError when the address is not available.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        # With SO_REUSEADDR two sockets may be bound to one port as long as neither listens.
+        listener.listen(HTTP_BACKLOG)
+    except OSError as error:
+        raise unavailable("http_listen", address, error) from None
+    return listener
+
+
+def unavailable(option: str, address: Address, error: OSError) -> StartupError:
+    """Return the error of an address at which this node cannot listen."""
+    return StartupError(
+        ExitCode.ADDRESS_UNAVAILABLE,
+        f"{option} {address}: {error.strerror or error}; stop the process that listens there or choose another address",
+    )

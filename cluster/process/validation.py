@@ -1,0 +1,65 @@
+"""The rules between several options of a node."""
+
+from typing import TYPE_CHECKING, Final
+
+from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
+from cluster.process.http_tls import validate_http_tls
+from cluster.process.trust import is_loopback, validate_trust
+
+if TYPE_CHECKING:
+    from cluster.process.config import NodeConfig
+
+HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
+"""Number of heartbeats that an election timeout must exceed; PySyncObj asserts the same."""
+
+
+def validate(config: "NodeConfig") -> "NodeConfig":
+    """Check the rules between several options. Returns the same configuration, or raises ConfigError."""
+    peers = [parse_peer(text) for text in config.peers]
+    check_peers(peers)
+    if peers and config.node_id not in {peer.node_id for peer in peers}:
+        raise ConfigError(f"peers: node_id {config.node_id} is not among them; list every node, this one included")
+    _check_origin(config)
+    if config.http_url is not None:
+        parse_url(config.http_url, "http_url")
+    config.http_address()
+    config.peer_address()
+    if config.election_timeout_ms <= HEARTBEATS_PER_ELECTION_TIMEOUT_MIN * config.heartbeat_ms:
+        raise ConfigError(
+            f"election_timeout_ms: {config.election_timeout_ms} is not more than "
+            f"{HEARTBEATS_PER_ELECTION_TIMEOUT_MIN} heartbeats of {config.heartbeat_ms} ms; raise it"
+        )
+    if config.max_in_flight_bytes < config.max_request_bytes:
+        raise ConfigError(
+            "max_in_flight_bytes: must be at least max_request_bytes, or the largest request never passes"
+        )
+    validate_trust(config)
+    validate_http_tls(config)
+    _require_closed_http(config)
+    return config
+
+
+def _require_closed_http(config: "NodeConfig") -> None:
+    """Require TLS and permissions of an HTTP API that other machines reach. Raises ConfigError."""
+    address = config.http_address()
+    if config.insecure_http or is_loopback(address.host):
+        return
+    missing = [] if config.http_tls_cert is not None else ["http_tls_cert and http_tls_key"]
+    missing += [] if config.auth == "enforce" else ["auth enforce"]
+    if missing:
+        raise ConfigError(
+            f"http_listen: other machines can reach {address}, which requires {' and '.join(missing)}; "
+            "docs/security.md shows the way. If the network keeps everybody else away from the node, or while you "
+            "introduce them, say so with --insecure-http"
+        )
+
+
+def _check_origin(config: "NodeConfig") -> None:
+    """Check that the node begins a new cluster, joins a running one, or is in a moved one. Raises ConfigError."""
+    if config.override_addresses and not config.peers:
+        raise ConfigError("override_addresses: give the present addresses of the nodes in peers, too")
+    if config.join is None:
+        return
+    parse_url(config.join, "join")
+    if config.peers and not config.override_addresses:
+        raise ConfigError("join: not allowed with peers; a node either begins a new cluster or joins a running one")
