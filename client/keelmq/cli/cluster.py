@@ -12,6 +12,7 @@ from keelmq.cli.output import (
     EXIT_ERROR,
     AsJson,
     Servers,
+    connection_to,
     print_json,
     print_table,
     run,
@@ -122,9 +123,8 @@ async def _ask_all(servers: str) -> list[Answer]:
 async def _ask(url: str) -> Answer:
     from keelmq.admin import Admin
     from keelmq.errors import KeelMQError
-    from keelmq.transport.connection import Connection
 
-    connection = Connection(url, call_timeout_ms=NODE_TIMEOUT_MS)
+    connection = connection_to(url, NODE_TIMEOUT_MS)
     try:
         return Answer(url, await Admin(connection).cluster())
     except KeelMQError as exc:
