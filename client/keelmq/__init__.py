@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keelmq.transactions.transaction import TransactionProducer as TransactionProducer
     from keelmq.transactions.transaction import TransactionResult as TransactionResult
     from keelmq.transport.connection import Connection as Connection
+    from keelmq.transport.tls import Tls as Tls
 
 _MODULES = {
     "Admin": "admin",
@@ -51,6 +52,7 @@ _MODULES = {
     "RollbackTransaction": "transactions.decision",
     "RoundRobin": "producing.queue_selectors",
     "SendResult": "message",
+    "Tls": "transport.tls",
     "Transaction": "transactions.decision",
     "TransactionProducer": "transactions.transaction",
     "TransactionResult": "transactions.transaction",

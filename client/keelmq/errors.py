@@ -29,6 +29,7 @@
     ├── ConsumeTimeout              a handler took longer than consume_timeout_ms and was cancelled
     ├── MessagesExpired             messages reached the end of their retention unread by the group: see .skipped
     ├── QueueLost                   a handler's queue belongs, or may belong, to another member by now
+    ├── ServerNotTrusted            the certificate of a server, or of this client, is not accepted: see detail
     └── Closed                      the client was closed
 
 `retryable` says that the same call may succeed later without a change. `outcome_unknown` says that the call may have
@@ -201,6 +202,9 @@ class MessagesExpired(KeelMQError):
 
 
 class QueueLost(KeelMQError): ...
+
+
+class ServerNotTrusted(KeelMQError): ...
 
 
 class Closed(KeelMQError): ...

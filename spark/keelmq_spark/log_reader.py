@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from keelmq.admin import Admin
-from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved
+from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved, ServerNotTrusted
 from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
+from keelmq.transport.tls import Tls
 
 WAIT_MS: Final = 500
 """Time that a node is asked to wait for an entry that it has not applied yet."""
@@ -36,8 +37,11 @@ class DataLoss(Exception):
 class LogReader:
     """Reads pages of events ahead, in its own thread with an event loop. Use it as a context manager."""
 
-    def __init__(self, servers: Sequence[str], *, timeout_ms: int, fetch_max_bytes: int) -> None:
+    def __init__(
+        self, servers: Sequence[str], *, timeout_ms: int, fetch_max_bytes: int, tls: Tls | None = None
+    ) -> None:
         self._servers = servers
+        self._tls = tls
         self._timeout_s = timeout_ms / 1000
         self._fetch_max_bytes = fetch_max_bytes
         self._thread = ThreadPoolExecutor(1, "keelmq-log-reader")
@@ -161,7 +165,7 @@ class LogReader:
                 return await ask(Admin(self._connected()))
             except LogRangeRemoved as removed:
                 return await self._ask_all(ask, removed)
-            except (InvalidRequest, Closed):
+            except (InvalidRequest, ServerNotTrusted, Closed):
                 raise
             except KeelMQError as error:
                 if time.monotonic() > deadline_s:
@@ -173,7 +177,7 @@ class LogReader:
     async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
         """Ask the other nodes, because one node does not reach back so far; stay with the first that does."""
         for server in self._servers:
-            connection = Connection([server])
+            connection = Connection([server], tls=self._tls)
             try:
                 answer = await ask(Admin(connection))
             except KeelMQError as error:
@@ -198,7 +202,7 @@ class LogReader:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = Connection(self._servers)
+            self._connection = Connection(self._servers, tls=self._tls)
         return self._connection
 
     def _disconnect(self) -> None:

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from keelmq.errors import InvalidRequest
-from keelmq.transport.servers import parse_servers
+from keelmq.transport.known_nodes import parse_servers
+from keelmq.transport.tls import Tls
 
 View = Literal["messages", "events"]
 
 NAMES: Final = (
     "servers",
+    "caFile",
+    "certificateFile",
+    "keyFile",
     "view",
     "subscribe",
     "startingOffsets",
@@ -37,6 +41,8 @@ class SourceOptions:
     """Parsed options. `starting` and `ending` are words, or the Raft index to begin with and to end before."""
 
     servers: tuple[str, ...]
+    tls: Tls
+    """Paths, which every executor reads itself; those that are not given are as the planner's environment says."""
     view: View
     topics: tuple[str, ...]
     starting: Literal["earliest", "latest"] | int
@@ -70,6 +76,7 @@ class SourceOptions:
         limit = given.get("maxoffsetspertrigger")
         return cls(
             servers=_servers(given.get("servers", "")),
+            tls=_tls(given),
             view=view,
             topics=topics,
             starting=starting,
@@ -96,6 +103,11 @@ def _servers(text: str) -> tuple[str, ...]:
         return tuple(origin.url for origin in parse_servers(text))
     except InvalidRequest as error:
         raise ValueError(error.detail) from None
+
+
+def _tls(given: Mapping[str, str]) -> Tls:
+    names = {"ca_file": "cafile", "certificate_file": "certificatefile", "key_file": "keyfile"}
+    return Tls(**{field: given[name] for field, name in names.items() if name in given})
 
 
 def _view(text: str) -> View:

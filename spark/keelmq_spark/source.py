@@ -135,7 +135,12 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def open_log(options: SourceOptions) -> LogReader:
-    return LogReader(options.servers, timeout_ms=options.failover_timeout_ms, fetch_max_bytes=options.fetch_max_bytes)
+    return LogReader(
+        options.servers,
+        timeout_ms=options.failover_timeout_ms,
+        fetch_max_bytes=options.fetch_max_bytes,
+        tls=options.tls,
+    )
 
 
 def starting_index(log: LogReader, options: SourceOptions) -> int:

@@ -12,9 +12,12 @@ import pytest
 from cluster.limits import TLS_HANDSHAKE_TIMEOUT_S
 from cluster.process.exit_codes import ExitCode
 from deploy.local_nodes import free_ports, make_secret
+from keelmq import Consumer, Producer, ReceivedMessage, Tls
+from keelmq.errors import KeelMQError, ServerNotTrusted
 from raft.config import TlsConfig
 from tests.certificates import Authority
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
+from tests.e2e.fixtures import Shell
 from tests.patience import PATIENCE_S
 
 MESSAGES = "/v1/topics/kept/messages"
@@ -176,6 +179,72 @@ def test_a_new_node_joins_by_https(cluster: ClusterProcess, ca: Authority, tmp_p
         wait_for(node.ready, "the new node to be ready")
     finally:
         node.kill()
+
+
+async def test_clients_send_and_receive_by_way_of_a_follower(cluster: ClusterProcess) -> None:
+    tls = Tls(ca_file=str(cluster.directory / "http-1.ca"))
+    async with Producer(cluster.follower().url, tls=tls) as producer:
+        sent = [await producer.send("kept", str(number).encode()) for number in range(10)]
+    assert [each.offset for each in sent] == list(range(10))
+    received: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        received.append(message.body)
+
+    async with Consumer(cluster.follower().url, "readers", "kept", handle, start="earliest", tls=tls):
+        await until(lambda: len(received) == 10)
+    assert received == [str(number).encode() for number in range(10)]
+
+
+async def test_servers_that_are_not_trusted_are_refused_at_once(cluster: ClusterProcess, tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    foreign = Authority("Foreign").issue_server(tmp_path / "foreign")
+    for servers, tls in (
+        (cluster.urls, Tls(ca_file=foreign.ca_file)),
+        (cluster.urls, Tls(ca_file=None)),
+        ([cluster.urls[0].replace("127.0.0.1", "localhost")], Tls(ca_file=str(cluster.directory / "http-1.ca"))),
+    ):
+        async with Producer(servers, send_timeout_ms=3_600_000, tls=tls) as producer:
+            with pytest.raises(ServerNotTrusted, match=r"the server's certificate cannot be verified .* give ca_file"):
+                await producer.send("kept", b"x")
+
+
+async def test_a_plain_client_is_told_to_speak_tls(cluster: ClusterProcess) -> None:
+    async with Producer(cluster.wait_leader().url.replace("https", "http"), send_timeout_ms=500) as producer:
+        with pytest.raises(KeelMQError) as raised:
+            await producer.send("kept", b"x")
+    assert "https" in raised.value.detail or "closed by the server" in raised.value.detail
+
+
+def test_the_command_line_has_options_and_variables_for_it(cluster: ClusterProcess, ca: Authority) -> None:
+    ca_file = str(cluster.directory / "http-1.ca")
+    shell = Shell(cluster)
+    assert "certificate cannot be verified" in shell("topic", "list", code=1).stderr
+    shell("--ca-file", ca_file, "topic", "list")
+    shell.environment["KEELMQ_CA_FILE"] = ca_file
+    assert [each["node_id"] for each in shell.json("cluster", "status")["nodes"]] == [1, 2, 3]
+    shell("cluster", "rebuild", str(cluster.follower().node_id))
+    cluster.wait_ready()
+    assert "No such file" in shell("--ca-file", "/none", "topic", "list", code=2).stderr
+
+
+async def test_clients_are_known_by_their_certificate_or_refused(tmp_path: Path, ca: Authority) -> None:
+    clients = Authority("Clients")
+    tls, known = ca.issue_server(tmp_path), clients.issue_client(tmp_path, "known")
+    (tmp_path / "foreign").mkdir()
+    foreign = Authority("Foreign").issue_client(tmp_path / "foreign", "known")
+    found = ClusterProcess(tmp_path, nodes=1, tls=client_context(tls.ca_file))
+    found.nodes[1].arguments += [*flags_of(tls), "--http-tls-client-ca", known.ca_file]
+    with found:
+        ok(found.wait_leader().request("PUT", "/v1/topics/kept", payload={"queues": 1}))
+        files = Tls(tls.ca_file, known.certificate_file, known.key_file)
+        async with Producer(found.urls, tls=files) as producer:
+            assert (await producer.send("kept", b"x")).offset == 0
+        files = Tls(tls.ca_file, foreign.certificate_file, foreign.key_file)
+        async with Producer(found.urls, retries=0, tls=files) as producer:
+            with pytest.raises(KeelMQError, match="perhaps it does not accept this client's certificate"):
+                await producer.send("kept", b"x")
+        assert "Traceback" not in found.nodes[1].output()
 
 
 def read_all(connection: socket.socket) -> bytes:

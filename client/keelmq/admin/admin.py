@@ -366,7 +366,7 @@ class Admin:
         if url is None:
             raise NotFound("node_not_found", f"the cluster has no node {node_id}")
         target = f"/v1/cluster/rebuild?node_id={node_id}" + ("&force=true" if force else "")
-        connection = Connection(url, token=self._calls.connection.credentials)
+        connection = self._connection.beside(url)
         try:
             return await AdminCalls(connection).view(RebuildStarted, "POST", target, anywhere=True)
         finally:

@@ -58,10 +58,35 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    ca_file: Annotated[
+        str | None,
+        typer.Option(
+            "--ca-file",
+            envvar="KEELMQ_CA_FILE",
+            metavar="FILE",
+            help="PEM file with the authorities of https servers; default: those of the system.",
+        ),
+    ] = None,
+    certificate_file: Annotated[
+        str | None,
+        typer.Option(
+            "--certificate-file",
+            envvar="KEELMQ_CERTIFICATE_FILE",
+            metavar="FILE",
+            help="PEM file with the certificate to show to https servers.",
+        ),
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option("--key-file", envvar="KEELMQ_KEY_FILE", metavar="FILE", help="PEM file with its key."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-) -> None: ...
+) -> None:
+    from keelmq.transport.tls import Tls
+
+    output.TLS.set(Tls(ca_file or None, certificate_file or None, key_file or None))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from keelmq.cli.output import (
     EXIT_ERROR,
     AsJson,
     Servers,
+    connection_to,
     print_json,
     print_table,
     run,
@@ -104,12 +105,12 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
 
 async def _ask_all(servers: str) -> list[Answer]:
     """Return the answers of the nodes named by `servers` and of the nodes that these know."""
-    from keelmq.transport.servers import parse_servers
+    from keelmq.transport.known_nodes import parse_servers
 
     urls = [origin.url for origin in parse_servers(servers)]
-    answers = await asyncio.gather(*map(_ask, urls))
+    answers = await asyncio.gather(*(_ask(url, servers) for url in urls))
     known = {node.url for answer in answers if answer.status is not None for node in answer.status.nodes}
-    answers += await asyncio.gather(*map(_ask, sorted(known - set(urls))))
+    answers += await asyncio.gather(*(_ask(url, servers) for url in sorted(known - set(urls))))
     # A node that is reachable under several URLs is shown once.
     by_node: dict[object, Answer] = {}
     for answer in answers:
@@ -119,12 +120,11 @@ async def _ask_all(servers: str) -> list[Answer]:
     )
 
 
-async def _ask(url: str) -> Answer:
+async def _ask(url: str, servers: str) -> Answer:
     from keelmq.admin import Admin
     from keelmq.errors import KeelMQError
-    from keelmq.transport.connection import Connection
 
-    connection = Connection(url, call_timeout_ms=NODE_TIMEOUT_MS)
+    connection = connection_to(url, NODE_TIMEOUT_MS, named=servers)
     try:
         return Answer(url, await Admin(connection).cluster())
     except KeelMQError as exc:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keelmq.cli.output import DEFAULT_SERVERS
+from keelmq.cli.output import DEFAULT_SERVERS, connection_to
 from keelmq.errors import KeelMQError
 
 if TYPE_CHECKING:
@@ -19,12 +19,11 @@ COMPLETION_TIMEOUT_MS: Final = 2_000
 def _names(context: typer.Context, incomplete: str, ask: "Callable[[Admin], Awaitable[list[str]]]") -> list[str]:
     """Return the names that `ask` finds; none on an error, because a completing shell must not print errors."""
     from keelmq.admin import Admin
-    from keelmq.transport.connection import Connection
 
     servers = context.params.get("servers") or os.environ.get("KEELMQ_SERVERS") or DEFAULT_SERVERS
 
     async def main() -> list[str]:
-        connection = Connection(servers, call_timeout_ms=COMPLETION_TIMEOUT_MS)
+        connection = connection_to(servers, COMPLETION_TIMEOUT_MS)
         try:
             return await ask(Admin(connection))
         finally:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
 
@@ -15,6 +16,7 @@ from keelmq.printable import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from keelmq.transport.connection import Connection
+    from keelmq.transport.tls import Tls
 
 T = TypeVar("T")
 
@@ -27,6 +29,9 @@ DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
 
+TLS: "Final[ContextVar[Tls | None]]" = ContextVar("TLS", default=None)
+"""Files for https servers that the command line names; None: those of the environment."""
+
 Servers = Annotated[
     str,
     typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, comma-separated."),
@@ -37,12 +42,24 @@ AsJson = Annotated[
 ]
 
 
+def connection_to(servers: str, call_timeout_ms: int, *, named: str | None = None) -> "Connection":
+    """Return a connection with the TLS files of the command line. Raises InvalidRequest.
+
+    `named` are the servers that the user named, which get the token; without it, all `servers` are.
+    """
+    from keelmq.transport.connection import Connection
+    from keelmq.transport.credentials import Credentials
+    from keelmq.transport.known_nodes import parse_servers
+
+    credentials = Credentials(None, parse_servers(named or servers))
+    return Connection(servers, call_timeout_ms=call_timeout_ms, tls=TLS.get(), token=credentials)
+
+
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
     """Run `work` with a connection and return its result; an error ends the process with a message and an exit code."""
-    from keelmq.transport.connection import Connection
 
     async def main() -> T:
-        connection = Connection(servers, call_timeout_ms=CALL_TIMEOUT_MS)
+        connection = connection_to(servers, CALL_TIMEOUT_MS)
         try:
             return await work(connection)
         finally:
@@ -88,6 +105,8 @@ def _hints(error: KeelMQError) -> Iterable[str]:
         yield "check --servers or KEELMQ_SERVERS, and `keelmq cluster status`"
     elif error.code == "unauthenticated":
         yield "give a token: KEELMQ_TOKEN_FILE=FILE; an administrator makes one with `keelmq auth token create USER`"
+    elif error.code == "server_not_trusted":
+        yield "`keelmq --ca-file FILE …` or KEELMQ_CA_FILE names the authority of the cluster"
     elif error.code == "topic_not_found":
         yield "`keelmq topic list` shows the topics, `keelmq topic create NAME` makes one"
     elif error.code == "transaction_conflict":

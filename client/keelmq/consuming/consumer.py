@@ -25,6 +25,7 @@ from keelmq.message import ReceivedMessage
 from keelmq.plain_calls import WorkerThreads
 from keelmq.producing.producer import default_client_id
 from keelmq.transport.connection import Connection
+from keelmq.transport.tls import Tls
 
 MAX_MESSAGES: Final = 32
 WAIT_MS: Final = 15_000
@@ -97,6 +98,7 @@ class Consumer:
         on_fault: OnFault | None = None,
         client_id: str | None = None,
         connection: Connection | None = None,
+        tls: Tls | None = None,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         check_group(group)
@@ -124,7 +126,7 @@ class Consumer:
         self.member_id = secrets.token_hex(12)
         self._selections = selections_of(names, tags, filter)
         self._start = start
-        self._connection = connection or Connection(servers)
+        self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         self._client_id = client_id or default_client_id()
         self._faults = Faults(on_fault)

@@ -30,6 +30,7 @@ from keelmq.plain_calls import WorkerThreads
 from keelmq.producing.producer import default_client_id
 from keelmq.transport.connection import Connection
 from keelmq.transport.outage import Outage
+from keelmq.transport.tls import Tls
 
 WAIT_MS: Final = 15_000
 CLOSE_TIMEOUT_MS: Final = 10_000
@@ -79,6 +80,7 @@ class PopConsumer:
         on_fault: OnFault | None = None,
         client_id: str | None = None,
         connection: Connection | None = None,
+        tls: Tls | None = None,
     ) -> None:
         check_group(group)
         check_topic(topic)
@@ -94,7 +96,7 @@ class PopConsumer:
         if connection is None and not servers:
             raise InvalidRequest("invalid_request", "give servers or a connection")
         self.group = group
-        self._connection = connection or Connection(servers)
+        self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         client_id = client_id or default_client_id()
         self._calls = PopCalls(self._connection, group, topic, Selection(tags, filter), client_id)

@@ -37,8 +37,9 @@ from keelmq.producing.scheduled import cancel_scheduled
 from keelmq.tracing import end_send, end_with, in_use, start_send, traceparent_of
 from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.connection import Connection
+from keelmq.transport.known_nodes import DEFAULT_SERVERS
 from keelmq.transport.retry import Clock, Deadline
-from keelmq.transport.servers import DEFAULT_SERVERS
+from keelmq.transport.tls import Tls
 
 SEND_TIMEOUT_MS: Final = 3_000
 RETRIES: Final = 2
@@ -90,6 +91,7 @@ class Producer:
         max_pending_bytes: int = PENDING_BYTES_MAX,
         compress: bool = True,
         connection: Connection | None = None,
+        tls: Tls | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         if group is not None:
@@ -102,7 +104,7 @@ class Producer:
         check_range("max_pending_bytes", max_pending_bytes, 1, 1 << 40)
         self.group = group
         self.client_id = client_id or default_client_id()
-        self._connection = connection or Connection(servers)
+        self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         self._timeout_s = send_timeout_ms / 1000
         self._tries = 1 + retries

@@ -60,6 +60,7 @@ from keelmq.transactions.decision import (
 from keelmq.transactions.decision_teller import DecisionTeller
 from keelmq.transport.connection import Connection
 from keelmq.transport.retry import Deadline
+from keelmq.transport.tls import Tls
 
 DECISION_TIMEOUT_MS: Final = 10_000
 CHECK_CONCURRENCY: Final = 16
@@ -123,6 +124,7 @@ class TransactionProducer:
         check_handler_timeout_ms: int = CHECK_HANDLER_TIMEOUT_MS,
         compress: bool = True,
         connection: Connection | None = None,
+        tls: Tls | None = None,
     ) -> None:
         check_group(group)
         check_function("check", check)
@@ -133,7 +135,7 @@ class TransactionProducer:
         check_range("check_handler_timeout_ms", check_handler_timeout_ms, 1, 3_600_000)
         self.group = group
         self.client_id = client_id or default_client_id()
-        self._connection = connection or Connection(servers)
+        self._connection = connection or Connection(servers, tls=tls)
         self._owns_connection = connection is None
         self._send_timeout_ms = send_timeout_ms
         self._decision_timeout_ms = decision_timeout_ms

@@ -4,12 +4,12 @@ A *try* is a request that a node may have acted on. Looking for the leader (a re
 `no_leader`) has certainly stored nothing; it costs time of the budget, not a try.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final, NamedTuple
 
-from keelmq.errors import KeelMQError, NoLeader, SendTimeout, Unavailable, UnknownOutcome
+from keelmq.errors import KeelMQError, NoLeader, SendTimeout, ServerNotTrusted, Unavailable, UnknownOutcome
 from keelmq.transport.answer_time import AnswerTime
-from keelmq.transport.http1 import ConnectTimedOut, Origin
+from keelmq.transport.http1 import ConnectTimedOut, NotTrusted, Origin
 from keelmq.transport.retry import Backoff, Deadline
 
 SEARCH_PAUSE_MS: Final = 20
@@ -49,6 +49,7 @@ class Call:
         "request",
         "stored_perhaps",
         "tries_left",
+        "untrusted",
     )
 
     def __init__(
@@ -69,6 +70,8 @@ class Call:
         self.redirects = 0
         self.stored_perhaps = False
         self.last_error: KeelMQError | None = None
+        self.untrusted: dict[Origin, NotTrusted] = {}
+        """Nodes with which TLS could not begin, because one side does not trust the other."""
 
     def try_timeout_s(self) -> float:
         """Return the time for the next try in seconds.
@@ -92,6 +95,11 @@ class Call:
         left = self.deadline.remaining_s()
         return min(left, max(left / max(parts, 1), TRY_TIMEOUT_MIN_MS / 1000))
 
+    def distrust(self, error: NotTrusted) -> Set[Origin]:
+        """Note that the node of the error is not trusted, or does not trust. Return all such nodes."""
+        self.untrusted[error.origin] = error
+        return self.untrusted.keys()
+
     def used_a_try(self) -> None:
         if self.tries_left is not None:
             self.tries_left -= 1
@@ -101,6 +109,8 @@ class Call:
 
     def final_error(self) -> KeelMQError:
         last = self.last_error
+        if self.untrusted and (last is None or isinstance(last, NoLeader)):  # the likelier reason, and never over
+            last = not_reached(next(reversed(self.untrusted.values())), 0)
         timed_out = self.deadline.remaining_s() <= 0
         end = f"no success within {self.deadline.budget_ms:.0f} ms" if timed_out else "all tries used up"
         why = f": {last.detail}" if last is not None else ""
@@ -120,6 +130,8 @@ def is_haste(timeout_s: float) -> bool:
 
 def not_reached(error: Exception, timeout_s: float) -> KeelMQError:
     """Return the error of a call whose request was not sent, because no connection or no leader was found."""
+    if isinstance(error, NotTrusted):
+        return ServerNotTrusted("server_not_trusted", str(error))
     if isinstance(error, ConnectTimedOut) and is_haste(timeout_s):
         return Unavailable("not_sent", f"{error}; no connection within the {timeout_s * 1000:.0f} ms that were left")
     return NoLeader("no_leader", str(error))

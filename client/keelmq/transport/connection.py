@@ -11,7 +11,6 @@ Choice of the node:
 """
 
 import asyncio
-import contextlib
 import random
 import ssl
 import time
@@ -19,22 +18,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from keelmq import wire
-from keelmq.errors import (
-    Closed,
-    KeelMQError,
-    NoLeader,
-    Overloaded,
-    Unavailable,
-)
+from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, Unavailable
 from keelmq.line_log import log
 from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.answers import error_of, retry_after_s
 from keelmq.transport.call import Call, Request, is_haste, not_reached
 from keelmq.transport.credentials import Credentials, TokenSource
-from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, Origin
+from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpClient, HttpResponse, NotTrusted, Origin
+from keelmq.transport.known_nodes import DEFAULT_SERVERS, KnownNodes, named_by, parse_servers
 from keelmq.transport.node_health import NodeHealth
 from keelmq.transport.retry import Clock, Deadline
-from keelmq.transport.servers import DEFAULT_SERVERS, parse_servers
+from keelmq.transport.tls import Tls, TlsFiles
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 CALL_TIMEOUT_MS: Final = 10_000
@@ -83,9 +77,9 @@ class Connection:
     """Calls one cluster. Producers and consumers of an event loop may share a connection or each make their own.
 
     `servers` are HTTP URLs of any nodes of the cluster, preferably as the nodes advertise them: a node under two names
-    counts as two nodes. `token` is a bearer token or a function that returns it (credentials.py), by default from the
-    environment. `avoid_slow_nodes` enables the latency-fault tolerance of node_health.py. A connection is not
-    safe across threads or event loops.
+    counts as two nodes. `tls` is for https URLs (transport/tls.py), `token` is a bearer token or a function that
+    returns it (transport/credentials.py); both are by default as the environment says. `avoid_slow_nodes` enables the
+    latency-fault tolerance of node_health.py. A connection is not safe across threads or event loops.
     """
 
     def __init__(
@@ -94,27 +88,35 @@ class Connection:
         *,
         call_timeout_ms: int = CALL_TIMEOUT_MS,
         avoid_slow_nodes: bool = True,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
         token: TokenSource | Credentials | None = None,
         transport: Transport | None = None,
         rng: Callable[[], float] = random.random,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._servers = parse_servers(servers)
-        self.credentials = token if isinstance(token, Credentials) else Credentials(token, self._servers)
-        """What this connection shows to the nodes. Pass it on as `token` to connect to further nodes of the cluster."""
-        self._nodes = self._servers
-        self._configuration_index = 0  # index of the configuration that named the known nodes
+        origins = parse_servers(servers)
+        self._credentials = token if isinstance(token, Credentials) else Credentials(token, origins)
+        self._known = KnownNodes(origins)
         self._asked_nodes_s = clock()
         self._asking: asyncio.Task[None] | None = None
-        self._transport = transport or HttpClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
+        self._tls = tls
+        if transport is None:
+            files = TlsFiles(tls)
+            if any(origin.secure for origin in origins):
+                files.context()  # files that cannot be used are an error of the caller
+            transport = HttpClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=files)
+        self._transport = transport
         self._call_timeout_ms = call_timeout_ms
         self._rng = rng
         self._clock = clock
         self._health = NodeHealth(enabled=avoid_slow_nodes, clock=clock)
-        self._current = self._nodes[int(rng() * len(self._nodes)) % len(self._nodes)]
+        self._current = origins[int(rng() * len(origins)) % len(origins)]
         self._at_leader = False
         self._closed = False
+
+    def beside(self, url: str) -> "Connection":
+        """Return a connection with the same TLS and credentials to the node at `url` alone. The caller closes it."""
+        return Connection(url, tls=self._tls, token=self._credentials)
 
     @property
     def current(self) -> str:
@@ -178,6 +180,8 @@ class Connection:
                 timeout_s = call.try_timeout_s()
                 response = await self._ask(node, call.request, timeout_s, call.answers)
             except (ConnectFailed, _NotTheLeader) as exc:
+                if isinstance(exc, NotTrusted) and call.distrust(exc) >= set(self._known.all):
+                    raise not_reached(exc, timeout_s) from exc  # waiting does not make them trusted
                 if call.last_error is None or call.deadline.remaining_s() > 0:  # a cut-off attempt tells nothing new
                     call.last_error = not_reached(exc, timeout_s)
                 pause_s = self._give_up_on(exc.node if isinstance(exc, _NotTheLeader) else node, call)
@@ -214,7 +218,7 @@ class Connection:
         Sends one request to one node that is not avoided, within `timeout_ms`. Returns None if it fails, or if no such
         node exists besides the leader. The response may lag behind the leader.
         """
-        others = [node for node in self._nodes if node != self._current and not self._health.is_avoided(node)]
+        others = [node for node in self._known.all if node != self._current and not self._health.is_avoided(node)]
         if self._closed or not self._at_leader or not others:
             return None
         node = others[number % len(others)]
@@ -246,31 +250,15 @@ class Connection:
                 node,
                 "GET",
                 _WHO_LEADS.target,
-                _WHO_LEADS.headers + self.credentials.header(node),
+                _WHO_LEADS.headers + self._credentials.header(node),
                 b"",
                 CONNECT_TIMEOUT_MS / 1000,
             )
             if response.status == 200:
-                self._learn(wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", "")))
+                view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
+                self._known.learn(node, view)
         except (ConnectFailed, ExchangeFailed, KeelMQError) as exc:
             log.debug("%s does not name the nodes of the cluster: %s", node.url, exc)
-
-    def _learn(self, view: wire.LeaderView) -> None:
-        """Update the known nodes from `view`; `servers` stay known, in case they are other names or come back."""
-        named: list[Origin] = []
-        for each in view.nodes:
-            with contextlib.suppress(ValueError):
-                named.append(Origin.parse(each.url))
-        if not named or view.removed:
-            return
-        if view.configuration_index >= self._configuration_index:
-            self._configuration_index = view.configuration_index
-            self._nodes = list(dict.fromkeys([*self._servers, *named]))
-        else:
-            # The view comes from a lagging node, which must not remove newer nodes, or from a cluster that was created
-            # anew under the same addresses (usually with the same id), whose nodes must be found. So its nodes are
-            # added. A removed node costs a failed connect until a view at least as recent as ours arrives.
-            self._nodes = list(dict.fromkeys([*self._nodes, *named]))
 
     def _choose(self, call: Call) -> Origin:
         """Return the node that receives the next request of the call, or the question for the leader."""
@@ -281,15 +269,11 @@ class Connection:
         bound = self._at_leader and not (request.anywhere or request.follower_ok)
         if bound or not self._health.is_avoided(self._current):
             return self._current
-        return self._candidate(call, max(self._place(self._current), 0))
-
-    def _place(self, node: Origin) -> int:
-        """Return the index of a node among the known nodes; -1 for a node that only a redirect named."""
-        return self._nodes.index(node) if node in self._nodes else -1
+        return self._candidate(call, max(self._known.place(self._current), 0))
 
     def _candidate(self, call: Call, first: int) -> Origin:
         """Return a node that is not avoided, looking from index `first` on; preferably one not asked in this round."""
-        candidates = self._health.candidates(self._nodes[first:] + self._nodes[:first])
+        candidates = self._health.candidates(self._known.all[first:] + self._known.all[:first])
         return next((node for node in candidates if node not in call.asked), candidates[0])
 
     async def _by_way_of(self, node: Origin, call: Call) -> Origin:
@@ -310,7 +294,7 @@ class Connection:
         self, node: Origin, request: Request, timeout_s: float, answers: AnswerTime | None = None
     ) -> HttpResponse:
         """Send the request to the node, record its latency or failure, and return its answer, whatever the status."""
-        headers = request.headers + self.credentials.header(node)
+        headers = request.headers + self._credentials.header(node)
         if request.writes:
             way_s = 0.0 if answers is None else answers.least_s
             headers += f"{TIMEOUT_HEADER}: {min(max(int((timeout_s - way_s) * 1000), 1), TIMEOUT_MS_MAX)}\r\n"
@@ -348,23 +332,23 @@ class Connection:
         """Return the leader that `node` knows. A hanging node uses up only its share of the time that is left.
 
         Raises _NotTheLeader for it: the question changes nothing, so a lost answer is no try."""
-        timeout_s = min(call.try_timeout_s(), call.share_s(len(self._nodes)))
+        timeout_s = min(call.try_timeout_s(), call.share_s(len(self._known.all)))
         try:
             response = await self._ask(node, _WHO_LEADS, timeout_s)
         except ExchangeFailed as exc:
             raise _NotTheLeader(node, f"{node.url}: {exc}") from exc
         if response.status in (401, 403):
-            raise error_of(response, node, self.credentials)
+            raise error_of(response, node, self._credentials)
         if response.status != 200:
             return None
         view = wire.decode(wire.LeaderView, response.body, response.headers.get("content-type", ""))
-        self._learn(view)
+        self._known.learn(node, view)
         if view.removed:
             raise _NotTheLeader(node, f"{node.url} was removed from the cluster")
         if view.leader_url is None:
             return None
         try:
-            leader = Origin.parse(view.leader_url)
+            leader = named_by(node, view.leader_url)
         except ValueError as exc:
             log.debug("%s names %r as the leader: %s", node.url, view.leader_url, exc)
             return None
@@ -381,7 +365,7 @@ class Connection:
         """Handle a redirect or a problem: return the pause before the next try, or raise the error."""
         if response.status in (307, 308):
             return self._follow(node, response, call)
-        return self._refused(node, error_of(response, node, self.credentials), response, call)
+        return self._refused(node, error_of(response, node, self._credentials), response, call)
 
     def _refused(self, node: Origin, error: KeelMQError, response: HttpResponse, call: Call) -> float | None:
         """Return the pause before the next try after the node answered with an error; raises a final error."""
@@ -399,20 +383,19 @@ class Connection:
     def _follow(self, node: Origin, response: HttpResponse, call: Call) -> float | None:
         location = response.headers.get("location", "")
         try:
-            leader = Origin.parse(location)
+            leader = named_by(node, location)
         except ValueError:  # other nodes may know the leader by another address, or be the leader
             call.last_error = NoLeader("no_leader", f"{node.url} redirects to {location!r}")
             return self._give_up_on(node, call)
         call.redirects += 1
-        if leader not in self._nodes:  # a newly added node: ask for all nodes soon
-            self._nodes = [*self._nodes, leader]
+        if self._known.add(leader):  # a newly added node: ask for all nodes soon
             self._asked_nodes_s = self._clock() - NODES_KNOWN_S
         # Not NoLeader: there is one, unless nodes keep pointing at each other.
         kind, code = (NoLeader, "no_leader") if call.redirects >= REDIRECTS_IN_A_ROW_MAX else (Unavailable, "not_sent")
         call.last_error = kind(code, f"{node.url} names {leader.url} as the leader")
         call.asked.add(node)
         if self._health.is_failed(leader) and not self._round_is_over(call):
-            call.next_node = self._candidate(call, self._place(node) + 1)
+            call.next_node = self._candidate(call, self._known.place(node) + 1)
             return None
         self._current, self._at_leader = leader, True
         call.next_node = leader
@@ -424,7 +407,7 @@ class Connection:
         self._transport.forget(node)
         call.asked.add(node)
         if self._current == node:  # otherwise another call has moved on already
-            self._current, self._at_leader = self._candidate(call, self._place(node) + 1), False
+            self._current, self._at_leader = self._candidate(call, self._known.place(node) + 1), False
             log.debug("going from %s to %s", node.url, self._current.url)
         if not self._round_is_over(call):
             return None
@@ -433,7 +416,7 @@ class Connection:
 
     def _round_is_over(self, call: Call) -> bool:
         """Return whether all nodes have been asked; avoided nodes are left out, unless all are avoided."""
-        return call.asked.issuperset(self._health.candidates(self._nodes))
+        return call.asked.issuperset(self._health.candidates(self._known.all))
 
 
 _WHO_LEADS: Final = Request("GET", "/v1/cluster", f"Accept: {wire.JSON}\r\n", b"", False, False, False, False, 0)

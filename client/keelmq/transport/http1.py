@@ -17,12 +17,20 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from keelmq.transport.tls import TlsFiles
+
 MAX_RESPONSE_BYTES: Final = 80 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_IDLE_PER_ORIGIN: Final = 64
 
 _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?|[0-9a-fA-F:.]+(%[\w.-]+)?", re.ASCII)
 """Matches a name, an IPv4 or an IPv6 address: neither resolving it nor writing it into a header can raise."""
+
+
+_ABOUT_CERTIFICATES: Final = re.compile(r"ALERT_\w*(CERTIFICATE|UNKNOWN_CA)")
+"""Matches OpenSSL's reasons for an end of the handshake that the other side has told."""
+_OR_REFUSED: Final = " before it answered anything; perhaps it does not accept this client's certificate"
+_TLS_ALERT: Final = b"\x15\x03"
 
 
 class HttpResponse(NamedTuple):
@@ -39,8 +47,20 @@ class ConnectTimedOut(ConnectFailed):
     """No connection was made within the available time; nothing was sent, and the state of the server is unknown."""
 
 
+class NotTrusted(ConnectFailed):
+    """TLS did not begin: this client or the server does not accept the other's certificate. Nothing was sent."""
+
+    def __init__(self, origin: "Origin", why: str) -> None:
+        super().__init__(f"{origin.url}: {why}")
+        self.origin = origin
+
+
 class ExchangeFailed(Exception):
     """The request may have reached the server, but no answer arrived."""
+
+
+class _Refused(Exception):
+    """The server ended the handshake because of this client's certificate, or the lack of one."""
 
 
 class Origin(NamedTuple):
@@ -85,6 +105,7 @@ class _Exchange(asyncio.Protocol):
         self._size = 0
         self._header_size = 0
         self._kept = True
+        self._is_secure = self._has_answered = False
 
     @property
     def reusable(self) -> bool:
@@ -93,6 +114,7 @@ class _Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it
+        self._is_secure = transport.get_extra_info("sslcontext") is not None
 
     async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> HttpResponse:
         assert self._transport is not None
@@ -120,12 +142,19 @@ class _Exchange(asyncio.Protocol):
             self._transport.abort()
 
     def _fail(self, reason: str) -> None:
+        self._end(ExchangeFailed(reason))
+
+    def _end(self, error: Exception) -> None:
         self.close()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ExchangeFailed(reason))
+            self._answer.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(f"connection lost: {exc}" if exc else "connection closed by the server")
+        if isinstance(exc, ssl.SSLError) and _ABOUT_CERTIFICATES.search(exc.reason or ""):
+            self._end(_Refused(exc.reason))  # in TLS 1.3 the server decides after the client has begun to send
+            return
+        reason = f"connection lost: {exc}" if exc else "connection closed by the server"
+        self._fail(f"{reason}{_OR_REFUSED}" if self._is_secure and not self._has_answered else reason)
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
@@ -134,7 +163,8 @@ class _Exchange(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            self._fail(f"not an HTTP response: {exc}")
+            hint = "; the server speaks TLS, give its https URL" if data.startswith(_TLS_ALERT) else ""
+            self._fail(f"not an HTTP response: {exc}{hint}")
 
     # httptools callbacks
     def on_message_begin(self) -> None:
@@ -155,6 +185,7 @@ class _Exchange(asyncio.Protocol):
         self._body.append(data)
 
     def on_message_complete(self) -> None:
+        self._has_answered = True
         status = self._parser.get_status_code()
         headers, chunks = self._headers, self._body
         self._headers, self._body, self._size, self._header_size = {}, [], 0, 0
@@ -169,9 +200,9 @@ class _Exchange(asyncio.Protocol):
 class HttpClient:
     """Sends requests over pooled connections. Belongs to one event loop."""
 
-    def __init__(self, *, connect_timeout_ms: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, connect_timeout_ms: int, tls: TlsFiles | None = None) -> None:
         self._connect_timeout_s = connect_timeout_ms / 1000
-        self._tls = tls
+        self._tls = tls or TlsFiles(None)
         self._idle: defaultdict[Origin, list[_Exchange]] = defaultdict(list)
         self._closed = False
 
@@ -190,7 +221,14 @@ class HttpClient:
             started = asyncio.get_running_loop().time()
             connection = await self._connect(origin, min(timeout_s, self._connect_timeout_s))
             timeout_s = max(timeout_s - (asyncio.get_running_loop().time() - started), 0.001)
-        response = await connection.exchange(head.encode("latin-1"), body, timeout_s)
+        try:
+            response = await connection.exchange(head.encode("latin-1"), body, timeout_s)
+        except _Refused as exc:
+            raise NotTrusted(
+                origin,
+                f"the server does not accept this client's certificate ({exc}); give certificate_file and key_file of "
+                "an authority that the server trusts, still valid",
+            ) from None
         idle = self._idle[origin]
         if connection.reusable and not self._closed and len(idle) < MAX_IDLE_PER_ORIGIN:
             idle.append(connection)
@@ -207,15 +245,17 @@ class HttpClient:
         return None
 
     async def _connect(self, origin: Origin, timeout_s: float) -> _Exchange:
-        if origin.secure and self._tls is None:
-            self._tls = ssl.create_default_context()
+        context = self._tls.context() if origin.secure else None
         try:
             async with asyncio.timeout(timeout_s):
                 _, protocol = await asyncio.get_running_loop().create_connection(
-                    _Exchange, origin.host, origin.port, ssl=self._tls if origin.secure else None
+                    _Exchange, origin.host, origin.port, ssl=context
                 )
         except TimeoutError as exc:
             raise ConnectTimedOut(f"{origin.url}: {str(exc) or 'timed out'}") from exc
+        except ssl.SSLCertVerificationError as exc:
+            why = f"the server's certificate cannot be verified ({exc.verify_message}): {self._tls.advice()}"
+            raise NotTrusted(origin, why) from exc
         except (OSError, ValueError) as exc:  # ValueError: a host that cannot be looked up
             raise ConnectFailed(f"{origin.url}: {exc}") from exc
         return protocol

@@ -7,8 +7,8 @@ import pytest
 from keelmq.errors import InvalidRequest, NoLeader
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ConnectFailed, HttpClient, HttpResponse, Origin
+from keelmq.transport.known_nodes import parse_servers
 from keelmq.transport.retry import Deadline
-from keelmq.transport.servers import parse_servers
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, redirect
 
 NO_ADDRESSES = [

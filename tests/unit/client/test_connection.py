@@ -17,8 +17,8 @@ from keelmq.errors import (
 )
 from keelmq.transport.connection import Connection
 from keelmq.transport.http1 import ConnectFailed, ExchangeFailed, HttpResponse
+from keelmq.transport.known_nodes import parse_servers
 from keelmq.transport.retry import Deadline
-from keelmq.transport.servers import parse_servers
 from tests.unit.client.scripted import SERVERS, Request, ScriptedTransport, json_answer, problem, redirect
 
 

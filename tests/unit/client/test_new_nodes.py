@@ -149,7 +149,7 @@ async def test_the_same_or_a_later_configuration_replaces_what_was_known(index: 
     views = await moved_to_n7()
     views.say("n7", "n7", index, "n7", "n8")
     await views.learn_from_current()
-    assert [node.host for node in views.connection._nodes] == ["n1", "n7", "n8"]
+    assert [node.host for node in views.connection._known.all] == ["n1", "n7", "n8"]
 
 
 async def test_a_cluster_begun_anew_under_the_same_addresses_is_found_and_followed() -> None:
