@@ -38,6 +38,7 @@ from tests.bench import (
 )
 from tests.bench.cluster import NODES, BenchCluster
 from tests.bench.figures import Figure, Figures
+from tests.bench.protection import PROTECTIONS
 from tests.hostile_clients import ATTACKS
 
 TOPIC: Final = "bench"
@@ -273,6 +274,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TREE",
         help="compare with another tree that is set up, in alternating rounds, and nothing else",
     )
+    parser.add_argument(
+        "--protection",
+        choices=("open", *PROTECTIONS),
+        default="open",
+        help="with --beside: how this tree's cluster is closed; --beside . compares it with an open one of this tree",
+    )
     parser.add_argument("--rounds", type=int, default=beside.ROUNDS, help="with --beside (default 5)")
     return parser
 
@@ -291,7 +298,9 @@ def main() -> int:
             parser.error(f"{directory} has less than {needed / GIB:.0f} GiB free; see --directory and --restart-gib")
         if settings.beside is not None:
             with report.live():
-                return beside.run(settings.beside, settings.rounds, settings.seconds, directory, report)
+                return beside.run(
+                    settings.beside, settings.rounds, settings.seconds, directory, report, settings.protection
+                )
         with report.live():
             asyncio.run(chosen(settings)(directory, settings, figures))
     except NodeError as error:

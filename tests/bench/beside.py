@@ -39,11 +39,11 @@ class Comparison(NamedTuple):
 class _Tree:
     """A tree's worker process, which owns three nodes of that tree."""
 
-    def __init__(self, tree: Path, seconds: float, directory: Path) -> None:
+    def __init__(self, tree: Path, seconds: float, directory: Path, protection: str) -> None:
         python = tree / ".venv/bin/python"
         if not python.exists():
             raise BesideError(f"{tree} has no .venv/bin/python: run `make setup` there first")
-        command = [str(python.absolute()), beside_worker.__file__, str(seconds), str(directory)]
+        command = [str(python.absolute()), beside_worker.__file__, str(seconds), str(directory), protection]
         self._tree = tree
         self._process = subprocess.Popen(
             command, cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -74,11 +74,19 @@ class _Tree:
         )
 
 
-def compare(other: Path, rounds: int, seconds: float, directory: Path, report: Report) -> list[Comparison]:
-    """Run both clusters under `directory` and return each load's figures. Raises BesideError."""
+def compare(
+    other: Path, rounds: int, seconds: float, directory: Path, report: Report, protection: str = "open"
+) -> list[Comparison]:
+    """Run both clusters under `directory` and return each load's figures. Raises BesideError.
+
+    The cluster of this tree has the `protection`, the other one is open.
+    """
     comparisons = [Comparison(load, [], []) for load in beside_worker.LOADS]
     report.step(f"three nodes of {other}, three nodes of this tree")
-    with _Tree(other, seconds, directory) as theirs, _Tree(Path.cwd(), seconds, directory) as ours:
+    with (
+        _Tree(other, seconds, directory, "open") as theirs,
+        _Tree(Path.cwd(), seconds, directory, protection) as ours,
+    ):
         for number in range(rounds):
             report.step(f"round {number + 1} of {rounds}")
             for each in comparisons:
@@ -89,10 +97,10 @@ def compare(other: Path, rounds: int, seconds: float, directory: Path, report: R
     return comparisons
 
 
-def run(other: Path, rounds: int, seconds: float, directory: Path, report: Report) -> int:
+def run(other: Path, rounds: int, seconds: float, directory: Path, report: Report, protection: str = "open") -> int:
     """Print the comparison with `other` and its result; return the exit status."""
     try:
-        comparisons = compare(other.absolute(), rounds, seconds, directory, report)
+        comparisons = compare(other.absolute(), rounds, seconds, directory, report, protection)
     except BesideError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -102,7 +110,8 @@ def run(other: Path, rounds: int, seconds: float, directory: Path, report: Repor
         median, least, most = statistics.median(each.ratios), min(each.ratios), max(each.ratios)
         rows.append((each.load, f"{ours:,.2f}", f"{theirs:,.2f}", f"{median:.2f}", f"{least:.2f} to {most:.2f}"))
         result[each.load] = {"ours": round(ours, 3), "other": round(theirs, 3), "ratio": round(median, 3)}
-    headings = ("load", "this tree", "the other", "ratio (above 1 is better)", "of the rounds")
+    mine = "this tree" if protection == "open" else f"this tree with {protection}"
+    headings = ("load", mine, "the other", "ratio (above 1 is better)", "of the rounds")
     report.table(f"KeelMQ beside {other}", headings, rows)
-    report.result({"other": str(other), "rounds": rounds, "figures": result})
+    report.result({"other": str(other), "protection": protection, "rounds": rounds, "figures": result})
     return 0

@@ -23,6 +23,8 @@ from tests.bench.cluster import BenchCluster  # noqa: E402
 
 PREFIX: Final = "MEASURED "
 QUEUES: Final = 4
+TOPICS: Final = {"sends": "normal", "transactions": "transaction", "consumed": "normal"}
+"""Topics of the loads, with their types."""
 Load = Callable[[Sequence[str], float], Coroutine[Any, Any, float]]
 
 
@@ -63,20 +65,41 @@ LOADS: Final[dict[str, Load]] = {
 
 async def _create_topics(url: str) -> None:
     async with aiohttp.ClientSession(raise_for_status=True) as http:
-        for topic, kind in (("sends", "normal"), ("transactions", "transaction"), ("consumed", "normal")):
+        for topic, kind in TOPICS.items():
             async with http.put(f"{url}/v1/topics/{topic}", json={"queues": QUEUES, "type": kind}):
                 pass
+
+
+def _cluster(directory: Path, protection: str) -> BenchCluster:
+    """Return the nodes, which do not run yet; `protection` is one of protection.py, or "open"."""
+    if protection == "open":
+        return BenchCluster(directory)
+    from tests.bench.protection import closed_cluster  # which earlier trees do not have
+
+    return closed_cluster(directory, protection)  # type: ignore[arg-type]
+
+
+def _prepare(cluster: BenchCluster, directory: Path, protection: str) -> None:
+    """Create the topics, and the user of the loads if the cluster is closed."""
+    if protection == "open":
+        asyncio.run(_create_topics(cluster.urls[0]))
+        return
+    from tests.bench.protection import call, sign_in
+
+    headers = sign_in(cluster, directory)
+    for topic, kind in TOPICS.items():
+        call(cluster, "PUT", f"/v1/topics/{topic}", {"queues": QUEUES, "type": kind}, headers)
 
 
 def main() -> None:
     """Measure until standard input ends or SIGTERM comes; the nodes end with it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    seconds, parent = float(sys.argv[1]), sys.argv[2]
+    seconds, parent, protection = float(sys.argv[1]), sys.argv[2], sys.argv[3]
     with tempfile.TemporaryDirectory(prefix="nodes-", dir=parent) as directory:
-        cluster = BenchCluster(Path(directory))
+        cluster = _cluster(Path(directory), protection)
         try:
             cluster.start()
-            asyncio.run(_create_topics(cluster.urls[0]))
+            _prepare(cluster, Path(directory), protection)
             print(PREFIX + "0", flush=True)
             for line in sys.stdin:
                 print(PREFIX + json.dumps(asyncio.run(LOADS[line.strip()](cluster.urls, seconds))), flush=True)
