@@ -12,6 +12,7 @@ import pytest
 from cluster.broker import Broker
 from cluster.core.core import Core
 from cluster.process.config import NodeConfig
+from cluster.process.http_tls import trusting
 from deploy.local_nodes import free_ports
 from raft.health.clock import Clock
 from tests.patience import PATIENCE_S
@@ -89,9 +90,10 @@ async def running_node(
     fatal: list[str],
     leapt_ms: int = 0,
     before_ready: Callable[[Node], Awaitable[None]] = _look_on,
+    ca_file: str | None = None,
 ) -> AsyncIterator[Node]:
     """Run a node until it is ready. Reasons for which it would have to stop are appended to `fatal`. `before_ready`
-    runs while the node gets ready.
+    runs while the node gets ready. With `ca_file` the node is called over TLS.
     """
     clock, ready, stop = HeldClock(), asyncio.Event(), asyncio.Event()
     clock.leapt_ms = leapt_ms
@@ -99,7 +101,9 @@ async def running_node(
     serving = asyncio.create_task(broker.serve(stop, ready.set))
     try:
         await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
-        async with aiohttp.ClientSession(base_url=f"http://{config.http_listen}") as session:
+        scheme, tls = ("http", True) if ca_file is None else ("https", trusting(ca_file))
+        connector = aiohttp.TCPConnector(ssl=tls)
+        async with aiohttp.ClientSession(f"{scheme}://{config.http_listen}", connector=connector) as session:
             node = Node(broker, clock, session)
 
             async def is_ready() -> bool:

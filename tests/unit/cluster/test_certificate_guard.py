@@ -31,9 +31,9 @@ def alarms_of(node: Node) -> dict[str, tuple[str, str]]:
     return {alarm.code: (alarm.severity, alarm.detail) for alarm in node.broker.services.alarms.active}
 
 
-async def shown_end_s(node: Node) -> float:
+async def shown_end_s(node: Node, kind: str = "peer") -> float:
     lines = (await node.call("GET", "/metrics")).body.decode().splitlines()
-    (line,) = [each for each in lines if each.startswith("keelmq_peer_certificate_expires_timestamp_seconds ")]
+    (line,) = [each for each in lines if each.startswith(f"keelmq_{kind}_certificate_expires_timestamp_seconds ")]
     return float(line.split()[1])
 
 
@@ -84,6 +84,35 @@ async def test_a_certificate_that_ends_soon_is_an_alarm(certified: tuple[Node, A
         assert alarms_of(node).get("certificate_ends", ("",))[0] == severity
 
 
+async def test_files_for_clients_are_guarded_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ca, fatal = Authority(), list[str]()
+    tls = ca.issue_server(tmp_path)
+    files = {"http_tls_cert": tls.certificate_file, "http_tls_key": tls.key_file}
+
+    def alarms(node: Node) -> dict[str, str]:
+        node.broker.services.alarms.look()
+        return {
+            alarm.code: alarm.severity for alarm in node.broker.services.alarms.active if alarm.subject == "clients"
+        }
+
+    async with running_node(node_config(tmp_path, **files), fatal, ca_file=tls.ca_file) as node:
+        before_s = await shown_end_s(node, "http")
+        ca.issue_server(tmp_path, hosts=("127.0.0.2",))
+        for _ in range(2):
+            await node.broker._certificates.look()
+        assert alarms(node) == {"certificate_refused": "warning"}
+        assert caplog.text.count("the new TLS files are not used: http_tls_cert") == 1
+        assert await shown_end_s(node, "http") == before_s
+        ends = today() + timedelta(days=300)
+        ca.issue_server(tmp_path, ends=ends)
+        await node.broker._certificates.look()
+        assert not alarms(node)
+        assert await shown_end_s(node, "http") == ends.timestamp()
+        node.clock.leapt_ms = int(ends.timestamp()) * 1000 - node.clock.now_ms
+        assert alarms(node) == {"certificate_ends": "critical"}
+    assert not fatal
+
+
 async def test_a_node_without_tls_shows_no_end(tmp_path: Path) -> None:
     async with running_node(node_config(tmp_path), []) as node:
         assert await shown_end_s(node) == 0
@@ -105,9 +134,18 @@ def test_a_start_with_files_that_no_peer_would_accept_is_refused(tmp_path: Path)
 
 def test_the_commands_of_the_page_make_certificates_that_nodes_accept(tmp_path: Path) -> None:
     OPENSSL.require()
-    (commands,) = [each.text for each in blocks_of(REPOSITORY / "docs" / "configuration.md") if "openssl" in each.text]
-    subprocess.run([path_of("bash"), "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
+    for block in blocks_of(REPOSITORY / "docs" / "configuration.md"):
+        if "openssl" in block.text:
+            subprocess.run([path_of("bash"), "-ec", block.text], cwd=tmp_path, check=True, capture_output=True)
     for node_id in (1, 2, 3):
+        names = {
+            "http_tls_cert": f"http_{node_id}.crt",
+            "http_tls_key": f"http_{node_id}.key",
+            "http_ca": "http_ca.crt",
+        }
+        options = {name: str(tmp_path / file) for name, file in names.items()}
+        for host in (f"10.0.0.{node_id}", f"keelmq-{node_id}"):
+            load(None, {}, {**options, "http_url": f"https://{host}:7081"})
         files = {"tls_cert": f"peer_{node_id}.crt", "tls_key": f"peer_{node_id}.key", "tls_ca": "peer_ca.crt"}
         paths = {name: str(tmp_path / file) for name, file in files.items()}
         load(None, {}, {"cluster_id": "shop", "node_id": str(node_id), **paths})

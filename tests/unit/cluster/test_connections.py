@@ -5,8 +5,11 @@ import contextlib
 import functools
 import itertools
 import logging
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,10 @@ from cluster.budgets.connections import (
     RESERVED_CONNECTIONS,
     Connections,
 )
+from cluster.http.client_certificate import common_name
+from cluster.http.tls_listener import TlsListener
+from cluster.process.http_tls import HttpTls, trusting
+from tests.certificates import Authority
 from tests.patience import PATIENCE_S
 
 LIMIT = 8
@@ -58,8 +65,9 @@ class Echo(asyncio.Protocol):
 class Clients:
     """Connections from several addresses."""
 
-    def __init__(self, connections: Connections, port: int) -> None:
+    def __init__(self, connections: Connections, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.connections = connections
+        self._tls = tls
         self._port = port
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -73,11 +81,21 @@ class Clients:
             return reader, await reader.read(1)
         return reader, b""
 
-    async def connect(self, address: str) -> asyncio.StreamReader:
-        """Open a connection that says nothing."""
-        reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0))
+    @property
+    def tls(self) -> ssl.SSLContext:
+        assert self._tls is not None
+        return self._tls
+
+    async def connect(self, address: str, *, tls: bool = True) -> asyncio.StreamReader:
+        """Open a connection that says nothing, without `tls` not even in a handshake."""
+        context = self._tls if tls else None
+        reader, writer = await asyncio.open_connection(FIRST, self._port, local_addr=(address, 0), ssl=context)
         self._writers.append(writer)
         return reader
+
+    def send(self, data: bytes) -> None:
+        """Send on the last connection."""
+        self._writers[-1].write(data)
 
     async def is_closed(self, reader: asyncio.StreamReader) -> bool:
         with contextlib.suppress(ConnectionError):
@@ -199,3 +217,86 @@ async def test_what_was_closed_is_logged_once_per_interval(caplog: pytest.LogCap
         now_s[0] = 60.0
         await clients.open(FIRST, b"x")
     assert [record.args[3] for record in caplog.records if isinstance(record.args, tuple)] == [1, 20]
+
+
+@contextlib.asynccontextmanager
+async def secured(path: Path, make_inner: Callable[[], asyncio.Protocol] = Echo) -> AsyncIterator[Clients]:
+    """Serve as `serving` does, under TLS."""
+    tls, known = Authority().issue_server(path), Authority("Clients").issue_client(path, "known")
+    connections = Connections(LIMIT, 100, PATIENCE_S, lambda: 0.0)
+    Echo.connections = connections
+    listening = socket.create_server((FIRST, 0))
+    clients = Clients(connections, listening.getsockname()[1], trusting(tls.ca_file))
+    own = HttpTls(tls.certificate_file, tls.key_file, known.ca_file, f"https://{FIRST}")
+    listener = TlsListener(connections, make_inner, own, listening)
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            yield clients
+        finally:
+            listener.close()
+            clients.close()
+            while connections.open:
+                await asyncio.sleep(0)
+
+
+@on_brokers_loop
+async def test_a_connection_counts_before_its_handshake_and_is_closed_for_others(tmp_path: Path) -> None:
+    async with secured(tmp_path) as clients:
+        silent = [await clients.connect(FIRST, tls=False) for _ in range(LIMIT)]
+        while clients.connections.open < LIMIT:
+            await asyncio.sleep(0)
+        _, answer = await clients.open(FIRST, b"x")
+        assert answer == b"x"
+        assert clients.connections.open == LIMIT
+        assert await clients.is_closed(silent[0])
+        assert clients.connections.closed == {"idle": 1, "reserved": 0, "unread": 0, "crowded": 0, "handshake": 0}
+
+
+@on_brokers_loop
+async def test_an_address_without_room_begins_a_bounded_number_of_handshakes(tmp_path: Path) -> None:
+    async with secured(tmp_path) as clients:
+        room = [await clients.open(FIRST, b"b") for _ in range(LIMIT)]
+        assert [answer for _, answer in room] == [b"m"] * LIMIT
+        opened = [await clients.connect(FIRST, tls=False) for _ in range(CROWDED_PER_S_MAX + 3)]
+        for reader in opened[CROWDED_PER_S_MAX:]:
+            assert await clients.is_closed(reader)
+        assert clients.connections.closed["crowded"] == 3
+        assert clients.connections.open <= LIMIT + RESERVED_CONNECTIONS
+
+
+@on_brokers_loop
+async def test_handshakes_that_fail_are_counted_and_end(tmp_path: Path) -> None:
+    async with secured(tmp_path) as clients:
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x01\x00"):
+            reader = await clients.connect(FIRST, tls=False)
+            clients.send(sent)
+            while not await clients.is_closed(reader):
+                """An alert may come first."""
+        clients.close()
+        while clients.connections.open:
+            await asyncio.sleep(0)
+        assert clients.connections.closed["handshake"] == 2
+        await clients.connect(FIRST, tls=False)
+        while not clients.connections.open:
+            await asyncio.sleep(0)
+        # The end of the test closes the listener, which ends this handshake.
+
+
+class Named(asyncio.Protocol):
+    """Sends the name of the client."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        name = common_name(transport.get_extra_info("ssl_object"))
+        transport.write(repr(name).encode())  # type: ignore[attr-defined]
+
+
+@on_brokers_loop
+async def test_a_client_is_known_by_its_verified_certificate_alone(tmp_path: Path) -> None:
+    async with secured(tmp_path, Named) as clients:
+        assert await (await clients.connect(FIRST)).readexactly(4) == b"None"
+        clients.tls.load_cert_chain(tmp_path / "known.crt", tmp_path / "known.key")
+        assert await (await clients.connect(FIRST)).readexactly(7) == b"'known'"
+        clients.tls.load_cert_chain(tmp_path / "http.crt", tmp_path / "http.key")
+        with contextlib.suppress(ConnectionError):
+            assert await (await clients.connect(FIRST)).read() == b"", "of another authority"
+    assert common_name(None) is None
