@@ -22,9 +22,9 @@ from cluster.budgets.connections import (
     RESERVED_CONNECTIONS,
     Connections,
 )
-from cluster.http.client_certificate import common_name
 from cluster.http.tls_listener import TlsListener
 from cluster.process.http_tls import HttpTls, trusting
+from cluster.security.client_certificate import common_name
 from tests.certificates import Authority
 from tests.patience import PATIENCE_S
 
