@@ -6,6 +6,7 @@ import typer
 
 from keelmq.cli import (
     auth,
+    cert,
     cluster,
     consume,
     dlq,
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster and its log.\n\n"
+    help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster, its log and certificates.\n\n"
     "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS, "
     "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes [bold]--json[/bold]. "
     "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
@@ -45,6 +46,7 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
 app.add_typer(auth.app, name="auth")
+app.add_typer(cert.app, name="cert")
 app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pop", epilog=pop.EXAMPLES)(pop.pop)

@@ -1,5 +1,6 @@
 """The SDK works without the extra `keelmq[cli]`, and the command then says how to install it."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -34,15 +35,16 @@ def run(refused: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def console_script() -> str:
-    """Return the code that the installed script `keelmq` runs."""
+def console_script(*arguments: str) -> str:
+    """Return the code that the installed script `keelmq` runs with the arguments, `--version` if there is none."""
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
     module, function = project["scripts"]["keelmq"].split(":")
-    return f"import sys; sys.argv = ['keelmq', '--version']; from {module} import {function}; {function}()"
+    argv = ["keelmq", *(arguments or ("--version",))]
+    return f"import sys; sys.argv = {argv!r}; from {module} import {function}; {function}()"
 
 
 def test_the_sdk_is_imported_without_the_extra() -> None:
-    done = run(("typer", "rich", "sqlalchemy", "opentelemetry"), IMPORTS)
+    done = run(("typer", "rich", "cryptography", "sqlalchemy", "opentelemetry"), IMPORTS)
     assert (done.stdout, done.stderr) == ("imported\n", "")
 
 
@@ -68,7 +70,22 @@ def test_the_command_runs_with_the_extra() -> None:
     assert done.stdout.startswith("keelmq ")
 
 
+def test_the_package_for_certificates_is_imported_by_their_commands_alone(tmp_path: Path) -> None:
+    directory = str(tmp_path / "pki")
+    commands = (["ca", directory], ["node", directory, "--cluster-id", "c", "--node-id", "1"])
+    for command in (*commands, ["client", directory, "--name", "a"], ["show", __file__]):
+        done = run(("cryptography",), console_script("cert", *command))
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert "the command needs the package cryptography: install it with pip install 'keelmq[cli]'" in line
+    done = run(("cryptography",), console_script("cert", "ca", directory, "--json"))
+    assert json.loads(done.stderr)["error"]["code"] == "package_missing"
+    assert not Path(directory).exists()
+    for other in (["--version"], ["cert", "--help"], ["topic", "create", "--help"]):
+        assert run(("cryptography",), console_script(*other)).returncode == 0
+
+
 def test_the_extra_is_no_part_of_the_core() -> None:
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
-    assert [each for each in project["dependencies"] if each.startswith(("typer", "rich"))] == []
-    assert [each.split(">")[0] for each in project["optional-dependencies"]["cli"]] == ["rich", "typer"]
+    assert [each for each in project["dependencies"] if each.startswith(("typer", "rich", "cryptography"))] == []
+    assert [each.split(">")[0] for each in project["optional-dependencies"]["cli"]] == ["cryptography", "rich", "typer"]

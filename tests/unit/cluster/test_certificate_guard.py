@@ -1,7 +1,9 @@
 """A node whose certificate is replaced while it runs, refused, or about to end."""
 
 import logging
+import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from cluster.process.exit_codes import ExitCode, StartupError
 from raft.config import TlsConfig
 from tests.certificates import Authority, today
 from tests.documents import blocks_of
-from tests.requirements import OPENSSL, REPOSITORY, path_of
+from tests.requirements import BASH, REPOSITORY, path_of
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
 CLUSTER = "keelmq"
@@ -133,19 +135,20 @@ def test_a_start_with_files_that_no_peer_would_accept_is_refused(tmp_path: Path)
 
 
 def test_the_commands_of_the_page_make_certificates_that_nodes_accept(tmp_path: Path) -> None:
-    OPENSSL.require()
-    for block in blocks_of(REPOSITORY / "docs" / "configuration.md"):
-        if "openssl" in block.text:
-            subprocess.run([path_of("bash"), "-ec", block.text], cwd=tmp_path, check=True, capture_output=True)
-    for node_id in (1, 2, 3):
-        names = {
-            "http_tls_cert": f"http_{node_id}.crt",
-            "http_tls_key": f"http_{node_id}.key",
-            "http_ca": "http_ca.crt",
-        }
-        options = {name: str(tmp_path / file) for name, file in names.items()}
-        for host in (f"10.0.0.{node_id}", f"keelmq-{node_id}"):
-            load(None, {}, {**options, "http_url": f"https://{host}:7081"})
-        files = {"tls_cert": f"peer_{node_id}.crt", "tls_key": f"peer_{node_id}.key", "tls_ca": "peer_ca.crt"}
-        paths = {name: str(tmp_path / file) for name, file in files.items()}
-        load(None, {}, {"cluster_id": "shop", "node_id": str(node_id), **paths})
+    BASH.require()
+    page = REPOSITORY / "docs" / "configuration.md"
+    commands = [each.text for each in blocks_of(page) if each.language == "bash" and "keelmq cert" in each.text]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for text in commands:
+        command = [path_of("bash"), "-ec", text]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+        for node_id in (1, 2, 3):
+            certificate, key, authority = (
+                str(tmp_path / "pki" / each) for each in (f"node-{node_id}.crt", f"node-{node_id}.key", "ca.crt")
+            )
+            files = {"tls_cert": certificate, "tls_key": key, "tls_ca": authority}
+            load(None, {}, {"cluster_id": "shop", "node_id": str(node_id), **files})
+            files = {"http_tls_cert": certificate, "http_tls_key": key, "http_ca": authority}
+            for host in (f"10.0.0.{node_id}", f"keelmq-{node_id}"):
+                load(None, {}, {**files, "http_url": f"https://{host}:7081", "insecure_http": "true"})
+    assert len(commands) == 2, "the certificates are made, and then renewed"

@@ -1,0 +1,188 @@
+"""Writes keys and certificates so that a crash leaves nothing half done, and reads files of a sane size."""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+
+from keelmq.errors import Conflict, KeelMQError
+
+FILE_BYTES_MAX: Final = 1024 * 1024
+KEY_MODE: Final = 0o600
+CERTIFICATE_MODE: Final = 0o644
+"""Mode of a new certificate, from which the umask takes its part."""
+DIRECTORY_MODE: Final = 0o700
+
+_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+class NewFile(NamedTuple):
+    path: Path
+    content: bytes
+    mode: int
+
+
+def create(files: Sequence[NewFile]) -> None:
+    """Create files of one directory in their order, each complete and on the disk before it has its name.
+
+    After an error none of them exists. A process that is killed may leave the first of them, complete, and unfinished
+    ones whose names begin with a dot. Raises Conflict (`file_exists`) when a name is taken, and KeelMQError
+    (`file_unusable`) when they cannot be written.
+    """
+    beside: list[Path] = []
+    named: list[Path] = []
+    try:
+        for file in files:
+            with _named_errors(file.path, "written"):
+                beside.append(_write_beside(file))
+        for file, written in zip(files, beside, strict=True):
+            with _named_errors(file.path, "written"):
+                _give_name(written, file.path)
+            named.append(file.path)
+        with _named_errors(files[0].path.parent, "written"):
+            _sync_directory(files[0].path.parent)
+    except BaseException:
+        _remove(named)
+        raise
+    finally:
+        _remove(beside)
+
+
+def replace(file: NewFile) -> None:
+    """Replace a file, which keeps its mode and, where this user may do that, its owner.
+
+    At every moment, also after a crash, the name leads to the whole former file or to the whole new one. A process that
+    is killed may leave an unfinished file whose name begins with a dot. Raises KeelMQError (`file_unusable`) when the
+    new file cannot be written.
+    """
+    with _named_errors(file.path, "replaced"):
+        status = file.path.stat()
+        written = _write_beside(file)
+        try:
+            written.chmod(status.st_mode & 0o777)
+            with contextlib.suppress(PermissionError):
+                os.chown(written, status.st_uid, status.st_gid)
+            written.replace(file.path)
+        except BaseException:
+            _remove([written])
+            raise
+        _sync_directory(file.path.parent)
+
+
+@contextlib.contextmanager
+def directory_for(path: Path) -> Iterator[None]:
+    """Make the directory, for its owner only, if it is missing, and remove it when what is done within fails. The
+    directory above it has to exist. Raises KeelMQError (`file_unusable`).
+    """
+    with _named_errors(path, "made"):
+        try:
+            path.mkdir(mode=DIRECTORY_MODE)
+            made = True
+        except FileExistsError:
+            if not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+            made = False
+    try:
+        if made:
+            with _named_errors(path.parent, "written"):
+                _sync_directory(path.parent)
+        yield
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def read(path: Path, *, when_missing: str = "") -> bytes:
+    """Return the content of a file. Raises KeelMQError (`file_unusable`) when it cannot be read or is larger than
+    FILE_BYTES_MAX; `when_missing` is the next step for somebody who does not have the file.
+    """
+    with _named_errors(path, "read", when_missing=when_missing), open(path, "rb") as stream:
+        content = stream.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise unusable(path, f"has more than {FILE_BYTES_MAX} bytes, which no certificate and no key has")
+    return content
+
+
+def is_taken(path: Path) -> bool:
+    """Return whether something has this name, even a symbolic link that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def unusable(path: Path, why: str) -> KeelMQError:
+    """Return the error for a file; `why` is the rest of a sentence that begins with the path."""
+    return KeelMQError("file_unusable", f"{path} {why}")
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path, what: str, *, when_missing: str = "") -> Iterator[None]:
+    """Raise an OSError of the context as an error that names the path and the next step."""
+    try:
+        yield
+    except FileExistsError:
+        raise Conflict("file_exists", f"{path} exists and is not overwritten") from None
+    except OSError as error:
+        _fail(path, what, error, when_missing)
+
+
+def _fail(path: Path, what: str, error: OSError, when_missing: str) -> NoReturn:
+    why = f"cannot be {what}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError):
+        step = when_missing or ("make the directory above it first" if what == "made" else "make the directory first")
+    elif isinstance(error, PermissionError):
+        step = "run the command as the user who owns the directory and its files"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        step = "free some space, then repeat the command"
+    elif error.errno == errno.EROFS:
+        step = "choose a directory that can be written"
+    else:
+        step = ""
+    raise unusable(path, f"{why}; {step}" if step else why) from None
+
+
+def _write_beside(file: NewFile) -> Path:
+    """Write the content into a new file of the same directory, sync it, and return its path."""
+    path = file.path.with_name(f".{file.path.name}.{secrets.token_hex(4)}")
+    # The mode is given with the creation, so there is no moment at which others could open a key.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
+    try:
+        rest = memoryview(file.content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except BaseException:
+        _remove([path])
+        raise
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def _give_name(written: Path, path: Path) -> None:
+    """Give a file its name. Raises FileExistsError when the name is taken."""
+    try:
+        os.link(written, path)  # a rename would overwrite what somebody else made in this moment
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if is_taken(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        written.replace(path)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
