@@ -21,7 +21,7 @@ from store.commands.users import DeleteUser, Effect, PutUser, Rule, Token, UserP
 from store.errors import USER_NOT_FOUND, Refused
 from store.users.users import User
 
-UserName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$")]
+UserName = Annotated[str, Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$(?!\n)")]
 CertificateName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 CERTIFICATES_MAX: Final = 16

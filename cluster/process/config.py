@@ -43,7 +43,7 @@ CLIENT_VARIABLES: Final = frozenset(
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
-Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$(?!\n)")]
 Positive = Annotated[int, Meta(ge=1)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 

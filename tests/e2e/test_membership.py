@@ -267,16 +267,19 @@ def test_a_lone_founder_on_a_new_disk_begins_another_cluster_and_joins_when_told
             node.kill()
 
 
-def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_joins(
-    cluster: ClusterProcess, tmp_path: Path
-) -> None:
-    leader = cluster.wait_leader()
-    lost = next(node for node in cluster.nodes.values() if node is not leader)
-    node = NodeProcess(lost.node_id, tmp_path / "again", *free_ports(2))
-    node.arguments = ["--node-id", str(lost.node_id), "--data-dir", str(node.data_dir), "--join", leader.url]
-    node.start()
-    assert node.wait_exit() == ExitCode.BAD_CONFIG
-    assert "start it with the same --peer options as the others" in node.output()
+def test_a_node_of_a_cluster_that_has_not_changed_is_not_taken_for_one_that_joins(tmp_path: Path) -> None:
+    """The log of a cluster at the first feature level does not name the nodes that it began with."""
+    cluster = ClusterProcess(tmp_path)
+    for each in cluster.nodes.values():
+        each.module = "tests.versions.first_level_node"
+    with cluster:
+        leader = cluster.wait_leader()
+        lost = next(each for each in cluster.nodes.values() if each is not leader)
+        node = NodeProcess(lost.node_id, tmp_path / "again", *free_ports(2))
+        node.arguments = ["--node-id", str(lost.node_id), "--data-dir", str(node.data_dir), "--join", leader.url]
+        node.start()
+        assert node.wait_exit() == ExitCode.BAD_CONFIG
+        assert "start it with the same --peer options as the others" in node.output()
 
 
 def test_a_node_that_joins_waits_until_who_is_asked_knows_its_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:

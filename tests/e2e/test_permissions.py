@@ -294,7 +294,7 @@ def test_bad_input_about_users_changes_nothing(cluster: ClusterProcess) -> None:
         reply = leader.request("PUT", f"/v1/users/{user.name}", payload=payload)
         assert reply.status == 400, reply
         assert word in reply.json()["detail"], reply
-    for name in ("admin", "anonymous", "-x", "a" * 65, "a%20b"):
+    for name in ("admin", "anonymous", "-x", "a" * 65, "a%20b", "a%0A"):
         assert leader.request("PUT", f"/v1/users/{name}", payload={}).status == 400, name
     stale = leader.request("PUT", f"/v1/users/{user.name}", payload={"rules": [], "revision": before["revision"] - 1})
     assert code(stale) == "user_changed"

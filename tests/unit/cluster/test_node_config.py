@@ -140,6 +140,7 @@ def test_listening_elsewhere_than_advertised() -> None:
         ({"http_listen": "[::]:7081", "auth": "enforce"}, "requires http_tls_cert and http_tls_key; "),
         ({"http_listen": "10.0.0.1:7081", "auth": "permissive"}, "and auth enforce"),
         ({"auth": "maybe"}, "--auth"),
+        ({"cluster_id": "shop\n"}, "--cluster-id"),
         ({"admin_token_file": "/none"}, "admin_token_file /none: No such file"),
         ({"log_level": "loud"}, "--log-level"),
     ],
