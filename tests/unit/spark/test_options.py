@@ -1,9 +1,11 @@
 """Options of the source: a wrong one is reported before a query starts."""
 
+import pickle
 import re
 
 import pytest
 
+from keelmq import Tls
 from keelmq_spark.options import NAMES, SourceOptions
 from keelmq_spark.source import LogRange, split
 
@@ -61,3 +63,13 @@ def test_a_range_is_split_without_gaps(start: int, end: int, parts: int) -> None
     assert len(ranges) == parts
     assert [index for each in ranges for index in range(each.start, each.end)] == list(range(start, end))
     assert all(isinstance(each, LogRange) for each in ranges)
+
+
+def test_files_of_tls_go_to_the_executors_as_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEELMQ_CA_FILE", "/planner/ca")
+    monkeypatch.delenv("KEELMQ_KEY_FILE", raising=False)
+    options = SourceOptions.parse({**SERVERS, "view": "events", "certificateFile": "/own"})
+    monkeypatch.delenv("KEELMQ_CA_FILE")
+    assert pickle.loads(pickle.dumps(options)).tls == Tls("/planner/ca", "/own", None)
+    given = {"caFile": "/ca", "certificateFile": "/own", "keyFile": "/key"}
+    assert SourceOptions.parse({**SERVERS, "view": "events", **given}).tls == Tls("/ca", "/own", "/key")
