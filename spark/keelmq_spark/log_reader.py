@@ -16,6 +16,7 @@ from keelmq.admin import Admin
 from keelmq.errors import Closed, InvalidRequest, KeelMQError, LogRangeRemoved, ServerNotTrusted
 from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
+from keelmq.transport.credentials import TokenFile
 from keelmq.transport.tls import Tls
 
 WAIT_MS: Final = 500
@@ -38,10 +39,17 @@ class LogReader:
     """Reads pages of events ahead, in its own thread with an event loop. Use it as a context manager."""
 
     def __init__(
-        self, servers: Sequence[str], *, timeout_ms: int, fetch_max_bytes: int, tls: Tls | None = None
+        self,
+        servers: Sequence[str],
+        *,
+        timeout_ms: int,
+        fetch_max_bytes: int,
+        tls: Tls | None = None,
+        token_file: str | None = None,
     ) -> None:
         self._servers = servers
         self._tls = tls
+        self._token = None if token_file is None else TokenFile(token_file)
         self._timeout_s = timeout_ms / 1000
         self._fetch_max_bytes = fetch_max_bytes
         self._thread = ThreadPoolExecutor(1, "keelmq-log-reader")
@@ -177,7 +185,7 @@ class LogReader:
     async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
         """Ask the other nodes, because one node does not reach back so far; stay with the first that does."""
         for server in self._servers:
-            connection = Connection([server], tls=self._tls)
+            connection = Connection([server], tls=self._tls, token=self._token)
             try:
                 answer = await ask(Admin(connection))
             except KeelMQError as error:
@@ -202,7 +210,7 @@ class LogReader:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = Connection(self._servers, tls=self._tls)
+            self._connection = Connection(self._servers, tls=self._tls, token=self._token)
         return self._connection
 
     def _disconnect(self) -> None:

@@ -1,11 +1,13 @@
 """Options of the data source `keelmq`, validated before a query starts. Spark passes their names in lower case."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from keelmq.errors import InvalidRequest
+from keelmq.transport.credentials import FILE_VARIABLE
 from keelmq.transport.known_nodes import parse_servers
 from keelmq.transport.tls import Tls
 
@@ -16,6 +18,7 @@ NAMES: Final = (
     "caFile",
     "certificateFile",
     "keyFile",
+    "tokenFile",
     "view",
     "subscribe",
     "startingOffsets",
@@ -43,6 +46,8 @@ class SourceOptions:
     servers: tuple[str, ...]
     tls: Tls
     """Paths, which every executor reads itself; those that are not given are as the planner's environment says."""
+    token_file: str | None
+    """Path of a token, which every executor reads itself; by default as the planner's environment says."""
     view: View
     topics: tuple[str, ...]
     starting: Literal["earliest", "latest"] | int
@@ -77,6 +82,7 @@ class SourceOptions:
         return cls(
             servers=_servers(given.get("servers", "")),
             tls=_tls(given),
+            token_file=given.get("tokenfile", os.environ.get(FILE_VARIABLE)),
             view=view,
             topics=topics,
             starting=starting,

@@ -140,6 +140,7 @@ def open_log(options: SourceOptions) -> LogReader:
         timeout_ms=options.failover_timeout_ms,
         fetch_max_bytes=options.fetch_max_bytes,
         tls=options.tls,
+        token_file=options.token_file,
     )
 
 

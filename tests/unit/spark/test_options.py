@@ -65,6 +65,14 @@ def test_a_range_is_split_without_gaps(start: int, end: int, parts: int) -> None
     assert all(isinstance(each, LogRange) for each in ranges)
 
 
+def test_a_token_goes_to_the_executors_as_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEELMQ_TOKEN_FILE", "/planner/token")
+    assert SourceOptions.parse({**SERVERS, "view": "events"}).token_file == "/planner/token"
+    assert SourceOptions.parse({**SERVERS, "view": "events", "tokenFile": "/own"}).token_file == "/own"
+    monkeypatch.delenv("KEELMQ_TOKEN_FILE")
+    assert SourceOptions.parse({**SERVERS, "view": "events"}).token_file is None
+
+
 def test_files_of_tls_go_to_the_executors_as_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEELMQ_CA_FILE", "/planner/ca")
     monkeypatch.delenv("KEELMQ_KEY_FILE", raising=False)
