@@ -106,6 +106,3 @@ NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 ID_REGEX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 POP_HANDLE_REGEX: Final = re.compile(r"[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}")
 MESSAGE_ID_REGEX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-
-USERS_MAX: Final = 10_000
-"""Maximum number of users."""

@@ -1,5 +1,5 @@
-"""Limits on the number of objects that stay in the state: topics, groups, members, check URLs, undecided transactions,
-timers.
+"""Limits on the number of objects that stay in the state: topics, groups, members, check URLs, users, undecided
+transactions, timers.
 
 The limits are checked where a command is proposed, from counts that the state keeps anyway; apply accepts every command
 in the log. Commands under way at the same time may therefore exceed a limit by their number. A limit on objects that
@@ -17,6 +17,7 @@ from store.commands.messages import Produce
 from store.commands.pops import Pop
 from store.commands.topics import PutTopic
 from store.commands.transactions import Prepare, SetCheckUrl
+from store.commands.users import PutUser
 from store.state.machine import StateMachine
 
 _CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGroup)
@@ -27,19 +28,20 @@ def require_capacity(config: NodeConfig, state: StateMachine, command: Command) 
 
     A command that only touches existing objects passes, a repeated request included. Raises Problem when a limit is
     reached: too_many_timers, too_many_transactions, too_many_topics, too_many_groups, too_many_members,
-    too_many_check_urls.
+    too_many_check_urls, too_many_users.
     """
     if isinstance(command, Produce):
         _require_timers(config, state, command)
     elif isinstance(command, Prepare):
-        count = state.transactions_undecided
-        if count >= config.max_undecided_transactions and state.transaction(command.transaction_id) is None:
-            detail = f"{count} transactions are undecided: decide some, and send the request again"
-            raise _full("too_many_transactions", detail, config.max_undecided_transactions)
+        _require_undecided(config, state, command)
     elif isinstance(command, PutTopic):
         count = state.topics_of_clients
         if count >= config.max_topics and state.topic(command.topic) is None:
             raise _full("too_many_topics", f"there are {count} topics: delete some", config.max_topics)
+    elif isinstance(command, PutUser):
+        count = len(state.users)
+        if count >= config.max_users and state.users.get(command.user) is None:
+            raise _full("too_many_users", f"there are {count} users: delete some", config.max_users)
     elif isinstance(command, SetCheckUrl):
         count = state.check_urls_count(config.max_check_urls)
         if (
@@ -55,6 +57,13 @@ def require_capacity(config: NodeConfig, state: StateMachine, command: Command) 
             raise _full("too_many_groups", f"there are {state.groups_count} groups: delete some", config.max_groups)
         if isinstance(command, JoinGroup) and members is not None:
             _require_members(config, members, command)
+
+
+def _require_undecided(config: NodeConfig, state: StateMachine, command: Prepare) -> None:
+    count = state.transactions_undecided
+    if count >= config.max_undecided_transactions and state.transaction(command.transaction_id) is None:
+        detail = f"{count} transactions are undecided: decide some, and send the request again"
+        raise _full("too_many_transactions", detail, config.max_undecided_transactions)
 
 
 def _require_members(config: NodeConfig, members: Collection[str], command: JoinGroup) -> None:

@@ -11,7 +11,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Natural, Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_MAX, USERS_MAX
+from cluster.limits import LIST_MAX
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION, SIGNED_IN
 from cluster.security.credentials import make_token
@@ -250,10 +250,7 @@ class UserApi:
         name = _path_name(request)
         body = await read_json(request, self._core, _user_decoder, optional=True)
         rules = None if body.rules is None else _checked_rules(body.rules)
-        users = self._core.state.users
-        former = users.get(name)
-        if former is None and len(users) >= USERS_MAX:
-            raise Problem("too_many_users", f"there are {len(users)} users: delete some", {"limit": USERS_MAX})
+        former = self._core.state.users.get(name)
         base = former or User(name, 0, (), (), ())
         revision = base.revision if body.revision is None else body.revision
         changed = msgspec.structs.replace(

@@ -283,6 +283,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             ge=1, le=10_000, description="Maximum number of producer groups with a check URL; a further one gets 409."
         ),
     ] = 1_000
+    max_users: Annotated[Positive, Meta(description="Maximum number of users; creating a further one gets 409.")] = (
+        10_000
+    )
     max_undecided_transactions: Annotated[
         Positive,
         Meta(description="Maximum number of undecided transactions; a further half transaction gets 429."),

@@ -175,6 +175,10 @@ CASES = [
     Case("not_scheduled", 404, "DELETE", f"{ORDERS}/scheduled/none"),
     Case("not_found", 404, "GET", "/v2/topics"),
     Case("node_not_found", 404, "DELETE", "/v1/cluster/members/9"),
+    Case("user_not_found", 404, "GET", "/v1/users/nobody"),
+    Case("user_not_found", 404, "DELETE", "/v1/users/nobody"),
+    Case("user_changed", 409, "PUT", "/v1/users/nobody", {"revision": 1}),
+    Case("invalid_request", 400, "PUT", "/v1/users/nobody", {"rules": [{"actions": ["fly"], "resource": "topic:x"}]}),
     Case("invalid_request", 400, "DELETE", "/v1/cluster/members/nine"),
     Case(
         "invalid_request", 400, "POST", "/v1/cluster/members",
@@ -246,6 +250,11 @@ CASES = [
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {
+    "unauthenticated": "test_permissions.py",
+    "forbidden": "test_permissions.py",
+    "certificate_taken": "test_permissions.py",
+    "too_many_tokens": "test_permissions.py",
+    "too_many_users": "test_capacity.py",
     "request_timeout": "test_api_limits.py",
     "overloaded": "test_faults_cluster.py",
     "no_leader": "test_faults_cluster.py",

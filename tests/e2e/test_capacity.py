@@ -9,7 +9,15 @@ from tests.e2e.cluster_process import ClusterProcess, NodeProcess, Reply, ok
 
 pytestmark = pytest.mark.process
 
-LIMITS = {"topics": 2, "groups": 2, "group_members": 2, "check_urls": 2, "undecided_transactions": 2, "timers": 2}
+LIMITS = {
+    "topics": 2,
+    "groups": 2,
+    "group_members": 2,
+    "check_urls": 2,
+    "users": 2,
+    "undecided_transactions": 2,
+    "timers": 2,
+}
 ORDERS = "/v1/topics/orders"
 
 
@@ -59,6 +67,16 @@ def test_groups_whatever_creates_them(node: NodeProcess) -> None:
     assert gauge(node, "keelmq_groups") == 2
     ok(node.request("DELETE", "/v1/groups/b"))
     ok(node.request("PUT", "/v1/groups/c", payload={}))
+
+
+def test_users(node: NodeProcess) -> None:
+    for name in ("a", "b"):
+        ok(node.request("PUT", f"/v1/users/{name}", payload={}))
+    refused(node.request("PUT", "/v1/users/c", payload={}), 409, "too_many_users")
+    ok(node.request("PUT", "/v1/users/a", payload={"certificates": ["a"]}))
+    ok(node.request("POST", "/v1/users/a/tokens", payload={}))
+    ok(node.request("DELETE", "/v1/users/b"))
+    ok(node.request("PUT", "/v1/users/c", payload={}))
 
 
 def test_members(node: NodeProcess) -> None:

@@ -101,9 +101,9 @@ def test_the_log_of_a_stopped_node_can_be_looked_into(stopped: NodeProcess, caps
     assert main(["log", "dump", *data_dir, "--from-index", "3"]) == ExitCode.STOPPED
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["index", "term", "kind"]
-    assert [int(line.split()[0]) for line in lines] == list(range(3, 24))
+    assert [int(line.split()[0]) for line in lines] == list(range(3, 25))
     assert main(["log", "verify", *data_dir]) == ExitCode.STOPPED
-    assert "23 records" in capsys.readouterr().out
+    assert "24 records" in capsys.readouterr().out
     with open(stopped.data_dir / "log" / "00000000000000000000.log", "r+b") as file:
         file.seek(3000)
         file.write(b"\xff" * 64)

@@ -302,6 +302,19 @@ def test_bad_input_about_users_changes_nothing(cluster: ClusterProcess) -> None:
     assert ok(leader.request("GET", f"/v1/users/{user.name}")) == before
 
 
+def test_a_certificate_belongs_to_one_user(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    first, second = someone(leader), someone(leader)
+    name = f"{first.name}.example"
+    ok(leader.request("PUT", f"/v1/users/{first.name}", payload={"certificates": [name, name]}))
+    assert (
+        code(leader.request("PUT", f"/v1/users/{second.name}", payload={"certificates": [name]})) == "certificate_taken"
+    )
+    assert ok(leader.request("GET", f"/v1/users/{first.name}"))["certificates"] == [name]
+    ok(leader.request("PUT", f"/v1/users/{first.name}", payload={"certificates": []}))
+    ok(leader.request("PUT", f"/v1/users/{second.name}", payload={"certificates": [name]}))
+
+
 def test_a_follower_that_does_not_know_a_user_asks_the_leader(cluster: ClusterProcess) -> None:
     follower = cluster.follower()
     reply = follower.request("GET", f"/v1/topics/{TOPIC}", headers=bearer("keelmq_" + "y" * 43))

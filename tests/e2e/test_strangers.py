@@ -11,6 +11,7 @@ import pytest
 from raft.messages import (
     FRAME,
     Append,
+    Build,
     Challenge,
     Hello,
     Message,
@@ -24,6 +25,7 @@ from raft.messages import (
 )
 from raft.peers.handshake import NONCE_BYTES, PROTOCOL, opener_statement
 from raft.peers.secret import prove
+from store.features import FEATURES
 from store.log.record import KIND_ENTRY, Entry
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, wait_for
 from tests.patience import PATIENCE_S
@@ -188,7 +190,15 @@ def test_a_stranger_changes_nothing(tmp_path: Path, secret: str) -> None:
             for message in forgeries(before["term"], before["applied_index"]):
                 who = leader.node_id if secret == "unknown" and node is not leader else 9
                 hello = Hello(
-                    "e2e", who, node.node_id, PROTOCOL, "x", "127.0.0.1:1", FAR_INDEX, nonce=bytes(NONCE_BYTES)
+                    "e2e",
+                    who,
+                    node.node_id,
+                    PROTOCOL,
+                    "x",
+                    "127.0.0.1:1",
+                    FAR_INDEX,
+                    nonce=bytes(NONCE_BYTES),
+                    build=Build("9.1.0", FEATURES.minimum, FEATURES.maximum),
                 )
                 stranger = Stranger(node)
                 welcome = stranger.introduce(hello, b"" if secret == "none" else b"s" * 32)
