@@ -10,7 +10,7 @@ from keelmq import Connection, Consumer, Producer, ReceivedMessage
 from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Conflict, Forbidden, Unauthenticated
-from tests.e2e.cluster_process import OPTIONS, ClusterProcess, ok, until, wait_for
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
 from tests.e2e.test_membership import addresses, empty_node
 from tests.e2e.test_permissions import ADMINISTRATOR, administrator_file
@@ -161,3 +161,43 @@ def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Pa
     finally:
         node.kill()
         del cluster.nodes[4]
+
+
+async def test_a_cluster_is_closed_under_load_without_a_lost_call(tmp_path: Path) -> None:
+    """From open over permissive to enforced, node by node, as docs/security.md says."""
+    cluster = ClusterProcess(tmp_path, options=(*OPTIONS, "--admin-token-file", str(administrator_file(tmp_path))))
+    with cluster:
+        ok(cluster.wait_leader().request("PUT", "/v1/topics/orders", payload={"queues": 2}))
+        token = await token_of(cluster, "shop", Rule(actions=("send",), resource="topic:orders"))
+        connection = Connection(cluster.servers, token=token)
+        producer = Producer((), connection=connection, send_timeout_ms=60_000)
+        sent, is_over = 0, False
+
+        async def send_all() -> None:
+            nonlocal sent
+            while not is_over:
+                await producer.send("orders", f"{sent}".encode(), message_id=f"m{sent}")
+                sent += 1
+
+        def close_one(node: NodeProcess, mode: str) -> None:
+            assert node.terminate() == 0
+            node.arguments += ["--auth", mode]
+            node.token = ADMINISTRATOR
+            node.start()
+            cluster.wait_ready()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_all())
+            for mode in ("permissive", "enforce"):
+                for node in cluster.nodes.values():
+                    await asyncio.to_thread(close_one, node, mode)
+            before = sent
+            await until(lambda: sent > before + 10)
+            is_over = True
+        connection.close()
+        leader = cluster.wait_leader()
+        views = ok(leader.request("GET", "/v1/topics/orders"))["queue_offsets"]
+        assert sum(each["max_offset"] for each in views) == sent
+        assert leader.request("GET", "/v1/topics", headers={"Authorization": ""}).status == 401
+        refused = [node.request("GET", "/metrics").body.decode() for node in cluster.nodes.values()]
+        assert all('keelmq_auth_refused_total{reason="forbidden"} 0' in page for page in refused)
