@@ -70,7 +70,10 @@ def describe(routes: Sequence[Route]) -> Json:
             "description": "A replicated message broker that does not lose a message. Times are Unix milliseconds.",
         },
         "paths": paths,
-        "components": {"schemas": schemas.components},
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -123,6 +126,9 @@ def _operation(route: Route, schemas: _Schemas) -> Json:
         "parameters": parameters,
         "responses": _responses(route, schemas),
     }
+    if not route.access.is_public:
+        operation["security"] = [{"token": []}, {}]  # or none, while authentication is off
+        operation["description"] = f"Permission: {route.access.in_words()}."
     if route.body:
         operation["requestBody"] = {
             "required": not route.body_optional,
@@ -144,7 +150,7 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
         errors = (*errors, *OF_PRINCIPALS)
     if route.method in METHODS_WITH_BODY:
         errors = (*errors, "unsupported_media_type")
-    if route.redirects or asks_leader:
+    if route.redirects or asks_leader or not route.access.is_public:
         responses["307"] = {"description": "Another node leads: send the same request to Location"}
     for status, codes in _codes_by_status(errors).items():
         responses[str(status)] = {

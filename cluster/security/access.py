@@ -18,6 +18,12 @@ class Access(NamedTuple):
     is_audited: bool = False
     """True when each use of the route is written to the audit log."""
 
+    def in_words(self) -> str:
+        """Return the permission as a user reads it."""
+        if self.action is None:
+            return "every principal; for each resource that the request uses, as docs/security.md says"
+        return f"{self.action} on {self.kind}" + (f":{{{self.parameter}}}" if self.parameter else "")
+
     def resource(self, name: str) -> Resource:
         """Return the resource that `name` in the path stands for."""
         match self.kind:
