@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.budgets.connections import Connection, Connections
+from cluster.budgets.handshake_pace import HandshakePace
 from cluster.limits import TLS_HANDSHAKE_TIMEOUT_S, TLS_SHUTDOWN_TIMEOUT_S
 from cluster.process.http_tls import HttpTls
 from raft.peers.accepting import Accepting, reason_of
@@ -35,6 +36,7 @@ class TlsListener:
         self._make_protocol = make_protocol
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._pace = HandshakePace()
         self._accepting = Accepting(self._accept, "HTTP")
         listening.setblocking(False)
         self._accepting.begin([listening])
@@ -63,7 +65,13 @@ class TlsListener:
             task.cancel()
 
     async def _shake_hands(self, accepted: socket.socket, connection: Connection) -> None:
+        wait_s = self._pace.wait_s(connection.address)
+        if wait_s is None:
+            logger.info("%s begins more TLS handshakes than it may, and is not answered", connection.address)
+            return
         try:
+            if wait_s:
+                await asyncio.sleep(wait_s)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 accepted,
