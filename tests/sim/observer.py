@@ -392,7 +392,8 @@ class Observer:
         if replica.raft.state.role == LEADER:
             self._world.trace("members", replica.node_id, sorted(members.voters), sorted(members.learners))
             committed = self.safety.committed
-            led = committed.knows_any_of(term)
+            # Its own count may be of this step, at whose end `_on_commit` checks it.
+            led = committed.knows_any_of(term) or replica.term_at(replica.raft.state.commit_index) == term
             for node_id in sorted(members.voters - before.voters):
                 if not self.disks[node_id].voter and not self.disks[node_id].wipes:
                     raise Violation("membership", f"node {node_id} gets a vote and has never caught up")
