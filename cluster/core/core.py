@@ -86,7 +86,7 @@ class Core:
         self.request_budget = ByteBudget(
             request_bytes_max(config), share_percent, "requests are in memory", ADMINISTRATION_BYTES
         )
-        self.access = AccessControl(config.auth, administrator_tokens, state.users, self.now_ms, self._shown_by)
+        self.access = AccessControl(config.auth, administrator_tokens, state.users, self._latest_ms, self._shown_by)
         metrics.add_gauges(self.access.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
@@ -331,12 +331,17 @@ class Core:
         except TimeoutError:
             raise UnknownOutcome(f"not committed within {self.config.request_timeout_ms} ms") from None
 
+    def _latest_ms(self) -> int:
+        """Return the later one of the replicated clock, which stands on a node that is cut off, and this node's own."""
+        return max(self.now_ms(), self._clock.wall_ms())
+
     def _shown_by(self, request: web.Request) -> Shown:
         """Return the credentials of a request."""
+        shown = request.headers.getall("Authorization", ())
         return Shown(
-            request.headers.get("Authorization"),
+            "\n".join(shown) if shown else None,
             client_certificate_name(request),
-            self.connections.address_of(request),
+            request.remote or "",
         )
 
     def new_id(self) -> str:

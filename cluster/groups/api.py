@@ -356,7 +356,7 @@ class GroupCoordinator:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _reset_decoder)
-        self._core.access.require(request, "describe", permissions.topic(body.topic))
+        self._core.access.require(request, "describe", permissions.topic(check_topic(body.topic)))
         if self._core.state.group_head(group) is None:
             raise no_group(group)
         applied = await self._core.propose(ResetOffsets(group, self._reset_targets(body)))
@@ -368,7 +368,7 @@ class GroupCoordinator:
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _clone_decoder)
         topic = None if body.topic is None else check_topic(body.topic)
-        self._core.access.require(request, "describe", permissions.group(body.source))
+        self._core.access.require(request, "describe", permissions.group(check_group(body.source)))
         applied = await self._core.propose(CloneOffsets(group, check_group(body.source), topic))
         cloned: OffsetsReset = applied.result
         return json_response(ResetView(offsets=committed_offsets(cloned.offsets), generation=cloned.generation))

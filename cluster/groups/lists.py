@@ -6,6 +6,7 @@ in steps, and the event loop runs other work after each step.
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -149,22 +150,27 @@ class GroupLists:
 
     async def list_all(self, request: web.Request) -> web.Response:
         query = parse_query(GroupsQuery, request.query)
-        names = self._core.state.group_names(query.after, query.limit + 1)
         groups: list[GroupDetail] = []
-        rows, pace, last = 0, Pace(), None
-        for name in names[: query.limit]:
-            last = name
+        rows, pace = 0, Pace()
+        for name in self._visible(request, query.after):
             await pace.step()
-            if self._core.state.group_head(name) is None:  # deleted meanwhile
+            if name is None:
                 continue
-            if not self._core.access.may(request, "describe", permissions.group(name)):
+            if len(groups) >= query.limit or rows >= LIST_ROWS_MAX:
+                return json_response(GroupsView(groups=groups, next=groups[-1].group))
+            if self._core.state.group_head(name) is None:  # deleted meanwhile
                 continue
             detail = self._detail(name)
             groups.append(detail)
             rows += 1 + len(detail.offsets) + sum(1 + len(member.assignment) for member in detail.members)
-            if rows >= LIST_ROWS_MAX:
-                break
-        return json_response(GroupsView(groups=groups, next=None if names[-1:] in ([], [last]) else last))
+        return json_response(GroupsView(groups=groups, next=None))
+
+    def _visible(self, request: web.Request, after: str | None) -> Iterator[str | None]:
+        """Yield the groups after `after`; None for one that the request may not see and no cursor may name."""
+        while names := self._core.state.group_names(after, LIST_MAX):
+            for name in names:
+                yield name if self._core.access.may(request, "describe", permissions.group(name)) else None
+            after = names[-1]
 
     async def show(self, request: web.Request) -> web.Response:
         """Answer with the details of a group. Only the leader answers, for the same reason as in `offsets`."""

@@ -7,6 +7,7 @@ leader looks into the messages first, one pop per group and topic at a time, and
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 from weakref import WeakValueDictionary
 
@@ -59,6 +60,7 @@ from store.commands.pops import (
     PopsAcked,
 )
 from store.commands.views import Row
+from store.errors import HANDLE_EXPIRED, Refused
 from store.messages.topics import RETRY_PREFIX
 
 ReceiptHandle = Annotated[str, Meta(pattern=POP_HANDLE_PATTERN)]
@@ -224,13 +226,19 @@ class PopApi:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _ack_decoder)
-        applied = await self._core.propose(AckPopped(group, tuple(map(parse_handle, body.receipt_handles))))
-        acked: PopsAcked = applied.result
-        self._core.metrics.pop_acks["acked"].inc(acked.outcomes.count("acked"))
-        self._core.metrics.pop_acks["handle_expired"].inc(acked.outcomes.count("handle_expired"))
+        handles = tuple(map(parse_handle, body.receipt_handles))
+        may = [self._may_use(request, group, handle) for handle in handles]
+        allowed = tuple(handle for handle, is_allowed in zip(handles, may, strict=True) if is_allowed)
+        done: Iterator[AckOutcome] = iter(())
+        if allowed:
+            acked: PopsAcked = (await self._core.propose(AckPopped(group, allowed))).result
+            done = iter(acked.outcomes)
+        outcomes: list[AckOutcome] = [next(done) if is_allowed else "handle_expired" for is_allowed in may]
+        self._core.metrics.pop_acks["acked"].inc(outcomes.count("acked"))
+        self._core.metrics.pop_acks["handle_expired"].inc(outcomes.count("handle_expired"))
         results = [
             PopAckedView(receipt_handle=handle, outcome=outcome)
-            for handle, outcome in zip(body.receipt_handles, acked.outcomes, strict=True)
+            for handle, outcome in zip(body.receipt_handles, outcomes, strict=True)
         ]
         return json_response(PopAckView(results=results))
 
@@ -239,6 +247,8 @@ class PopApi:
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _invisible_decoder)
         handle = parse_handle(body.receipt_handle)
+        if not self._may_use(request, group, handle):
+            raise Refused(HANDLE_EXPIRED, "the message is not this consumer's any more", {"group": group})
         applied = await self._core.propose(ChangeInvisible(group, handle, body.invisible_ms, body.reason))
         changed: InvisibleChanged = applied.result
         if changed.outcome in ("scheduled", "dead_lettered"):
@@ -248,6 +258,15 @@ class PopApi:
                 receipt_handle=body.receipt_handle, outcome=changed.outcome, due_at_ms=or_unset(changed.due_ms)
             )
         )
+
+    def _may_use(self, request: web.Request, group: str, handle: PopHandle) -> bool:
+        """Return whether the request may read the topic of the message that it gives back or acknowledges. Handles can
+        be guessed, and a message that is given back is copied into the group's own topic.
+        """
+        if not self._core.access.is_on:
+            return True
+        topic = self._core.state.topic_of_lease(group, handle)
+        return topic is None or self._core.access.may(request, "read", permissions.topic(topic), asked_for=True)
 
     def _may_take(self, command: Pop) -> bool:
         """Return whether a pop may find messages that no other pop under way has asked for. True also when the state

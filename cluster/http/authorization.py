@@ -8,11 +8,19 @@ from aiohttp import web
 from cluster.core.core import Core
 from cluster.http.routes import Handler, Route
 from cluster.problems import problem_of
-
-AUDIT_LOGGER: Final = "keelmq.audit"
-"""Name of the logger of administrative calls. Only authenticated principals cause its lines, and none is left out."""
+from cluster.process.line_pace import AUDIT_LOGGER
 
 _audit = logging.getLogger(AUDIT_LOGGER)
+_REFUSED: Final = frozenset({"unauthenticated", "forbidden"})
+
+
+def audit(core: Core, request: web.Request, principal: str, outcome: str) -> None:
+    """Write an administrative call to the audit log. Calls that were refused for lack of permission are not written
+    there, so that nobody without one can fill a disk; they are counted and logged as refusals.
+    """
+    if outcome not in _REFUSED:
+        address = core.access.shown_by(request).address
+        _audit.info("%s %s by %s at %s: %s", request.method, request.path, principal, address, outcome)
 
 
 def authorized(core: Core, route: Route) -> Handler:
@@ -29,6 +37,7 @@ def authorized(core: Core, route: Route) -> Handler:
             control.require(request, access.action, access.resource(request.match_info.get(access.parameter, "")))
         if not is_audited:
             return await inner(request)
+        principal = control.principal_of(request).name  # before the call, which may delete him
         outcome = "failed"
         try:
             response = await inner(request)
@@ -38,9 +47,7 @@ def authorized(core: Core, route: Route) -> Handler:
             outcome = problem.code if problem is not None else type(error).__name__
             raise
         finally:
-            shown = control.shown_by(request)
-            principal = control.principal_of(request).name
-            _audit.info("%s %s by %s at %s: %s", request.method, request.path, principal, shown.address, outcome)
+            audit(core, request, principal, outcome)
         return response
 
     return handler

@@ -152,12 +152,14 @@ class MessageApi:
             raise Problem("invalid_request", "message id: 1 to 128 characters of A-Z a-z 0-9 _ . : -")
         query = parse_query(MessageIdQuery, request.query)
         topic = None if query.topic is None else check_topic(query.topic)
+        if topic is not None:
+            self._core.access.require(request, "read", permissions.topic(topic))
         self._core.response_budget.require_room()
         left = MESSAGES_OF_ID_MAX
         found = MessageFinder(self._core).by_id(topic, message_id)
         async with contextlib.aclosing(found):
             async for each in found:
-                if not self._core.access.may(request, "read", permissions.topic(each[0].topic)):
+                if not self._core.access.may(request, "read", permissions.topic(each[0].topic), asked_for=True):
                     continue  # an id of a topic that may not be read is answered like one that does not exist
                 yield each
                 left -= 1

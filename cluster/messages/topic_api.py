@@ -1,11 +1,13 @@
 """Creates, changes, describes and deletes topics."""
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
+from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
 from cluster.http.requests import Request, check_topic, parse_query
@@ -118,9 +120,10 @@ class TopicApi:
     async def put(self, request: web.Request) -> web.Response:
         self._core.require_leader()
         name = check_topic(request.match_info["topic"])
-        action: Action = "create" if self._core.state.topic(name) is None else "alter"
-        self._core.access.require(request, action, permissions.topic(name))
         settings = await read_json(request, self._core, _decoder, optional=True)
+        # Only now: the topic may have been created while the body was on its way.
+        action: Action = "create" if self._core.state.topic(name) is None else "alter"
+        self._core.access.require(request, action, permissions.topic(name), said="create or alter")
         self._refuse_system(name)
         self._refuse_wide(name, settings.queues or 0)
         applied = await self._core.propose(PutTopic(name, settings.queues, settings.retention_ms, settings.type))
@@ -129,18 +132,26 @@ class TopicApi:
 
     async def list_all(self, request: web.Request) -> web.Response:
         query = parse_query(TopicsQuery, request.query)
-        found = self._core.state.topics_after(query.after, query.limit + 1, system=query.system)
         topics: list[TopicView] = []
-        rows, last = 0, None
-        for topic in found[: query.limit]:
-            last = topic.topic
-            if not self._core.access.may(request, "describe", permissions.topic(topic.topic)):
+        rows, pace = 0, Pace()
+        for topic in self._visible(request, query):
+            await pace.step()
+            if topic is None:
                 continue
+            if len(topics) >= query.limit or rows >= LIST_ROWS_MAX:
+                return json_response(TopicsView(topics=topics, next=topics[-1].topic))
             topics.append(self._view(topic))
             rows += topic.queues
-            if rows >= LIST_ROWS_MAX:
-                break
-        return json_response(TopicsView(topics=topics, next=None if not found or found[-1].topic == last else last))
+        return json_response(TopicsView(topics=topics, next=None))
+
+    def _visible(self, request: web.Request, query: TopicsQuery) -> Iterator[TopicInfo | None]:
+        """Yield the topics after the cursor; None for one that the request may not see and no cursor may name."""
+        after = query.after
+        while found := self._core.state.topics_after(after, LIST_MAX, system=query.system):
+            for topic in found:
+                is_visible = self._core.access.may(request, "describe", permissions.topic(topic.topic))
+                yield topic if is_visible else None
+            after = found[-1].topic
 
     async def show(self, request: web.Request) -> web.Response:
         name = check_topic(request.match_info["topic"])

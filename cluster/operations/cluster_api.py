@@ -26,6 +26,7 @@ from cluster.operations.snapshot_metrics import snapshot_metrics
 from cluster.operations.state_gauges import state_gauges
 from cluster.problems import Problem
 from cluster.process.config import Address
+from cluster.security import permissions
 from cluster.security.access import CLUSTER_DESCRIBED, PUBLIC, SIGNED_IN
 
 
@@ -148,6 +149,7 @@ class ClusterApi:
         ]
 
     async def cluster(self, request: web.Request) -> web.Response:
+        sees_all = self._core.access.may(request, "describe", permissions.CLUSTER)
         core, raft = self._core, self._core.raft
         peers, disks = raft.peers, raft.disks.known()
         nodes = []
@@ -194,8 +196,8 @@ class ClusterApi:
                 index_rebuild=self._index_rebuild.view,
                 replica=replica_view(core),
                 nodes=nodes,
-                log_holders=self._log_front.holders,
-                alarms=self._alarms.active,
+                log_holders=self._log_front.holders if sees_all else (),
+                alarms=self._alarms.active if sees_all else [_without_names(each) for each in self._alarms.active],
                 version=VERSION,
                 feature_level=raft.feature_levels.in_force,
             )
@@ -256,3 +258,8 @@ class ClusterApi:
         yield from snapshot_metrics(raft)
         yield from edge_metrics(core)
         yield from state_gauges(core)
+
+
+def _without_names(alarm: AlarmView) -> AlarmView:
+    """Return the alarm for a principal who may not describe the cluster: texts name topics, groups and transactions."""
+    return msgspec.structs.replace(alarm, detail="", subject="")

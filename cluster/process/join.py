@@ -90,7 +90,9 @@ def _get(config: NodeConfig, url: str) -> _Cluster:
     request = urllib.request.Request(f"{parse_url(url, 'join')}/v1/cluster")  # noqa: S310 - parse_url allows http(s)
     for token in administrator_tokens(config)[:1]:
         request.add_unredirected_header("Authorization", f"Bearer {token.decode()}")
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=trusting(http_ca)), _StaysSecure)
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting(http_ca)), _StaysSecure
+    )
     try:
         with opener.open(request, timeout=ASK_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(ANSWER_BYTES_MAX), type=_Cluster)

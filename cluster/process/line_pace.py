@@ -14,6 +14,10 @@ LINES_PER_PLACE_MAX: Final = 60
 """Maximum number of lines that one place in the code logs, at one level, in LINE_INTERVAL_S; further ones are counted.
 """
 LINE_INTERVAL_S: Final = 60.0
+AUDIT_LOGGER: Final = "keelmq.audit"
+"""Name of the logger of administrative calls, whose lines are never left out: only principals who were allowed to do
+what the line says cause one.
+"""
 
 
 class _Place(NamedTuple):
@@ -30,7 +34,7 @@ class _Count:
 
 
 class LinePace:
-    """A filter of log records. Any thread may call it. Lines of level `critical` are never left out."""
+    """A filter of log records. Any thread may call it. It never leaves out `critical` lines and the audit log."""
 
     def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:
         self._steady_s = steady_s
@@ -39,7 +43,7 @@ class LinePace:
 
     def __call__(self, record: logging.LogRecord) -> bool:
         """Return whether to log the record. The first line after some that were left out tells how many they were."""
-        if record.levelno >= logging.CRITICAL:
+        if record.levelno >= logging.CRITICAL or record.name == AUDIT_LOGGER:
             return True
         with self._lock:
             left_out = self._count(_Place(record.pathname, record.lineno, record.levelno))

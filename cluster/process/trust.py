@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cluster.process.addresses import ConfigError
 from raft.config import TlsConfig
@@ -13,6 +13,9 @@ from raft.peers.tls import PeerTls
 
 if TYPE_CHECKING:
     from cluster.process.config import NodeConfig
+
+
+ADMIN_TOKEN_BYTES_MAX: Final = 128
 
 
 def validate_trust(config: "NodeConfig") -> None:
@@ -66,6 +69,12 @@ def administrator_tokens(config: "NodeConfig") -> tuple[bytes, ...]:
     if config.admin_token_file is None:
         return ()
     try:
-        return read_peer_secrets(Path(config.admin_token_file))
+        tokens = read_peer_secrets(Path(config.admin_token_file))
     except SecretError as error:
         raise ConfigError(f"admin_token_file {error}") from None
+    if any(len(token) > ADMIN_TOKEN_BYTES_MAX or b" " in token or not token.isascii() for token in tokens):
+        raise ConfigError(
+            f"admin_token_file {config.admin_token_file}: a token is a word of at most {ADMIN_TOKEN_BYTES_MAX} ASCII "
+            f"characters; {HOW_TO_MAKE}"
+        )
+    return tokens

@@ -1,6 +1,7 @@
 """The rules between several options of a node."""
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
 from cluster.process.http_tls import validate_http_tls
@@ -36,6 +37,7 @@ def validate(config: "NodeConfig") -> "NodeConfig":
     validate_trust(config)
     validate_http_tls(config)
     _require_closed_http(config)
+    _require_secret_join(config)
     return config
 
 
@@ -63,3 +65,14 @@ def _check_origin(config: "NodeConfig") -> None:
     parse_url(config.join, "join")
     if config.peers and not config.override_addresses:
         raise ConfigError("join: not allowed with peers; a node either begins a new cluster or joins a running one")
+
+
+def _require_secret_join(config: "NodeConfig") -> None:
+    """Require that the administrator's token is shown to a node on this machine or over TLS. Raises ConfigError."""
+    asked = urlsplit(config.join or "")
+    is_open = asked.scheme == "http" and not is_loopback(asked.hostname or "")
+    if is_open and config.admin_token_file is not None and not config.insecure_http:
+        raise ConfigError(
+            f"join: {config.join} would be shown the token of admin_token_file without TLS: give an https URL. If the "
+            "network keeps everybody else away from the nodes, say so with --insecure-http"
+        )

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from cluster.problems import Problem
 from cluster.security.credentials import hash_of, token_in
-from cluster.security.permissions import Action, Resource
+from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Resource
 from cluster.security.principals import (
     ADMINISTRATOR_NAME,
     ANONYMOUS_NAME,
@@ -42,6 +42,7 @@ class Shown(NamedTuple):
     """The credentials that a request shows, and where it comes from."""
 
     authorization: str | None
+    """The Authorization header, or several that a newline separates, which are no credentials."""
     certificate: str | None
     """Name in the client's verified certificate; None without one."""
     address: str
@@ -75,20 +76,29 @@ class AccessControl:
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
-    def require(self, request: web.Request, action: Action, *resources: Resource) -> None:
-        """Raise Problem unauthenticated or forbidden unless the request may do `action` on all resources."""
+    def require(self, request: web.Request, action: Action, *resources: Resource, said: str = "") -> None:
+        """Raise Problem unauthenticated or forbidden unless the request may do `action` on all resources. `said` is
+        named in its place where the action would tell whether the resource exists.
+        """
         if not self.is_on:
             return
         principal = self.principal_of(request)
         for resource in resources:
             if not principal.verdict(action, resource).allowed:
-                self._refuse(request, principal, action, resource)
+                self._refuse(request, principal, said or action, resource)
 
-    def may(self, request: web.Request, action: Action, resource: Resource) -> bool:
-        """Return whether to show or do something for which the request was not made alone, such as a row of a list."""
+    def may(self, request: web.Request, action: Action, resource: Resource, *, asked_for: bool = False) -> bool:
+        """Return whether to show or do something. `asked_for` says that the request is about this resource alone, so
+        that without the permission it is answered as if the resource did not exist; a row of a list is not.
+        """
         if not self.is_on:
             return True
-        return self.principal_of(request).verdict(action, resource).allowed or self.mode == "permissive"
+        principal = self.principal_of(request)
+        if principal.verdict(action, resource).allowed:
+            return True
+        if self.mode == "permissive" and asked_for:
+            self._refused[_UNAUTHENTICATED if isinstance(principal, Nothing) else _FORBIDDEN] += 1
+        return self.mode == "permissive"
 
     def require_principal(self, request: web.Request) -> None:
         """Raise Problem unauthenticated unless the request shows valid credentials."""
@@ -96,15 +106,12 @@ class AccessControl:
             return
         principal = self.principal_of(request)
         if isinstance(principal, Nothing):
-            self._refuse(request, principal, "describe", None)
+            self._refuse(request, principal, "do", None)
 
-    def is_unrestricted(self, request: web.Request) -> bool:
-        """Return whether everything is shown to the request, so that lists need no look at each row."""
-        return self.mode != "enforce" or isinstance(self.principal_of(request), Everything)
-
-    def _refuse(self, request: web.Request, principal: Principal, action: Action, resource: Resource | None) -> None:
+    def _refuse(self, request: web.Request, principal: Principal, action: str, resource: Resource | None) -> None:
         """Count and log the refusal, and raise its Problem when permissions are enforced."""
         unknown = isinstance(principal, Nothing)
+        text = str(resource or "anything")[:RESOURCE_CHARACTERS_MAX]
         self._refused[_UNAUTHENTICATED if unknown else _FORBIDDEN] += 1
         logger.warning(
             "%s %s by %s at %s is %s: may not %s %s%s",
@@ -114,7 +121,7 @@ class AccessControl:
             self.shown_by(request).address,
             "allowed in mode permissive only" if self.mode == "permissive" else "refused",
             action,
-            resource or "anything",
+            text,
             f" ({principal.reason})" if isinstance(principal, Nothing) else "",
         )
         if self.mode == "permissive":
@@ -123,8 +130,8 @@ class AccessControl:
             raise Problem(_UNAUTHENTICATED, principal.reason)
         raise Problem(
             _FORBIDDEN,
-            f"{principal.name} may not {action} {resource}, or it does not exist; an administrator can allow it: "
-            f"keelmq auth acl allow {principal.name} {action} {resource}",
+            f"{principal.name} may not {action} {text}, or it does not exist; an administrator can allow it: "
+            f"keelmq auth acl allow {principal.name} {action.split()[0]} {text}",
         )
 
     # --- authentication ----------------------------------------------------------------------------------------

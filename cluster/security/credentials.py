@@ -37,4 +37,5 @@ def token_in(header: str) -> str | None:
     """Return the bearer token in an Authorization header; None when it has none or is too long."""
     if len(header) > HEADER_CHARACTERS_MAX or header[: len(SCHEME)].lower() != SCHEME:
         return None
-    return header[len(SCHEME) :].strip() or None
+    token = header[len(SCHEME) :].strip()
+    return None if not token or len(token.split()) > 1 else token

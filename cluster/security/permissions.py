@@ -37,6 +37,9 @@ _MEANT: Final[dict[Kind, frozenset[Action]]] = {
 """Actions that are checked on the resources of a kind."""
 
 
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
+
+
 class Resource(NamedTuple):
     """A resource, as a request uses it."""
 
@@ -70,11 +73,11 @@ def topic(name: str) -> Resource:
 
 
 def resource_of(text: str) -> Resource:
-    """Parse `KIND:NAME`, `cluster` or `log`. Raises ValueError with a sentence for the user."""
+    """Parse `KIND:NAME`, `cluster` or `log`, as a request uses it. Raises ValueError with a sentence for the user."""
     kind, _, name = text.partition(":")
     for known in KINDS:
         if kind == known and (name in ("", known) if known in SINGLE else name):
-            return Resource(known, name or known)
+            return topic(name) if known == "topic" else Resource(known, name or known)
     raise ValueError(f"{text[:80]!r} is not a resource: give KIND:NAME, of which KIND is one of {', '.join(KINDS)}")
 
 
@@ -87,6 +90,8 @@ def check_rule(rule: Rule) -> None:
         raise ValueError(f"actions: give at least one of {', '.join(ACTIONS)}, or *; not {unknown[:3]}")
     if rule.resource != ANY:
         resource = resource_of(rule.resource)
+        if resource.kind != "topic" and rule.resource.startswith("topic:"):
+            raise ValueError(f"resource: the topic {rule.resource[6:]!r} belongs to {resource}: give that one")
         if ANY in resource.name[:-1]:
             raise ValueError(f"resource: {rule.resource!r}: * stands at the end only")
         never = [action for action in rule.actions if action != ANY and action not in _MEANT[resource.kind]]
@@ -97,9 +102,11 @@ def check_rule(rule: Rule) -> None:
         raise ValueError(f"networks: at most {NETWORKS_MAX}")
     for network in rule.networks:
         try:
-            ip_network(network)
+            parsed = ip_network(network)
         except ValueError as error:
             raise ValueError(f"networks: {error}; give addresses as 10.0.0.0/8") from None
+        if isinstance(parsed, IPv6Network) and parsed.overlaps(_MAPPED) and parsed.prefixlen >= _MAPPED.prefixlen:
+            raise ValueError(f"networks: {network} holds IPv4 addresses: give them as such, as 10.0.0.0/8")
 
 
 class Verdict(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from cluster.security.permissions import Action, Permissions, Resource, Verdict
+from cluster.security.permissions import RESOURCE_CHARACTERS_MAX, Action, Permissions, Resource, Verdict
 from store.users.users import User
 
 DECISIONS_MAX: Final = 4_096
@@ -57,6 +57,8 @@ class UserAt:
     def verdict(self, action: Action, resource: Resource) -> Verdict:
         found = self._decided.get((action, resource))
         if found is None:
+            if len(resource.name) > RESOURCE_CHARACTERS_MAX:
+                return self._permissions.verdict(action, resource)
             if len(self._decided) >= DECISIONS_MAX:
                 self._decided.clear()
             found = self._decided[action, resource] = self._permissions.verdict(action, resource)

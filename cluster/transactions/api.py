@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
+from cluster.budgets.pace import Pace
 from cluster.core.core import Core
 from cluster.http.app import json_response, media_type, msgpack_response, read_body, read_json, wants_msgpack
 from cluster.http.json_bodies import parse_json_messages
@@ -17,7 +18,7 @@ from cluster.messages.produce import QueueChooser
 from cluster.messages.request_attributes import RequestAttributes
 from cluster.problems import Problem
 from cluster.security import permissions
-from cluster.security.access import BY_HANDLER, BY_HANDLER_AUDITED
+from cluster.security.access import ADMINISTRATION, BY_HANDLER
 from cluster.transactions.half_batches import (
     BlockHalf,
     DecisionRequest,
@@ -38,6 +39,7 @@ from cluster.transactions.views import (
 )
 from store.commands.transactions import Decided, Decision, Prepared, ResumeTransaction, TransactionState
 from store.commands.views import TransactionView
+from store.transactions.table import cursor_of
 
 
 class ResumeRequest(Request, kw_only=True, frozen=True):
@@ -130,7 +132,7 @@ class TransactionApi:
                 body={JSON: ResumeRequest},
                 errors=("transaction_not_found", "transaction_conflict", *WRITE_ERRORS),
                 redirects=True,
-                access=BY_HANDLER_AUDITED,
+                access=ADMINISTRATION,
             ),
             Route(
                 "GET",
@@ -215,7 +217,6 @@ class TransactionApi:
         core.require_leader()
         transaction_id = _path_id(request)
         body = await read_json(request, core, _resume_decoder)
-        core.access.require(request, "admin", permissions.CLUSTER)
         interval_ms = core.config.check_interval_ms
         applied = await core.propose(ResumeTransaction(transaction_id, body.operator, body.reason, interval_ms))
         return json_response(as_view(ResumedView, applied.result))
@@ -223,7 +224,7 @@ class TransactionApi:
     async def show(self, request: web.Request) -> web.Response:
         transaction_id = _path_id(request)
         view = self._core.state.transaction(transaction_id)
-        if view is None or not self._may_see(request, view):
+        if view is None or not self._may_see(request, view, asked_for=True):
             raise no_transaction(transaction_id)
         timeline = tuple(event_view(event) for event in self._core.state.timeline(transaction_id))
         detail_view = TransactionDetail(**msgspec.structs.asdict(summary_of(view)), timeline=timeline)
@@ -232,26 +233,34 @@ class TransactionApi:
     async def list_all(self, request: web.Request) -> web.Response:
         query = parse_query(TransactionsQuery, request.query)
         before_ms = None if query.older_than_ms is None else self._core.now_ms() - query.older_than_ms
-        page = self._core.state.transactions(
-            state=query.state, prepared_before_ms=before_ms, limit=query.limit, after=query.after
-        )
-        return json_response(
-            TransactionsView(
-                transactions=[summary_of(each) for each in page.transactions if self._may_see(request, each)],
-                next=page.next,
+        shown: list[TransactionView] = []
+        after, pace = query.after, Pace()
+        while True:
+            page = self._core.state.transactions(
+                state=query.state, prepared_before_ms=before_ms, limit=query.limit, after=after
             )
-        )
+            shown += [each for each in page.transactions if self._may_see(request, each)]
+            after = page.next
+            if after is None or len(shown) >= query.limit:
+                break
+            await pace.step()
+        more = after is not None or len(shown) > query.limit
+        shown = shown[: query.limit]
+        # A cursor names a transaction that the request may see.
+        following = cursor_of(shown[-1]) if more and shown else None
+        return json_response(TransactionsView(transactions=[summary_of(each) for each in shown], next=following))
 
-    def _may_see(self, request: web.Request, view: TransactionView) -> bool:
-        return self._core.access.may(request, "describe", permissions.producer_group(view.producer_group))
+    def _may_see(self, request: web.Request, view: TransactionView, *, asked_for: bool = False) -> bool:
+        resource = permissions.producer_group(view.producer_group)
+        return self._core.access.may(request, "describe", resource, asked_for=asked_for)
 
     async def _decide(self, request: web.Request, decision: Decision) -> web.Response:
         core = self._core
         core.require_leader()
         transaction_id = _path_id(request)
         body = await read_json(request, core, _decision_decoder, optional=True)
-        require_decidable(core, request, transaction_id, force=body.force)
-        applied = await core.propose(decide_command(transaction_id, decision, body))
+        group = require_decidable(core, request, transaction_id, body)
+        applied = await core.propose(decide_command(transaction_id, decision, body, group))
         decided: Decided = applied.result
         if decision != "unknown":
             core.metrics.decided[decided.state].inc()

@@ -168,8 +168,8 @@ class TransactionBatchApi:
         proposals: list[Proposal | Exception] = []
         for each in asked.decisions:
             try:
-                require_decidable(core, request, each.transaction_id, force=each.force)
-                proposals.append(Proposal(decide_command(each.transaction_id, each.decision, each)))
+                group = require_decidable(core, request, each.transaction_id, each)
+                proposals.append(Proposal(decide_command(each.transaction_id, each.decision, each, group)))
             except (Problem, Refused) as refused:
                 proposals.append(refused)
         results: list[DecidedOne] = []

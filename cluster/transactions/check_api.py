@@ -17,6 +17,7 @@ from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
+from cluster.security import permissions
 from cluster.security.access import of_producer_group
 from cluster.transactions.check_service import CheckService, CheckView
 from cluster.transactions.webhook_slots import WebhookSlots
@@ -133,6 +134,7 @@ class CheckApi:
         self._core.require_leader()
         group = check_group(request.match_info["group"])
         body = await read_json(request, self._core, _decoder)
+        self._core.access.require(request, "decide", permissions.producer_group(group))
         if body.check_url is not None:
             _require_url(body.check_url)
         applied = await self._core.propose(SetCheckUrl(group, body.check_url))

@@ -6,7 +6,8 @@ from aiohttp import web
 from msgspec import Meta
 
 from cluster.core.core import Core
-from cluster.http.requests import ClientId, Id, Operator, Reason, Request, check_group
+from cluster.http.authorization import audit
+from cluster.http.requests import ClientId, Id, Operator, Reason, Request, check_group, check_topic
 from cluster.limits import BATCHES_MAX, REQUEST_MESSAGES_MAX
 from cluster.messages.blocks import BlockBatch, JsonMessage
 from cluster.messages.produce import Batch, QueueChooser, checked_batch, json_batches, unpacked_blocks, writable_topic
@@ -57,27 +58,31 @@ def require_send(core: Core, request: web.Request, half: BlockHalf | JsonHalf) -
     """Raise Problem unless the request may send for the producer group, to every topic of the half transaction."""
     if not core.access.is_on:
         return
-    topics = {each.topic for each in (half.batches if isinstance(half, BlockHalf) else half.messages)}
+    check_group(half.producer_group)
+    topics = {check_topic(each.topic) for each in (half.batches if isinstance(half, BlockHalf) else half.messages)}
     resources = (permissions.producer_group(half.producer_group), *map(permissions.topic, sorted(topics)))
     core.access.require(request, "send", *resources)
 
 
-def require_decidable(core: Core, request: web.Request, transaction_id: str, *, force: bool) -> None:
+def require_decidable(core: Core, request: web.Request, transaction_id: str, body: "DecisionRequest") -> str | None:
     """Raise unless the request may decide the transaction: for its producer group, by force as an administrator.
 
-    A transaction that the request may not see is answered like one that does not exist. Raises Problem and Refused.
+    Returns the producer group to which the decision is bound, or None for any. A transaction that the request may not
+    see is answered like one that does not exist. Raises Problem and Refused.
     """
     if not core.access.is_on:
-        return
+        return body.producer_group
     view = core.state.transaction(transaction_id)
     if view is None:
         raise no_transaction(transaction_id)
     of_group = permissions.producer_group(view.producer_group)
-    if not core.access.may(request, "describe", of_group):
+    if not core.access.may(request, "describe", of_group, asked_for=True):
         raise no_transaction(transaction_id)
     core.access.require(request, "decide", of_group)
-    if force:
+    if body.force:
         core.access.require(request, "admin", permissions.CLUSTER)
+        audit(core, request, core.access.principal_of(request).name, f"{transaction_id} by force")
+    return view.producer_group if body.producer_group is None else body.producer_group
 
 
 def no_transaction(transaction_id: str) -> Refused:
@@ -132,16 +137,18 @@ class Halves:
         return batches
 
 
-def decide_command(transaction_id: str, decision: Decision, body: DecisionRequest) -> Decide:
+def decide_command(
+    transaction_id: str, decision: Decision, body: DecisionRequest, producer_group: str | None
+) -> Decide:
     """Build the command for a decision. Raises Problem when the name of the producer group is not valid."""
-    if body.producer_group is not None:
-        check_group(body.producer_group)
+    if producer_group is not None:
+        check_group(producer_group)
     return Decide(
         transaction_id,
         decision,
         body.source,
         body.client_id,
-        body.producer_group,
+        producer_group,
         force=body.force,
         reason=body.reason,
         operator=body.operator,

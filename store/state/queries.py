@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 from store.commands.cluster import Settings
+from store.commands.pops import PopHandle
 from store.commands.topics import TopicInfo
 from store.commands.transactions import TransactionState
 from store.commands.views import (
@@ -269,6 +270,14 @@ class Queries(ABC):
     def transactions_undecided(self) -> int:
         """Number of prepared transactions that nobody has decided, not counting discarded ones."""
         return self._table.undecided
+
+    def topic_of_lease(self, group: str, handle: PopHandle) -> str | None:
+        """Return the topic of the message that the group's handle stands for; None when it holds none. Refused
+        (`group_not_found`).
+        """
+        found = self._leases.find(self._groups.id_of(group), handle.raft_index, handle.number, handle.offset)
+        topic = None if found is None else self._topics.by_id(found[1].topic_id)
+        return None if topic is None else topic.name
 
     def due_checks(self, now_ms: int, limit: int, after: tuple[int, str] | None = None) -> list[DueCheck]:
         """Return prepared transactions whose next check is due, the longest due first. `after` is (next_check_at_ms,

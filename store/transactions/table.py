@@ -285,8 +285,7 @@ class TransactionTable:
             if (prepared_at_ms, transaction_id) <= start:
                 continue
             if len(found) == limit:
-                last = found[-1]
-                return TransactionPage(tuple(found), f"{last.prepared_at_ms}-{last.transaction_id}")
+                return TransactionPage(tuple(found), cursor_of(found[-1]))
             found.append(self._existing(transaction_id))
         return TransactionPage(tuple(found), None)
 
@@ -381,6 +380,11 @@ def _decision_events(record: TransactionRecord) -> list[TimelineEvent]:
         decided = msgspec.structs.replace(decided, operator=record.operator, reason=record.reason, forced=record.forced)
     events.append(decided)
     return events
+
+
+def cursor_of(last: TransactionView) -> str:
+    """Return the cursor with which a listing continues after the transaction."""
+    return f"{last.prepared_at_ms}-{last.transaction_id}"
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str]:

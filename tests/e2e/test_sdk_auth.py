@@ -10,10 +10,10 @@ from keelmq import Connection, Consumer, Producer, ReceivedMessage
 from keelmq.admin import Admin
 from keelmq.admin.users import Rule, Users
 from keelmq.errors import Conflict, Forbidden, Unauthenticated
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until, wait_for
 from tests.e2e.fixtures import Shell
 from tests.e2e.test_membership import addresses, empty_node
-from tests.e2e.test_permissions import ADMINISTRATOR, administrator_file
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def test_topics_of_groups_and_of_transactions_belong_to_them() -> None:
 def test_resources_are_parsed() -> None:
     assert resource_of("topic:a:b") == Resource("topic", "a:b")
     assert resource_of("cluster") == CLUSTER
+    assert resource_of("topic:%DLQ%billing") == group("billing"), "as a request uses it"
     assert str(CLUSTER) == "cluster"
     assert str(ORDERS) == "topic:orders"
     for text in ("", "topic", "topic:", "queue:x", "cluster:other"):
@@ -104,6 +105,10 @@ def test_resources_are_parsed() -> None:
         (allow("send", on="topic:a*b"), "stands at the end only"),
         (allow("send", on="topic:" + "x" * 300), "at most 300 characters"),
         (allow("send", on="topic:x", networks=("10.0.0.1/8",)), "host bits set"),
+        (deny("send", on="topic:x", networks=("::ffff:10.0.0.0/104",)), "give them as such"),
+        (deny("read", on="topic:%RETRY%g"), "belongs to group:g"),
+        (deny("read", on="topic:%DLQ%*"), "belongs to group"),
+        (deny("read", on="topic:RMQ_SYS_TRANS_HALF_TOPIC"), "belongs to log"),
         (allow("send", on="topic:x", networks=("10.0.0.0/8",) * 33), "at most 32"),
     ],
 )

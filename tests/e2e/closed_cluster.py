@@ -1,0 +1,92 @@
+"""A cluster with enforced permissions, and users of it."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, ok
+
+ADMINISTRATOR: Final = "administrator-of-the-tests-0123456789abcdef"
+TOPIC, GROUP, PRODUCERS = "secret-orders", "secret-group", "secret-producers"
+TRANSACTION: Final = "secret-transaction"
+MESSAGE: Final = "secret-message"
+
+_numbers = itertools.count()
+
+
+def administrator_file(directory: Path) -> Path:
+    file = directory / "admin-token"
+    file.touch(mode=0o600)
+    file.write_text(ADMINISTRATOR + "\n")
+    return file
+
+
+def closed_cluster() -> Any:
+    """Return a fixture: three nodes that enforce permissions, with a topic, a group and a transaction, shared by a
+    module. Requests of the nodes are those of the administrator.
+    """
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+        directory = tmp_path_factory.mktemp("cluster")
+        file = administrator_file(directory)
+        guarded = ClusterProcess(
+            directory, nodes=3, options=(*OPTIONS, "--auth", "enforce", "--admin-token-file", str(file))
+        )
+        for node in guarded.nodes.values():
+            node.token = ADMINISTRATOR
+        with guarded:
+            leader = guarded.wait_leader()
+            ok(leader.request("PUT", f"/v1/topics/{TOPIC}", payload={"queues": 1, "type": "any"}))
+            ok(
+                leader.request(
+                    "POST", f"/v1/topics/{TOPIC}/messages", payload={"messages": [{"body": "x", "message_id": MESSAGE}]}
+                )
+            )
+            offsets = {"offsets": [{"topic": TOPIC, "queue": 0, "offset": 0}]}
+            ok(leader.request("PUT", f"/v1/groups/{GROUP}/offsets", payload=offsets))
+            half = {
+                "transaction_id": TRANSACTION,
+                "producer_group": PRODUCERS,
+                "messages": [{"topic": TOPIC, "body": "y"}],
+            }
+            ok(leader.request("POST", "/v1/transactions", payload=half))
+            yield guarded
+
+    return cluster
+
+
+class Someone(NamedTuple):
+    """A new user with a token."""
+
+    name: str
+    token: str
+    token_id: str
+
+
+def rule(*actions: str, on: str, effect: str = "allow") -> dict[str, Any]:
+    return {"effect": effect, "actions": actions, "resource": on}
+
+
+def someone(node: NodeProcess, *rules: dict[str, Any], expires_in_ms: int | None = None) -> Someone:
+    name = f"user-{next(_numbers)}"
+    made = node.request("PUT", f"/v1/users/{name}", payload={"rules": rules, "revision": 0})
+    assert made.status == 201, made
+    body = {} if expires_in_ms is None else {"expires_in_ms": expires_in_ms}
+    token = ok(node.request("POST", f"/v1/users/{name}/tokens", payload=body))
+    return Someone(name, token["token"], token["token_id"])
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def code(reply: Reply) -> str:
+    return (
+        str(reply.json().get("code", ""))
+        if reply.body and reply.headers.get("content-type", "").endswith("json")
+        else ""
+    )
