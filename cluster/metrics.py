@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from store.log.disk import PosixDisk, PosixFile
+from store.log.segment import SEGMENT_SUFFIX
 
 LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
@@ -133,13 +134,14 @@ def gauge(name: str, description: str, value: float) -> GaugeMetricFamily:
 
 
 class MeasuredDisk(PosixDisk):
-    """The real disk. Its files measure the time of each write and sync."""
+    """The real disk. The segments of the commit log measure the time of each write and sync."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def open(self, path: str, *, create: bool = False) -> "MeasuredFile":
-        return MeasuredFile.of(super().open(path, create=create), self._metrics)
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        file = super().open(path, create=create)
+        return MeasuredFile.of(file, self._metrics) if path.endswith(SEGMENT_SUFFIX) else file
 
 
 class MeasuredFile(PosixFile):

@@ -61,7 +61,8 @@ class FeatureLevels:
         self._leads_and_knows_all = leads_and_knows_all
         self._build_of = build_of
         self._propose = propose
-        self._may_be_new = self._is_new()
+        self.may_be_new = self._is_new()
+        """True while `tick` may still raise the level, of a new cluster."""
 
     @property
     def in_force(self) -> int:
@@ -115,12 +116,12 @@ class FeatureLevels:
         """Raise the level of a new cluster as its first leader, once all nodes are met, to the highest level that all
         know. Later only operators raise the level, since a level never goes down.
         """
-        if not self._may_be_new or not self._leads_and_knows_all():
+        if not self.may_be_new or not self._leads_and_knows_all():
             return
         level = self.highest_known()
         if level is None:
             return
-        self._may_be_new = False
+        self.may_be_new = False
         if self._state.membership.index or level <= self.in_force or not self._is_new():
             return
         try:

@@ -64,7 +64,8 @@ CHORES_SHARE: Final = 1 / 8
 
 
 class SafeRaft:
-    """One node. The owner drives it: `step()` on a timer and after events, `on_synced()` after each finished sync.
+    """One node. The owner drives it: `step()` on a timer and when it is wanted, `advance()` when there is something to
+    commit or apply, `on_synced()` after each finished sync.
 
     Every SafetyViolation, LogFailed or exception of `apply` that comes out of a method means that this node must not go
     on. Loop-only.
@@ -89,6 +90,8 @@ class SafeRaft:
         `on_installed()`: a snapshot was decided for. The node has to start again; nothing may leave it any more.
         Without `clocks` the node goes by the system's clock. `guard` wraps what the transport calls.
         """
+        self.wants_step = False
+        """True when something has happened that the next step should look at before its time."""
         self.on_membership: Callable[[], None] = lambda: None
         """Called when another configuration is in force, or known to be committed."""
         self.state = state = RaftState(
@@ -136,22 +139,34 @@ class SafeRaft:
         return bool(state.role == LEADER and state.last_applied >= self.replication.leads_from and not stood)
 
     @property
-    def may_get_on(self) -> bool:
-        """True when a step would do more than the chores, which wait for the timer's next step."""
-        return self.state.role != LEADER or self.replication.may_get_on
+    def may_commit(self) -> bool:
+        """True when `advance` would commit or apply something."""
+        return self.applier.has_unapplied or (self.state.role == LEADER and self.replication.may_commit)
 
     # --- driven by the owner ---------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Do what is due: elections, heartbeats, commits, apply. Raises DiskFull when it must be tried again."""
+        self.wants_step = False
         self.state.library.doTick(0)
+
+    def advance(self) -> None:
+        """Send, commit and apply what acknowledgements and syncs have made possible since the last step; what goes by
+        time waits for the next one. Raises DiskFull when it must be tried again.
+        """
+        if not self._may_go_on():
+            return
+        if self.state.role == LEADER:
+            self.replication.advance()
+        self.applier.apply_committed()
+        self._settle()
 
     def on_synced(self) -> None:
         """Send the promises that waited for the log's synced_index, which has moved, and commit what is durable now."""
         state = self.state
         self.sender.gate.release(state.log.synced_index)
         if state.role == LEADER:
-            self.replication.count_all()
+            self.replication.on_synced()
         else:
             self.follower.commit_synced()
 
@@ -163,18 +178,29 @@ class SafeRaft:
 
     def on_tick(self) -> None:
         state, replication = self.state, self.replication
-        self.stalls.notice()
-        if self.own_copy.has_begun_anew():
+        if not self._may_go_on():
             return
         if now() >= self._chores_due_s:
             self._chores_due_s = now() + CHORES_SHARE * state.config.heartbeat_ms / 1000
             self._do_chores()
-        self.own_copy.stop_differing()
         self.new_disk.tick()
         if state.role == LEADER:
-            replication.commit_own_term()
-            replication.go_on_sending()
+            replication.advance()
+            replication.count_all()
         self.election.tick()
+        self._settle()
+
+    def _may_go_on(self) -> bool:
+        """Return whether this node may do anything but start again; one that stood, or differs, leads no more."""
+        self.stalls.notice()
+        if self.own_copy.has_begun_anew():
+            return False
+        self.own_copy.stop_differing()
+        return True
+
+    def _settle(self) -> None:
+        """Note what this node, as leader, has committed, and the configuration that is committed."""
+        state = self.state
         if state.role == LEADER:
             state.knowledge.told_committed(state.commit_term, state.commit_index)
         if state.membership.settle(state.commit_index):
@@ -213,6 +239,8 @@ class SafeRaft:
         """Take a decoded message of a connected peer. Raises ProtocolError when the peer is at fault."""
         self.stalls.notice()
         self.presence.heard(peer)
+        if not isinstance(message, Append | AppendReply):
+            self.wants_step = True
         if isinstance(message, Vitals):
             self._vital_signs.hear(peer, message)
         elif isinstance(message, Comparison):
@@ -265,6 +293,7 @@ class SafeRaft:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def on_peer_connected(self, peer: int, incarnation: str) -> None:
+        self.wants_step = True
         state = self.state
         forgetful = self._incarnations.setdefault(peer, incarnation) != incarnation
         self._incarnations[peer] = incarnation
@@ -279,6 +308,7 @@ class SafeRaft:
         self.replication.send_heartbeat_to(peer)
 
     def on_peer_disconnected(self, peer: int) -> None:
+        self.wants_step = True
         self.replicas.parted(peer)
         self.replication.on_peer_disconnected(peer)
 
@@ -290,6 +320,7 @@ class SafeRaft:
         self.snapshots.stop_receiving("there is a later term")
 
     def on_role_changed(self, previous: int, role: int) -> None:
+        self.wants_step = True
         state = self.state
         log.info("%s -> %s in term %d", ROLE_NAMES[previous], ROLE_NAMES[role], state.term)
         if previous == LEADER:

@@ -86,7 +86,7 @@ class RaftNode:
         self._log, self._watermarks = commit_log, watermarks
         self._on_fatal = on_fatal
         self._on_outdated = on_outdated or on_fatal
-        self._failed = self._stopping = self._handing_over = self._tick_scheduled = False
+        self._failed = self._stopping = self._handing_over = self._is_going_on = False
         self._applied_listeners = AppliedListeners()
         self._transport = TcpTransport(config)
         self.membership = membership = recover_membership(config, commit_log, state_machine)
@@ -314,6 +314,8 @@ class RaftNode:
         with the same id), DiskFull.
         """
         self._check_leads()
+        if self.feature_levels.may_be_new:  # a new cluster gets its level before its first command
+            self.feature_levels.tick()
         return self._proposals.submit(proposal)
 
     def refuse_waiting(self, error: RaftError) -> None:
@@ -370,16 +372,23 @@ class RaftNode:
             self._sync_thread.request()
             if self._state.role != LEADER:
                 return  # the tick comes with the sync's end; now it would keep the GIL from the sync thread
-        if self._raft.may_get_on:
-            self._tick_soon()
+        # What piles up is done once, in the next turn of the loop; a commit, for which somebody waits, at once.
+        if self._is_going_on or self._raft.wants_step or self._raft.replication.may_send_on:
+            self._go_on_soon()
+        elif self._raft.may_commit:
+            self._drive(self._raft.advance)
         else:
             self._commit_notice.soon()
 
-    def _tick_soon(self) -> None:
-        """Step in the next turn of the loop, after the messages that have arrived by then."""
-        if not self._tick_scheduled:
-            self._tick_scheduled = True
-            self._loop.call_soon(self._tick)
+    def _go_on_soon(self) -> None:
+        """Go on in the next turn of the loop, after the messages that have arrived by then."""
+        if not self._is_going_on:
+            self._is_going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_going_on = False
+        self._drive(self._step if self._raft.wants_step else self._raft.advance)
 
     def _after_sync(self, took_s: float | None) -> None:
         if self._failed:
@@ -396,17 +405,19 @@ class RaftNode:
     def _sync_failed(self, error: BaseException) -> None:
         self._fail(f"the commit log cannot be synced: {error}")
 
-    def _tick(self) -> None:
-        self._tick_scheduled = False
+    def _step(self) -> None:
+        self._raft.step()
+        self.feature_levels.tick()
+
+    def _drive(self, go_on: Callable[[], None]) -> None:
         if self._failed:
             return
         applied_before = self._state.last_applied
         try:
-            self._raft.step()
-            # before any answer leaves that goes by what this step has committed: they are written in a later one
+            go_on()
+            # before any answer leaves that goes by what was committed now: they are written in a later turn of the loop
             if self._state.knowledge.write(self._state.commit_index):
                 self._sync_thread.request()
-            self.feature_levels.tick()
         except DiskFull as error:
             log.warning("this step of the node ended early, and the next one tries again: %s", error)
         except Exception as error:
@@ -417,12 +428,12 @@ class RaftNode:
         if self._state.last_applied != applied_before:
             self._applied_listeners.tell()
         if self._raft.applier.has_unapplied:
-            self._tick_soon()
+            self._go_on_soon()
         self._commit_notice.soon()
 
     async def _tick_for_ever(self) -> None:
         while True:
-            self._tick()
+            self._drive(self._step)
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:

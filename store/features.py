@@ -106,7 +106,7 @@ class Features:
             return FIRST_LEVEL
         if isinstance(value, tuple | list):
             return max(map(self.needed, value), default=FIRST_LEVEL)
-        if not isinstance(value, msgspec.Struct):
+        if not isinstance(value, msgspec.Struct) or not self._has_changed(type(value)):
             return FIRST_LEVEL
         kind = type(value).__name__
         level = self.level_of(kind)

@@ -55,7 +55,8 @@ class TimerService:
 
     def _applied(self) -> None:
         """Wake the service when a timer is due before its sleep ends, or this node has become the leader."""
-        if self._sleeps_until_ms == -math.inf or not self._core.is_leader():
+        earliest_ms = self._core.state.next_due_ms()
+        if earliest_ms is None or earliest_ms >= self._sleeps_until_ms or not self._core.is_leader():
             return
         due_ms = self._next_due_ms()
         if due_ms is not None and due_ms < self._sleeps_until_ms:

@@ -35,7 +35,7 @@ class AddressGuard:
 
     def _on_applied(self) -> None:
         raft = self._core.raft
-        if raft.is_leader and (raft.membership.is_overridden or self._has_moved_alone()):
+        if (raft.membership.is_overridden or self._has_moved_alone()) and raft.is_leader:
             asyncio.get_running_loop().call_soon(self._write)
 
     def _has_moved_alone(self) -> bool:
@@ -43,8 +43,10 @@ class AddressGuard:
         has to learn them, so its options are the truth.
         """
         raft, own = self._core.raft, self._core.raft.config.advertised
+        if len(raft.configuration.members) != 1 or own is None or not raft.configuration_index:
+            return False
         member = raft.membership.find(raft.node_id)
-        if own is None or member is None or not raft.configuration_index or len(raft.configuration.members) != 1:
+        if member is None:
             return False
         return member.address != own or member.url != self._core.config.advertised_url()
 

@@ -109,7 +109,7 @@ _ARRAYS: Final = (0xDC, 0xDD)
 _LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 """Number of bytes in the length of a longer array or map, by its first byte."""
 _ARRAY_HEAD: Final = struct.Struct(">BI")
-PIECE_BYTES: Final = 64 * 1024
+PIECE_BYTES: Final = 96 * 1024
 PIECE_MESSAGES: Final = 1_000
 """Blocks are decoded in pieces of about PIECE_BYTES or PIECE_MESSAGES, so that other requests get their turn."""
 
@@ -198,7 +198,7 @@ def announced_messages(block: bytes) -> int:
 
 def announced_length(packed: bytes | msgspec.Raw) -> int:
     """Return the declared length of a msgpack array or map; 0 for any other value."""
-    head = bytes(memoryview(packed)[:5])
+    head = packed[:5] if type(packed) is bytes else bytes(memoryview(packed)[:5])
     if not head:
         return 0
     if head[0] & 0xF0 in (_FIXARRAY, _FIXMAP):

@@ -36,9 +36,13 @@ class RequestAttributes:
         Raises Problem `batch_too_large` or `too_many_properties` when the request exceeds its limits: each key and id
         is a separate write on every replica, and each property costs time whenever the messages are read.
         """
-        self.keys += sum([len(message.keys) for message in messages if message.keys])
-        self.keys += sum([message.message_id is not None for message in messages])
-        self.properties += sum([len(message.properties) for message in messages if message.properties])
+        for message in messages:
+            if message.keys:
+                self.keys += len(message.keys)
+            if message.message_id is not None:
+                self.keys += 1
+            if message.properties:
+                self.properties += len(message.properties)
         if self.keys > REQUEST_KEYS_MAX:
             detail = f"keys and message ids: a request, or a transaction, has at most {REQUEST_KEYS_MAX} together"
             raise Problem("batch_too_large", f"{detail}; send them in parts")
@@ -49,6 +53,9 @@ class RequestAttributes:
     @staticmethod
     def hashes_of(messages: Sequence[BlockMessage]) -> tuple[bytes, ...] | None:
         """Return the hashed keys of the messages by ordinal; None when no message has a key."""
-        if not any(message.keys for message in messages):
+        for message in messages:
+            if message.keys:
+                break
+        else:
             return None
         return tuple(b"".join(map(key_hash, dict.fromkeys(message.keys))) for message in messages)

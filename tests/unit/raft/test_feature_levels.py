@@ -3,6 +3,7 @@ that all know.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from raft.messages import Build, Vitals, decode, encode, make_append
 from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
 from store.log.record import KIND_CONFIG, KIND_NOOP, Entry
 from store.version import VERSION
+from tests.unit.raft.members import cluster, leader_of, put_topic
 from tests.unit.raft.test_joining import Started, advance, member
+from tests.unit.raft.test_transport import until
 
 __all__ = ["advance"]
 HIGHEST = LEVELS[-1].number
@@ -151,6 +154,20 @@ def test_a_new_cluster_is_raised_once_by_its_first_leader(advance: Callable[[flo
     cluster.levels.tick()
     cluster.levels.tick()
     assert [each.feature_level for each in cluster.proposed] == [ABOVE]
+
+
+async def test_a_new_cluster_is_raised_before_its_first_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is quicker than the timer once left a new cluster at the first level for good."""
+    with monkeypatch.context() as quick:
+        quick.setattr(FeatureLevels, "tick", lambda _: None)
+        async with cluster(3, tmp_path) as members:
+            leader = await leader_of(members)
+            await until(lambda: leader.node.feature_levels.highest_known() is not None)
+            quick.undo()
+            await put_topic(leader)
+            await until(lambda: leader.node.feature_levels.in_force == FEATURES.maximum)
 
 
 @pytest.mark.usefixtures("_next_version")
