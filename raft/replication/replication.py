@@ -154,8 +154,7 @@ class Replication:
     @property
     def may_commit(self) -> bool:
         """Leader: whether `advance` would commit something."""
-        state = self._state
-        return state.log.synced_index > state.commit_index < self.commit_limit
+        return self._state.commit_index < self._committable
 
     def needed_from(self) -> int:
         """Return the lowest index that has to stay in this log for other nodes, or for these handlers, which go by the
@@ -314,6 +313,13 @@ class Replication:
         """Commit every entry that this node and a majority hold durably. The first one is the own no-op, and with it
         every entry before it (row 17).
         """
-        state = self._state
-        if state.commit_index < self.commit_limit:
-            self._library.commit_index = self.commit_limit
+        if self.may_commit:
+            self._library.commit_index = self._committable
+
+    @property
+    def _committable(self) -> int:
+        """Leader: index up to which this node and a majority hold the log durably; 0 before the own no-op. An entry of
+        an earlier term is never committed without it, however far this node has synced.
+        """
+        durable = min(self.commit_limit, self._state.log.synced_index)
+        return durable if durable >= self.leads_from else 0
