@@ -134,6 +134,16 @@ class CommitsEarlierTerms(SafeRaft):
         super().on_tick()
 
 
+class CommitsBeforeItsNoOpIsDurable(Replication):
+    """Followers that are quicker than the own disk let a new leader commit its own log before its no-op: entries of
+    earlier terms (seed 8400013).
+    """
+
+    @property
+    def _committable(self) -> int:
+        return min(self.commit_limit, self._state.log.synced_index)
+
+
 class TakesTheLeadersCommitIndex(Follower):
     """A follower commits up to the leader's commit index, beyond what it knows to match (row 3)."""
 
@@ -215,6 +225,7 @@ MUTANTS = (
     _part(1, AcksItsWholeLog, rare=True),
     _part(1, CommitsAlone),
     _part(3, CommitsEarlierTerms),
+    _part(3, CommitsBeforeItsNoOpIsDurable),
     _part(3, TakesTheLeadersCommitIndex, rare=True),
     mutant(3, Swap(Journal, "getRaftCommitIndex", calls_all_committed_after_a_restart)),
     _part(4, AppliesBeforeCommit),
