@@ -11,6 +11,7 @@ from aiohttp import web
 
 from cluster.background.retention_service import RetentionService
 from cluster.background.timer_service import TimerService
+from cluster.console.console_api import ConsoleApi
 from cluster.core.core import Core
 from cluster.groups.api import GroupCoordinator
 from cluster.groups.pop_api import PopApi
@@ -114,6 +115,7 @@ class Services:
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
             *UserApi(self.core).routes(),
+            *ConsoleApi().routes(),
         ]
         return OpenApi(routes).routes()
 

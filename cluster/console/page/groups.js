@@ -1,0 +1,64 @@
+// Consumer groups: members, lag, dead letters.
+
+import { get } from "./api.js";
+import { count, duration, el, facts, link, part, table, time } from "./dom.js";
+import { messageTable } from "./messages.js";
+import { next } from "./topics.js";
+
+export async function groups(_, query) {
+  const page = await get("/v1/groups", { limit: 100, after: query.get("after") });
+  return [
+    el("h1", {}, "Consumer groups"),
+    table(
+      "Groups by name",
+      [
+        ["Group", (group) => link(`#/groups/${part(group.group)}`, group.group)],
+        ["Members", (group) => `${group.members.length}${group.members_next ? "+" : ""}`, true],
+        ["Topics", (group) => group.topics.join(", ")],
+        ["Generation", (group) => group.generation, true],
+      ],
+      page.groups,
+      "No consumer groups yet: the first member that joins makes one.",
+    ),
+    ...next(page.next, (after) => `#/groups?after=${part(after)}`),
+  ];
+}
+
+export async function group([name]) {
+  const path = `/v1/groups/${part(name)}`;
+  const [found, { offsets }, dead] = await Promise.all([get(path), get(`${path}/offsets`, { limit: 500 }), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
+  return [
+    el("h1", {}, `Group ${name}`),
+    facts([
+      ["Lag", offsets.length ? `${count(lag)} messages` : "not known: nothing is committed yet"],
+      ["Members", found.members.length],
+      ["Topics", found.topics.join(", ")],
+      ["A message is tried", `${found.retry_max_attempts} times`],
+    ]),
+    table(
+      "Committed offsets",
+      [
+        ["Topic", (each) => link(`#/topics/${part(each.topic)}`, each.topic)],
+        ["Queue", (each) => link(`#/topics/${part(each.topic)}/queues/${each.queue}?offset=${each.offset}`, each.queue), true],
+        ["Committed", (each) => count(each.offset), true],
+        ["Lag", (each) => el("span", { class: each.lag > 0 ? "warn" : undefined }, count(each.lag)), true],
+      ],
+      offsets,
+      "Nothing is committed yet.",
+    ),
+    table(
+      "Members",
+      [
+        ["Member", (member) => member.member_id],
+        ["Client", (member) => member.client_id],
+        ["Joined", (member) => time(member.joined_at_ms)],
+        ["Session", (member) => duration(member.session_timeout_ms), true],
+        ["Queues", (member) => member.assignment.map((each) => `${each.topic}/${each.queue}`).join(", ")],
+      ],
+      found.members,
+      "Nobody consumes for this group now.",
+    ),
+    messageTable("Dead letters", dead.messages, "No dead letters."),
+  ];
+}

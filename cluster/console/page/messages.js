@@ -1,0 +1,101 @@
+// Messages: found by id or key, and the story of one.
+
+import { get } from "./api.js";
+import { el, facts, link, part, table, time } from "./dom.js";
+import { timeline } from "./timeline.js";
+
+const PREVIEW = 80;
+
+/** @param {string} caption @param {Array<any>} messages @param {string} empty */
+export function messageTable(caption, messages, empty) {
+  return table(
+    caption,
+    [
+      ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+      ["Queue", (each) => each.queue, true],
+      ["Offset", (each) => each.offset ?? "", true],
+      ["Stored", (each) => time(each.stored_at_ms)],
+      ["Keys", (each) => each.keys.join(", ")],
+      ["Tag", (each) => each.tag ?? ""],
+      ["Body", (each) => el("code", {}, preview(each))],
+    ],
+    messages,
+    empty,
+  );
+}
+
+function preview(message) {
+  const text = message.encoding === "utf8" ? message.body : `base64 ${message.body}`;
+  return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
+}
+
+export async function find(_, query) {
+  const [topic, key, id] = [query.get("topic") ?? "", query.get("key") ?? "", query.get("id") ?? ""];
+  if (id) {
+    location.replace(`#/messages/${part(id)}`);
+    return [];
+  }
+  const found = topic && key ? await get(`/v1/topics/${part(topic)}/messages`, { key, limit: 50, after: query.get("after") }) : null;
+  const more = found?.next ? [el("p", {}, link(`#/find?topic=${part(topic)}&key=${part(key)}&after=${part(found.next)}`, "Next page"))] : [];
+  return [
+    el("h1", {}, "Find a message"),
+    form([["id", "Message id", ""]], (values) => `#/messages/${part(values.id)}`),
+    form([["topic", "Topic", topic], ["key", "Key, such as an order's number", key]], (values) => `#/find?topic=${part(values.topic)}&key=${part(values.key)}`),
+    ...(found ? [messageTable(`Messages of ${topic} with the key ${key}`, found.messages, "No message of this topic has this key.")] : []),
+    ...more,
+  ];
+}
+
+function form(fields, address) {
+  const inputs = fields.map(([name, , value]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, value, required: true })));
+  const go = (event) => {
+    event.preventDefault();
+    location.hash = address(Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()])));
+  };
+  return el("form", { onsubmit: go, class: "row" }, fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]]), el("button", {}, "Find"));
+}
+
+export async function message([id]) {
+  const [{ messages }, { traces }] = await Promise.all([get(`/v1/messages/${part(id)}`), get(`/v1/messages/${part(id)}/trace`)]);
+  return [el("h1", {}, `Message ${id}`), ...messages.flatMap((each, at) => story(each, traces[at]))];
+}
+
+function story(message, trace) {
+  return [
+    facts([
+      ["State", message.state],
+      ["Topic", link(`#/topics/${part(message.topic)}`, message.topic)],
+      ["Queue", message.offset === undefined ? message.queue : link(`#/topics/${part(message.topic)}/queues/${message.queue}?offset=${message.offset}`, `${message.queue}, offset ${message.offset}`)],
+      ["Keys", message.keys?.join(", ")],
+      ["Tag", message.tag],
+      ["Sharding key", message.sharding_key],
+      ["Born", time(message.born_at_ms || null)],
+      ["Stored", time(message.stored_at_ms)],
+      ["Log entry", message.raft_index],
+      ...Object.entries(message.properties ?? {}).map(([name, value]) => [`Property ${name}`, value]),
+    ]),
+    el("h2", {}, "Body"),
+    el("pre", { tabindex: 0, role: "region", "aria-label": "Body" }, body(message)),
+    ...(trace ? [el("h2", {}, "What became of it"), timeline(trace.events)] : []),
+  ];
+}
+
+function body(message) {
+  if (message.body === undefined) return "";
+  if (message.encoding !== "utf8") return hex(atob(message.body));
+  try {
+    return JSON.stringify(JSON.parse(message.body), null, 2);
+  } catch {
+    return message.body;
+  }
+}
+
+function hex(data) {
+  const lines = [];
+  for (let at = 0; at < data.length; at += 16) {
+    const row = [...data.slice(at, at + 16)];
+    const codes = row.map((each) => each.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(48)} ${row.map((each) => (/[ -~]/.test(each) ? each : ".")).join("")}`);
+  }
+  return lines.join("\n");
+}

@@ -1,0 +1,48 @@
+// The cluster at a glance: alarms, nodes, rates.
+
+import { get, metrics } from "./api.js";
+import { Rates } from "./chart.js";
+import { bytes, count, el, link, table, time } from "./dom.js";
+
+const rates = new Rates([
+  { metric: "keelmq_produced_messages_total", label: "produced", style: "first" },
+  { metric: "keelmq_pulled_messages_total", label: "pulled", style: "second" },
+]);
+
+export async function overview() {
+  const [cluster, sums] = await Promise.all([get("/v1/cluster"), metrics().catch(() => null)]);
+  if (sums) rates.add(sums);
+  const roles = (node) => (node.node_id === cluster.leader_id ? "leader" : node.membership);
+  const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
+  return [
+    el("h1", {}, `Cluster ${cluster.cluster_id}`),
+    el("p", {}, cluster.leader_id === null ? el("strong", { class: "bad" }, "Nobody leads: no write is accepted. ") : `Node ${cluster.leader_id} leads in term ${cluster.term}. `, `${count(cluster.commit_index)} entries are committed, as far as node ${cluster.node_id} knows.`),
+    table(
+      "Alarms",
+      [
+        ["Severity", (alarm) => el("strong", { class: alarm.severity === "critical" ? "bad" : "warn" }, alarm.severity)],
+        ["Alarm", (alarm) => alarm.code],
+        ["Of", (alarm) => alarm.subject ?? ""],
+        ["Since", (alarm) => time(alarm.since_ms)],
+        ["What to do", (alarm) => alarm.detail],
+      ],
+      cluster.alarms,
+      "No alarms at this node.",
+    ),
+    table(
+      "Nodes",
+      [
+        ["Node", (node) => link(`${/^https?:/.test(node.url) ? node.url : ""}/console`, node.node_id)],
+        ["Role", roles],
+        ["State", answers],
+        ["Entries behind", (node) => (cluster.role === "leader" && node.node_id !== cluster.node_id ? count(Math.max(0, cluster.durable_index - node.match_index)) : ""), true],
+        ["Sync", (node) => (node.sync_ms === null ? "" : `${node.sync_ms} ms`), true],
+        ["Disk free", (node) => (node.disk_free_bytes === null ? "" : el("span", { class: node.disk_is_low ? "bad" : undefined }, bytes(node.disk_free_bytes))), true],
+        ["Version", (node) => node.version],
+        ["Address", (node) => node.peer_address],
+      ],
+      cluster.nodes,
+    ),
+    ...(sums ? [rates.draw()] : []),
+  ];
+}
