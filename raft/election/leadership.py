@@ -111,7 +111,8 @@ class Leadership:
             heard = self._replication.answering_voters()
         else:
             heard = {peer for peer in state.other_voters if state.connected(peer) and self._presence.is_present(peer)}
-            heard.add(state.node_id)
+            if self._vital_signs.votes or state.has_blank_log:
+                heard.add(state.node_id)
         return len(heard & state.configuration.voters) - state.majority
 
     def full_disks(self) -> list[int]:
