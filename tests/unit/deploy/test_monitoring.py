@@ -19,6 +19,7 @@ from tests.unit.cluster.conftest import Node, node_config, running_node
 MONITORING: Final = REPOSITORY / "deploy" / "monitoring"
 RULES: Final = (MONITORING / "rules.yml").read_text()
 RUNBOOKS: Final = (REPOSITORY / "docs" / "runbooks.md").read_text()
+FINDINGS: Final = REPOSITORY / "client" / "keelmq" / "cli" / "findings.py"
 ALERTS: Final = re.findall(r"- alert: (\w+)$", RULES, re.MULTILINE)
 EXPRESSION: Final = re.compile(r"- alert: (\w+)\n +expr: \|-\n((?: {10}.*\n)+)")
 METRIC: Final = re.compile(r"\b(?:keelmq|process|python)_\w+")
@@ -116,7 +117,8 @@ async def test_alerts_runbooks_and_dashboards_name_metrics_that_a_node_shows(sho
     for text in (RULES, *queries):
         assert set(METRIC.findall(re.sub(r"#.*", "", text))) - shown == set(), text
     histograms = {name.removesuffix("_bucket") for name in shown if name.endswith("_bucket")}
-    assert set(METRIC.findall(RUNBOOKS)) - shown - histograms == set()
+    for text in (RUNBOOKS, FINDINGS.read_text()):
+        assert set(METRIC.findall(text)) - shown - histograms == set()
     assert "keelmq_frogs" not in shown
 
 
