@@ -46,8 +46,9 @@ AUDIT_ARGS ?=
 POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
+MONITORING_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak bench cluster cluster-add cluster-stop lock audit dist format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test bench cluster cluster-add cluster-stop lock audit dist format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -124,6 +125,10 @@ fuzz: $(TOOLS) ## bytes nobody should send, to everything that parses: MINUTES=1
 
 soak: $(TOOLS) ## a steady load with short retention; disk and memory of each node must be flat: MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(if $(filter command environment,$(origin MINUTES)),$(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(SOAK_ARGS)
+
+monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: faults of real nodes raise them (two minutes): MONITORING_ARGS='--fault lag'
+	@tests/prepare.sh
+	@$(BIN)/python -m tests.monitoring $(MONITORING_ARGS)
 
 bench: $(TOOLS) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -34,6 +34,7 @@ from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
+from cluster.telemetry.process import GcPauses, register_process
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
@@ -140,6 +141,9 @@ class Broker:
         self._loop_watch = LoopWatch(self.core)
         self._scrubber = Scrubber(self.core, disk, ReaderThreads("scrubber", threads=1))
         self._certificates = CertificateGuard(self.core, self._http_tls, ReaderThreads("certificates", threads=1))
+        register_process(self._metrics.registry)
+        self._gc_pauses = GcPauses()
+        self._metrics.add_gauges(self._gc_pauses.metrics)
         for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates):
             self.services.alarms.add(part.conditions)
 
@@ -182,6 +186,7 @@ class Broker:
         self.services.start()
         self._disk_guard.start()
         self._loop_watch.start()
+        self._gc_pauses.start()
         self._scrubber.start()
         self._certificates.start()
         assert runner.server is not None
@@ -273,6 +278,7 @@ class Broker:
         await runner.cleanup()
         self.core.reads.stop()
         self._loop_watch.stop()
+        self._gc_pauses.stop()
 
 
 def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig:

@@ -21,6 +21,11 @@ LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+SAMPLES_PER_STEP: Final = 200
+"""Number of samples whose text is generated in one step: about a millisecond."""
+HEAD_LINES: Final = 2
+"""Lines of a metric's text before its samples: help and type."""
+
 GaugeReader = Callable[[], Iterator[Metric | None]]
 """Yields metrics at every scrape. None marks the end of a step: the event loop runs other work then."""
 
@@ -106,10 +111,13 @@ class Metrics:
         parts = [self.text()]
         for reader in self._gauges:
             for gauge in reader():
-                if gauge is not None:
-                    parts.append(generate_latest(_Gauge(gauge)))
-                if gauge is None or len(gauge.samples) > 1:
+                if gauge is None:
                     await asyncio.sleep(0)
+                    continue
+                for part in _texts(gauge):
+                    parts.append(part)
+                    if len(gauge.samples) > 1:
+                        await asyncio.sleep(0)
         return b"".join(parts)
 
     def _counter(self, name: str, description: str) -> Counter:
@@ -117,6 +125,16 @@ class Metrics:
 
     def _histogram(self, name: str, description: str) -> Histogram:
         return Histogram(name, description, buckets=LATENCY_BUCKETS_S, registry=self.registry)
+
+
+def _texts(metric: Metric) -> Iterator[bytes]:
+    """Yield the text of one metric, in parts of at most SAMPLES_PER_STEP samples. The head is in the first part."""
+    samples = metric.samples
+    for begin in range(0, max(len(samples), 1), SAMPLES_PER_STEP):
+        metric.samples = samples[begin : begin + SAMPLES_PER_STEP]
+        text = generate_latest(_Gauge(metric))
+        yield text if begin == 0 else text.split(b"\n", HEAD_LINES)[HEAD_LINES]
+    metric.samples = samples
 
 
 class _Gauge(Collector):

@@ -16,6 +16,8 @@ from store.errors import Refused
 
 PROBLEM_JSON: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
+CODE: Final = web.ResponseKey("code", str)
+"""Key of a response under which its problem's code is kept, for those who count."""
 
 
 class ProblemKind(NamedTuple):
@@ -135,12 +137,14 @@ class Problem(Exception):
             headers["WWW-Authenticate"] = "Bearer"
         elif self.kind.retry and self.kind.status in (429, 503, 507):
             headers["Retry-After"] = str(RETRY_AFTER_S)
-        return web.Response(
+        response = web.Response(
             status=self.kind.status,
             body=msgspec.json.encode(self.document()),
             content_type=PROBLEM_JSON,
             headers=headers,
         )
+        response[CODE] = self.code
+        return response
 
 
 def problem_of(error: Exception) -> Problem | None:

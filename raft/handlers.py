@@ -322,6 +322,7 @@ class SafeRaft:
     def on_role_changed(self, previous: int, role: int) -> None:
         self.wants_step = True
         state = self.state
+        self.election.count(role)
         log.info("%s -> %s in term %d", ROLE_NAMES[previous], ROLE_NAMES[role], state.term)
         if previous == LEADER:
             state.library.postpone_election()  # row 14: the library would keep a deadline from before it led

@@ -120,6 +120,7 @@ class RaftNode:
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
         self.disks, self.presence, self.leadership = self._raft.disks, self._raft.presence, self._raft.leadership
+        self.election = self._raft.election
         self.replicas = self._raft.own_copy.compare_replicas(state_machine.history, differs)
         """Whether this replica differs from the others, or others do (raft/copies/replicas.py)."""
         self._raft.on_membership = partial(self._transport.set_membership, membership)

@@ -207,5 +207,6 @@ NAMESPACES: Final = Requirement(
 )
 """All or nothing: in namespaces of which a part cannot be had, nodes would not even find their loopback."""
 POWER_LOSS: Final = Requirement("unshare", "mount", "umount", root=True, attempt=_no_private_mounts)
+PROMETHEUS: Final = Requirement("prometheus", "promtool")
 MAKING_EXT4: Final = Requirement("mkfs.ext4")
 MAKING_XFS: Final = Requirement("mkfs.xfs")

@@ -24,6 +24,9 @@ from cluster.problems import Problem
 from cluster.process.config import NodeConfig
 from cluster.security.access_control import AccessControl, Shown
 from cluster.security.client_certificate import client_certificate_name
+from cluster.telemetry.refusals import ProposalRefusals, counting_refusals
+from cluster.telemetry.requests import RequestTimes
+from cluster.telemetry.topic_counters import TopicCounters
 from raft.errors import NoLeader, NotLeader, Overloaded, UnknownOutcome
 from raft.health.clock import Clock
 from raft.membership import Configuration
@@ -90,6 +93,12 @@ class Core:
         metrics.add_gauges(self.access.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
+        self.request_times = RequestTimes()
+        metrics.add_gauges(self.request_times.metrics)
+        self.refusals = ProposalRefusals()
+        metrics.add_gauges(self.refusals.metrics)
+        self.topic_reads = TopicCounters()
+        """Messages that this node handed to consumers, by topic."""
         self.background = Background()
         metrics.add_gauges(self.background.counters)
         self.body_turns = Turns(BODY_TURN_BYTES)
@@ -150,6 +159,7 @@ class Core:
         except TimeoutError:
             raise Overloaded(f"the request's turn did not come within {timeout_s:g} s; nothing was stored") from None
 
+    @counting_refusals
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
         """Propose a command and return its outcome, once it is fsynced on a majority and applied on this node.
 
@@ -214,7 +224,11 @@ class Core:
                     future.exception()  # retrieved, so that asyncio does not log it: the caller may be gone
         outcomes = (_outcome(future, timeout_s) for future in futures)
         self.metrics.commit_seconds.observe(time.perf_counter() - begun_s)
-        return [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+        results = [settled.get(ordinal) or next(outcomes) for ordinal in range(len(proposals))]
+        for result in results:
+            if isinstance(result, Exception):
+                self.refusals.note(result)
+        return results
 
     def _carried_out(self, command: Command, blocks: Sequence[bytes]) -> Applied | None:
         """Return the former outcome of a large command that was applied before, so that it is not replicated a second

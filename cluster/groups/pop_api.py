@@ -364,6 +364,7 @@ class PopApi:
                         continue
                     await reader.unpack(row, pace)
                     views.append(self._message(messages, offset, row, reader))
+                    self._core.topic_reads.add(messages.topic, 1, row.unpacked_bytes // row.count)
                 if pace.is_tired:
                     await pace.rest()
         self._core.metrics.popped_messages.inc(len(views))

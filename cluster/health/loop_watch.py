@@ -36,7 +36,24 @@ FRAMES_MAX: Final = 25
 ALARM_S: Final = 300.0
 """Seconds for which a stall stays an alarm after its end."""
 STALLS_KEPT: Final = 100
-DELAY_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+DELAY_BUCKETS_S: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 
 
 class LoopWatch:
@@ -129,14 +146,15 @@ class LoopWatch:
         )
         long_steps.add_metric([], meter.long_steps if meter is not None else 0)
         yield long_steps
-        longest_ms = meter.longest_ms if meter is not None else 0.0
         yield gauge(
-            "keelmq_loop_longest_step_ms", "The longest of all its steps; 0 if they are not measured", longest_ms
+            "keelmq_loop_longest_step_seconds",
+            "The longest of all its steps, in processor time; 0 if they are not measured",
+            meter.longest_ms / 1000 if meter is not None else 0.0,
         )
         yield gauge(
-            "keelmq_loop_longest_collection_ms",
+            "keelmq_loop_longest_collection_seconds",
             "The longest garbage collection on the loop, in processor time; 0 if steps are not measured",
-            meter.longest_collection_ms if meter is not None else 0.0,
+            meter.longest_collection_ms / 1000 if meter is not None else 0.0,
         )
 
     def _next_s(self) -> float:

@@ -126,7 +126,8 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
             await time_shares.charged(client, answer_early(request, response, client))
         return response
 
-    application = web.Application(middlewares=[answer], client_max_size=core.config.max_request_bytes)
+    middlewares = [core.request_times.middleware(), answer]
+    application = web.Application(middlewares=middlewares, client_max_size=core.config.max_request_bytes)
     for route in routes:
         # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
         application.router.add_route(route.method, route.path, authorized(core, route))

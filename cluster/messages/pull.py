@@ -163,7 +163,7 @@ class PullApi:
         page = WholeBlockPage(query)
         async with self._turn(request, query):
             await self._scan(page, topic, queue, query, 0)
-        self._count(page.found, page.size_bytes)
+        self._count(topic, page.found, page.size_bytes)
         max_offset = self._core.state.max_offset(topic, queue)
         pulled = BlockPullView(
             batches=page.batches,
@@ -194,7 +194,7 @@ class PullApi:
                 deadline_s = min(deadline_s, asyncio.get_running_loop().time() + MOVED_WAIT_S)
             if page.found or not at_end or self._core.waiters.closed or left_s <= 0:
                 break
-        self._count(page.found, page.size_bytes)
+        self._count(topic, page.found, page.size_bytes)
         return self._core.state.max_offset(topic, queue)
 
     def _turn(self, request: web.Request, query: PullQuery) -> AbstractAsyncContextManager[None]:
@@ -247,10 +247,11 @@ class PullApi:
         if offset == end and timeout_s > 0:
             await self._core.waiters.wait_queue(topic, queue, timeout_s)
 
-    def _count(self, messages: int, size: int) -> None:
+    def _count(self, topic: str, messages: int, size: int) -> None:
         if messages:
             self._core.metrics.pulled_messages.inc(messages)
             self._core.metrics.pulled_bytes.inc(size)
+            self._core.topic_reads.add(topic, messages, size)
 
 
 def _with_disk_bytes(response: web.Response, page: Page) -> web.Response:

@@ -19,11 +19,14 @@ from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import TEXT, Route, json_of
 from cluster.metrics import CONTENT_TYPE, gauge
+from cluster.operations.disk_gauges import disk_gauges
 from cluster.operations.edge_metrics import edge_metrics
 from cluster.operations.feature_api import build_view
+from cluster.operations.raft_gauges import raft_gauges
 from cluster.operations.replica_api import ReplicaView, replica_view
 from cluster.operations.snapshot_metrics import snapshot_metrics
-from cluster.operations.state_gauges import state_gauges
+from cluster.operations.state_gauges import StateGauges
+from cluster.operations.topic_gauges import TopicGauges
 from cluster.problems import Problem
 from cluster.process.config import Address
 from cluster.security import permissions
@@ -107,6 +110,8 @@ class ClusterApi:
         self._log_front = log_front
         self._readiness = readiness
         self._index_rebuild = index_rebuild
+        self._state_gauges = StateGauges(core)
+        self._topic_gauges = TopicGauges(core)
         core.metrics.add_gauges(self._gauges)
         alarms.add(self._conditions)
 
@@ -239,25 +244,22 @@ class ClusterApi:
 
     def _gauges(self) -> Iterator[Metric | None]:
         core, raft = self._core, self._core.raft
-        yield gauge("keelmq_raft_term", "Current term", raft.term)
-        yield gauge("keelmq_raft_is_leader", "1 while this node leads", raft.role == "leader")
-        yield gauge("keelmq_raft_has_leader", "1 while a leader is known", raft.leader_id is not None)
-        yield gauge("keelmq_raft_commit_index", "Highest index known committed", raft.commit_index)
-        yield gauge("keelmq_raft_applied_index", "Highest index applied", raft.applied_index)
-        yield gauge("keelmq_raft_durable_index", "Highest index fsynced here", raft.durable_index)
+        yield from raft_gauges(core)
         yield gauge("keelmq_in_flight_bytes", "Bytes of writes waiting for their commit", raft.in_flight_bytes)
         yield gauge("keelmq_waiting_pulls", "Long polls that wait for messages", len(core.waiters))
-        yield gauge(
-            "keelmq_disk_free_bytes", "Free space where the log is, up to a second ago", raft.disks.report().free_bytes
-        )
-        yield gauge("keelmq_disk_is_low", "1 while there is no room on this node's disk", core.disk_is_low)
-        connected = GaugeMetricFamily("keelmq_peer_connected", "1 while the peer is heard", labels=["node_id"])
-        for node_id, peer in raft.peers.items():
-            connected.add_metric([str(node_id)], peer.connected)
-        yield connected
+        yield from disk_gauges(core)
         yield from snapshot_metrics(raft)
         yield from edge_metrics(core)
-        yield from state_gauges(core)
+        yield from self._state_gauges.metrics()
+        yield from self._topic_gauges.metrics()
+        summed = GaugeMetricFamily(
+            "keelmq_series_summed",
+            "Topics, groups, or queues of groups without a series of their own, which are summed in `(others)`",
+            labels=["kind"],
+        )
+        for kind, count in (self._state_gauges.summed | self._topic_gauges.summed).items():
+            summed.add_metric([kind], count)
+        yield summed
 
 
 def _without_names(alarm: AlarmView) -> AlarmView:

@@ -12,6 +12,9 @@ from cluster.metrics import gauge
 def edge_metrics(core: Core) -> Iterator[Metric]:
     connections = core.connections
     yield gauge("keelmq_http_connections", "HTTP connections that are open", connections.open)
+    yield gauge(
+        "keelmq_http_connections_limit", "HTTP connections that may be open, without the reserve", connections.limit
+    )
     yield CounterMetricFamily(
         "keelmq_http_connections_reserved",
         "Connections that found room in the reserve only: for health and administration",

@@ -52,6 +52,8 @@ class Election:
         self._retired = False
         self.waits_for: tuple[int, int] | None = None
         """Term and index of a committed entry for want of which this node does not stand; None otherwise."""
+        self.stood = self.won = 0
+        """Elections for which this node has stood, and those that it has won, since its start."""
         self._led_term = 0
         """The last term that this node led since it started; no other node can lead that term."""
         self._leader_contact = float("-inf")
@@ -73,6 +75,11 @@ class Election:
         """
         state = self._state
         return state.has_blank_log and state.is_voter if first_election else self._own_copy.votes
+
+    def count(self, role: int) -> None:
+        """Note that this node has taken that role."""
+        self.stood += role == CANDIDATE
+        self.won += role == LEADER
 
     # --- terms and leaders -----------------------------------------------------------------------------------------
 

@@ -101,6 +101,20 @@ class Leadership:
         """Leader: whether a majority of the voters has answered lately."""
         return self._state.configuration.has_majority(self._replication.answering_voters())
 
+    def quorum_margin(self) -> int:
+        """Return how many voters may fall silent before there is no majority any more; negative while there is none.
+
+        A leader counts the voters that answer it and would elect another one; other nodes count those that they hear.
+        """
+        state = self._state
+        if state.role == LEADER:
+            heard = self._replication.answering_voters()
+        else:
+            heard = {peer for peer in state.other_voters if state.connected(peer) and self._presence.is_present(peer)}
+            if self._vital_signs.votes or state.has_blank_log:
+                heard.add(state.node_id)
+        return len(heard & state.configuration.voters) - state.majority
+
     def full_disks(self) -> list[int]:
         """Return the voters for want of whose room this node, as leader, could not carry a write out.
 

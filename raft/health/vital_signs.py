@@ -36,6 +36,11 @@ class VitalSigns:
         self._clocks = clocks
         self._unapplied: dict[int, int] = {}
 
+    @property
+    def votes(self) -> bool:
+        """True when this node's own copy lets it vote, and count for a majority."""
+        return self._own_copy.votes
+
     def of(self, peer: int) -> Vitals:
         """Return this node's vital signs of this moment, for that peer."""
         return self._clocks.vitals_for(

@@ -18,7 +18,7 @@ import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from rocksdict import (
     BlockBasedIndexType,
@@ -52,6 +52,20 @@ BLOOM_BITS_PER_KEY: Final = 10
 
 FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 FAILED_ERRNOS: Final = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class IndexFigures(NamedTuple):
+    """What RocksDB says of its files, its memory and its work."""
+
+    file_bytes: int
+    memtable_bytes: int
+    pending_compaction_bytes: int
+    """Estimate of the bytes that compactions have to rewrite."""
+    running_compactions: int
+    running_flushes: int
+    is_write_stopped: bool
+    delayed_write_bytes_per_s: int
+    """Rate to which RocksDB holds writes, because flushes or compactions do not keep up; 0 while it holds none."""
 
 
 class Index:
@@ -165,6 +179,22 @@ class Index:
         """Return RocksDB's estimate of the number of pairs."""
         estimate = self._database.property_int_value("rocksdb.estimate-num-keys")
         return int(estimate or 0)
+
+    def figures(self) -> IndexFigures:
+        """Return RocksDB's own figures. Costs two microseconds."""
+
+        def number(name: str) -> int:
+            return int(self._database.property_int_value(f"rocksdb.{name}") or 0)
+
+        return IndexFigures(
+            file_bytes=number("total-sst-files-size"),
+            memtable_bytes=number("cur-size-all-mem-tables"),
+            pending_compaction_bytes=number("estimate-pending-compaction-bytes"),
+            running_compactions=number("num-running-compactions"),
+            running_flushes=number("num-running-flushes"),
+            is_write_stopped=bool(number("is-write-stopped")),
+            delayed_write_bytes_per_s=number("actual-delayed-write-rate"),
+        )
 
     def last(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """Return the pair with the greatest key of begin <= key < end; None if there is none."""

@@ -48,6 +48,8 @@ class Queues:
         """`stored_at_ms` of the first rows that were looked up, by topic id and queue."""
         self._grown: dict[tuple[str, int], None] = {}
         """Queues that grew, by topic and number: a dict used as a set, in the order of their first growth."""
+        self._appended: dict[str, list[int]] = {}
+        """Messages, and bytes of their blocks, that were appended since they were last asked for, by topic."""
 
     def append(
         self,
@@ -68,7 +70,19 @@ class Queues:
         self._index.put(keys.row(topic.id, queue, base_offset), _encode(value))
         self._references.add(block, topic.holder)
         self._grown[topic.name, queue] = None
+        appended = self._appended.get(topic.name)
+        if appended is None:
+            appended = self._appended[topic.name] = [0, 0]
+        appended[0] += count
+        appended[1] += block.length
         return base_offset
+
+    def take_appended(self) -> dict[str, list[int]]:
+        """Return how many messages, and how many bytes of blocks, were appended to each topic since the last call. Not
+        part of the state: it counts what this process has applied.
+        """
+        appended, self._appended = self._appended, {}
+        return appended
 
     def take_grown(self) -> tuple[tuple[str, int], ...]:
         """Return topic and number of each queue that was appended to since the last call."""

@@ -25,6 +25,7 @@ from store.errors import TRANSACTION_NOT_FOUND, Refused
 from store.groups.given_back import REPLAYED
 from store.groups.pops import Pops
 from store.index import keys
+from store.index.index import IndexFigures
 from store.limits import TRANSACTION_RETENTION_MS
 from store.messages.message_index import KeyedMessage
 from store.messages.outcomes import OutcomeOf
@@ -64,6 +65,10 @@ class Queries(ABC):
     @abstractmethod
     def applied_index(self) -> int:
         """Index of the last entry whose effects the queries see."""
+
+    @property
+    def index_figures(self) -> IndexFigures:
+        return self._index.figures()
 
     # Topics and queues.
 
@@ -345,6 +350,10 @@ class Queries(ABC):
     def take_grown_queues(self) -> tuple[tuple[str, int], ...]:
         """Return topic and number of each queue that grew since the last call; for readers that wait for messages."""
         return self._queues.take_grown()
+
+    def take_appended(self) -> dict[str, list[int]]:
+        """Return the messages and bytes that were appended to each topic since the last call; for metrics."""
+        return self._queues.take_appended()
 
     def take_moved_groups(self) -> tuple[str, ...]:
         """Return the groups whose generation changed since the last call; for members that wait for a change."""

@@ -10,6 +10,7 @@ from keelmq.cli import (
     cluster,
     consume,
     dlq,
+    doctor,
     group,
     log,
     message,
@@ -17,6 +18,7 @@ from keelmq.cli import (
     pop,
     scheduled,
     send,
+    top,
     topic,
     transaction,
 )
@@ -47,6 +49,8 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
 app.add_typer(auth.app, name="auth")
 app.add_typer(cert.app, name="cert")
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("top", epilog=top.EXAMPLES)(top.top)
 app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pop", epilog=pop.EXAMPLES)(pop.pop)

@@ -54,7 +54,7 @@ def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
 
     Exit code 1 unless one node leads, all nodes answer and none has a critical alarm.
     """
-    answers = run(servers, lambda connection: _ask_all(servers), as_json=as_json)
+    answers = run(servers, lambda connection: ask_all(servers), as_json=as_json)
     healthy = _is_healthy(answers)
     if as_json:
         print_json({"healthy": healthy, "nodes": [answer.document() for answer in answers]})
@@ -103,7 +103,7 @@ def _is_healthy(answers: "Sequence[Answer]") -> bool:
     return all(status.leader_id == leaders[0].node_id for status in statuses)
 
 
-async def _ask_all(servers: str) -> list[Answer]:
+async def ask_all(servers: str) -> list[Answer]:
     """Return the answers of the nodes named by `servers` and of the nodes that these know."""
     from keelmq.transport.known_nodes import parse_servers
 
@@ -133,7 +133,7 @@ async def _ask(url: str, servers: str) -> Answer:
         connection.close()
 
 
-def _role(status: "ClusterStatus") -> str:
+def role_of(status: "ClusterStatus") -> str:
     """Return the role that the node reports for itself, with the percentage of a snapshot that it is receiving.
 
     A learner is a follower without a vote.
@@ -182,7 +182,7 @@ def _row(answer: Answer) -> list[Any]:
     return [
         status.node_id,
         answer.url,
-        _role(status),
+        role_of(status),
         status.term,
         status.commit_index,
         status.applied_index,

@@ -15,6 +15,8 @@ from keelmq.errors import InvalidRequest, KeelMQError
 from keelmq.printable import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from keelmq.transport.connection import Connection
     from keelmq.transport.tls import Tls
 
@@ -135,6 +137,15 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     In a pipe the table is as wide as its content, so that nothing is cut.
     """
     from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=4_000)
+    console.print(table_of(title, columns, rows))
+
+
+def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "Table":
+    """Return the table that `print_table` prints."""
     from rich.table import Table
     from rich.text import Text
 
@@ -145,10 +156,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*[Text("-" if cell is None else printable(str(cell))) for cell in row])
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=4_000)
-    console.print(table)
+    return table
 
 
 def when(timestamp_ms: int | None) -> str | None:

@@ -1,0 +1,67 @@
+"""Metrics by topic, read at every scrape: what came in, what was handed out, and what is kept."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cluster.core.core import Core
+from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX, TopicCounters
+
+TOPICS_PER_STEP: Final = 100
+"""Number of topics after which the event loop runs other work."""
+
+
+class TopicGauges:
+    """Owns the counts of appended messages; the core has those of messages that were read."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._appended = TopicCounters()
+        self.summed = {"topic_appended": 0, "topic_read": 0, "topic_kept": 0}
+        """Number of topics without a series of their own as of the last scrape, by kind of metric."""
+
+    def metrics(self) -> Iterator[Metric | None]:
+        state, read = self._core.state, self._core.topic_reads
+        for number, (topic, (messages, size_bytes)) in enumerate(state.take_appended().items(), start=1):
+            self._appended.add(topic, messages, size_bytes)
+            if number % TOPICS_PER_STEP == 0:
+                yield None
+        for counters in (self._appended, read):
+            counters.forget_deleted(lambda topic: state.topic(topic) is not None)
+            yield None
+        yield from self._appended.families(
+            "keelmq_topic_appended",
+            "Messages that became visible in the topic, as this node applied it: about equal on all nodes",
+            "Bytes of the blocks of these messages, as stored",
+        )
+        yield from read.families(
+            "keelmq_topic_read",
+            "Messages of the topic that this node handed to consumers",
+            "Bytes of these messages, before compression",
+        )
+        yield from self._kept()
+        self.summed["topic_appended"], self.summed["topic_read"] = self._appended.summed, read.summed
+
+    def _kept(self) -> Iterator[Metric | None]:
+        family = GaugeMetricFamily(
+            "keelmq_topic_messages", "Messages of the topic that are kept, and have an offset", labels=["topic"]
+        )
+        name, shown, summed, others = None, 0, 0, 0
+        while page := self._core.state.topics_after(name, TOPICS_PER_STEP):
+            for topic in page:
+                name = topic.topic
+                if self._core.state.topic(name) is None:  # deleted since
+                    continue
+                kept = sum(each.max_offset - each.min_offset for each in self._core.state.queue_ranges(name))
+                if shown < SERIES_MAX:
+                    shown += 1
+                    family.add_metric([name], kept)
+                else:
+                    summed, others = summed + 1, others + kept
+            yield None
+        if summed:
+            family.add_metric([OTHERS], others)
+        self.summed["topic_kept"] = summed
+        yield family

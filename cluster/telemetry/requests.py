@@ -1,0 +1,95 @@
+"""Measures HTTP requests by route: how long they take, how many are being answered, and which errors they end with."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cluster.problems import CODE
+from cluster.telemetry.durations import Durations
+
+BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+NO_ROUTE: Final = "other"
+"""Label of requests that no route serves."""
+FIRST_ERROR_STATUS: Final = 400
+
+Inner = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Route:
+    """The requests of one route."""
+
+    __slots__ = ("durations", "in_flight", "labels")
+
+    def __init__(self, method: str, path: str) -> None:
+        self.labels = (method, path)
+        self.in_flight = 0
+        self.durations = Durations(BOUNDS_S)
+
+
+class RequestTimes:
+    """Owns the measurements of all routes. Use on the event loop only."""
+
+    def __init__(self, steady_s: Callable[[], float] = time.perf_counter) -> None:
+        self._steady_s = steady_s
+        self._routes: dict[tuple[object, str], _Route] = {}
+        """By resource and method. Requests without a route share one: their method may be any word."""
+        self._refusals: dict[str, int] = {}
+
+    def middleware(self) -> Any:
+        """Return the outermost middleware, which measures each request from its head to its answer, long polls and
+        answers that are written piece by piece included.
+        """
+        routes, steady_s = self._routes, self._steady_s
+
+        @web.middleware
+        async def measure(request: web.Request, handler: Inner) -> web.StreamResponse:
+            resource = request.match_info.route.resource
+            route = routes.get((resource, request.method)) or self._route(resource, request.method)
+            route.in_flight += 1
+            begun_s = steady_s()
+            try:
+                response = await handler(request)
+            finally:
+                route.in_flight -= 1
+                route.durations.observe(steady_s() - begun_s)
+            if response.status >= FIRST_ERROR_STATUS:
+                self._count_refusal(response)
+            return response
+
+        return measure
+
+    def _route(self, resource: web.AbstractResource | None, method: str) -> _Route:
+        if resource is None:
+            return self._routes.setdefault((None, ""), _Route("", NO_ROUTE))
+        return self._routes.setdefault((resource, method), _Route(method, resource.canonical))
+
+    def _count_refusal(self, response: web.StreamResponse) -> None:
+        code = response.get(CODE)
+        if code is not None:
+            self._refusals[code] = self._refusals.get(code, 0) + 1
+
+    def metrics(self) -> Iterator[Metric | None]:
+        labels = ["method", "route"]
+        times = HistogramMetricFamily(
+            "keelmq_http_request_seconds",
+            "From the head of a request to its answer, by route; a long poll's wait is part of it",
+            labels=labels,
+        )
+        in_flight = GaugeMetricFamily(
+            "keelmq_http_requests_in_flight", "Requests that are being answered", labels=labels
+        )
+        for route in tuple(self._routes.values()):
+            route.durations.add_to(times, route.labels)
+            in_flight.add_metric(route.labels, route.in_flight)
+        yield times
+        yield in_flight
+        refusals = CounterMetricFamily(
+            "keelmq_http_refusals", "Requests that were answered with an error, by its code", labels=["code"]
+        )
+        for code, count in sorted(self._refusals.items()):
+            refusals.add_metric([code], count)
+        yield refusals

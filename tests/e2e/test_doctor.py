@@ -1,0 +1,72 @@
+"""`keelmq doctor` and `keelmq top` on a real cluster, healthy and with a node down."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster_process import ClusterProcess, ok, wait_for
+from tests.e2e.fixtures import Shell, own_cluster
+
+pytestmark = pytest.mark.process
+
+cluster = own_cluster(topic="orders", settled=True)
+
+
+@pytest.fixture
+def shell(cluster: ClusterProcess) -> Shell:
+    return Shell(cluster)
+
+
+def examine(shell: Shell, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = shell.json("doctor", "--seconds", "0", code=code)
+    return found
+
+
+def codes(document: dict[str, Any]) -> set[str]:
+    return {finding["code"] for finding in document["findings"]}
+
+
+def test_a_healthy_cluster_has_no_critical_finding(shell: Shell) -> None:
+    document = examine(shell)
+    assert (document["healthy"], document["nodes_asked"]) == (True, 3)
+    assert "metrics_hidden" not in codes(document)
+    assert "checks of 3 nodes" in shell("doctor", "--seconds", "0").stdout
+
+
+def test_a_node_that_is_down_or_hangs_is_found_with_what_it_means(shell: Shell, cluster: ClusterProcess) -> None:
+    cluster.follower().kill()
+    wait_for(lambda: {"node_unreachable", "quorum_margin"} <= codes(examine(shell, code=1)), "both findings")
+    assert "next: start the node" in shell("doctor", "--seconds", "0", code=1).stdout
+    cluster.wait_leader().pause()
+    document = wait_for(
+        lambda: found if "no_quorum" in codes(found := examine(shell, code=1)) else None, "the lost majority"
+    )
+    unreachable = [each for each in document["findings"] if each["code"] == "node_unreachable"]
+    assert len(unreachable) == 2
+
+
+def test_dead_letters_are_found_with_the_command_for_them(shell: Shell, cluster: ClusterProcess) -> None:
+    leader = cluster.wait_leader()
+    ok(leader.request("PUT", "/v1/groups/shop", payload={"retry_max_attempts": 0}))
+    ok(leader.request("POST", "/v1/topics/orders/messages", payload={"messages": [{"body": "1"}]}))
+    back = {"messages": [{"topic": "orders", "queue": 0, "offset": 0}]}
+    assert (
+        ok(leader.request("POST", "/v1/groups/shop/retries", payload=back))["results"][0]["outcome"] == "dead_lettered"
+    )
+    (finding,) = [each for each in examine(shell)["findings"] if each["code"] == "dead_letters"]
+    assert finding["next_step"] == "keelmq dlq list shop"
+    assert json.loads(shell("dlq", "list", "shop", "--json").stdout)
+
+
+def test_top_prints_a_line_per_node_and_round(shell: Shell, cluster: ClusterProcess) -> None:
+    ok(cluster.wait_leader().request("POST", "/v1/topics/orders/messages", payload={"messages": [{"body": "1"}]}))
+    rounds = shell.lines("top", "--interval", "0.2", "--rounds", "2")
+    assert len(rounds) == 2
+    assert [node["node_id"] for node in rounds[-1]["nodes"]] == [1, 2, 3]
+    assert [node["role"] for node in rounds[-1]["nodes"]].count("leader") == 1
+    shown = shell("top", "--interval", "0.1", "--rounds", "1").stdout
+    assert "leader" in shown
+    cluster.follower().kill()
+    (after,) = shell.lines("top", "--interval", "0.1", "--rounds", "1")
+    assert [node["role"] for node in after["nodes"]].count("unreachable") == 1

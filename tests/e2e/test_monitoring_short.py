@@ -1,0 +1,33 @@
+"""A short part of `make monitoring-test`: real faults raise their alerts in a real Prometheus."""
+
+import subprocess
+import sys
+
+import pytest
+
+from deploy.reporting.result import result_of
+from tests.patience import RUN_PATIENCE_S
+from tests.requirements import PROMETHEUS, REPOSITORY
+
+pytestmark = pytest.mark.process
+
+FAULTS = {"lag": {"KeelMQConsumerLag"}, "one-down": {"KeelMQNodeDown", "KeelMQPeerSilent"}}
+WITHOUT_EVENTS = {
+    "cluster: Active alarms",
+    "groups: Dead letters, top 20",
+    "cluster: Refused proposals",
+    "node: Errors",
+}
+"""Panels that may be empty: nothing of their kind has happened yet."""
+
+
+def test_faults_raise_their_alerts_and_dashboards_show_something() -> None:
+    PROMETHEUS.require()
+    command = [sys.executable, "-m", "tests.monitoring", *(part for name in FAULTS for part in ("--fault", name))]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=RUN_PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = result_of(done.stdout)
+    assert result["missing"] == []
+    for fault, alerts in FAULTS.items():
+        assert alerts <= result["raised_s"][fault].keys()
+    assert set(result["panels_without_series"]) <= WITHOUT_EVENTS

@@ -1,0 +1,187 @@
+"""Run `make monitoring-test`: a real Prometheus watches three real nodes, and each fault has to raise its alerts.
+
+Prometheus scrapes every second, with the rules of deploy/monitoring/ in shortened form. First no alert may fire. Then
+every query of the dashboards is evaluated. Then the faults come one after the other: the alerts of each have to fire
+while it lasts, and to end after it. The last line is `RESULT {json}`; the exit status is 1 when an alert was missing.
+"""
+
+import argparse
+import contextlib
+import shutil
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.monitoring.dashboards import DASHBOARDS, RATE
+from deploy.reporting.report import Report
+from raft.config import TlsConfig
+from tests.certificates import Authority, today
+from tests.e2e.cluster_process import ClusterProcess, wait_for
+from tests.e2e.small_disk import mounted_at
+from tests.monitoring.faults import FAULTS, OPTIONS, Fault, Faults
+from tests.monitoring.prometheus import WINDOW, Prometheus
+from tests.requirements import PROMETHEUS, SMALL_DISK
+
+JOB: Final = "keelmq"
+TLS_JOB: Final = "keelmq-tls"
+CERTIFICATE_DAYS: Final = 5
+CERTIFICATES: Final = "certificates"
+CERTIFICATE_ALERTS: Final = ("KeelMQHttpCertificateEnds", "KeelMQPeerCertificateEnds")
+OF_THE_MACHINE: Final = frozenset({"KeelMQLoopSaturated", "KeelMQSyncSlow", "KeelMQCommitSlow", "KeelMQDiskFillsSoon"})
+"""Alerts that a busy machine raises with short windows, whatever the cluster does."""
+VARIABLES: Final = {RATE: WINDOW, "$job": JOB, "$instance": ".*"}
+
+
+class Trial:
+    """One cluster, its Prometheus, and what was seen."""
+
+    def __init__(self, report: Report, prometheus: Prometheus, cluster: ClusterProcess, faults: Faults) -> None:
+        self._report = report
+        self._prometheus = prometheus
+        self._cluster = cluster
+        self.faults = faults
+        self.raised_s: dict[str, dict[str, float]] = {}
+        self.skipped: dict[str, str] = {}
+        self.missing: list[str] = []
+
+    def firing(self, job: str = JOB) -> set[str]:
+        """Return the names of the alerts of one cluster that are firing."""
+        return {alert["alertname"] for alert in self._prometheus.firing() if alert.get("job", JOB) == job}
+
+    def settle(self) -> None:
+        """Wait until Prometheus has all nodes, and no alert fires that the machine alone cannot explain."""
+        twice = f'count_over_time(keelmq_raft_term{{job="{JOB}"}}[{WINDOW}]) > 1'
+        wait_for(lambda: len(self._prometheus.query(twice)) == 3, "all nodes to be scraped twice")
+        self._wait(lambda: not self.firing() - OF_THE_MACHINE, "no alert to fire")
+
+    def evaluate_dashboards(self) -> tuple[int, list[str]]:
+        """Evaluate every query of the dashboards. Return their number, and the panels without a series."""
+        queries, empty = 0, []
+        for dashboard in DASHBOARDS:
+            for panel in dashboard.panels:
+                found = 0
+                for expression, _ in panel.queries:
+                    for name, value in VARIABLES.items():
+                        expression = expression.replace(name, value)
+                    queries += 1
+                    found += len(self._prometheus.query(expression))
+                if not found:
+                    empty.append(f"{dashboard.name}: {panel.title}")
+        return queries, empty
+
+    def provoke(self, fault: Fault) -> None:
+        if fault.needs is not None and fault.needs.reason is not None:
+            self.skipped[fault.name] = fault.needs.reason
+            self._report.event(f"{fault.name}: left out, {fault.needs.reason}")
+            return
+        self._report.step(f"{fault.name}: {', '.join(fault.alerts)}")
+        with fault.provoke(self.faults):
+            self.expect(fault.name, fault.alerts)
+        gone = set(fault.alerts) - OF_THE_MACHINE
+        self._wait(lambda: not gone & self.firing(), f"{', '.join(gone)} to end")
+        self._report.event(f"{fault.name}: over", "recovery")
+
+    def expect(self, name: str, alerts: Sequence[str], job: str = JOB) -> None:
+        """Wait for the alerts, and note after how many seconds each fired."""
+        begun_s, seen = time.monotonic(), self.raised_s.setdefault(name, {})
+
+        def all_fire() -> bool:
+            for alert in set(alerts) & self.firing(job) - seen.keys():
+                seen[alert] = round(time.monotonic() - begun_s, 1)
+                self._report.event(f"{alert} fires after {seen[alert]} s", "fault")
+            return set(alerts) <= seen.keys()
+
+        try:
+            wait_for(all_fire, f"{', '.join(alerts)} to fire")
+        except TimeoutError:
+            self.missing += [f"{name}: {alert}" for alert in alerts if alert not in seen]
+
+    def _wait(self, condition: Any, what: str) -> None:
+        try:
+            wait_for(condition, what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; firing: {self._prometheus.firing()}\n{self._cluster.tails()}") from None
+
+
+@contextlib.contextmanager
+def ending_certificates(directory: Path, files: TlsConfig, prometheus: Prometheus) -> Iterator[None]:
+    """Run one node with these certificates, as a cluster of its own that Prometheus watches over TLS."""
+    pairs = {"--http-tls-cert": files.certificate_file, "--http-tls-key": files.key_file}
+    pairs |= {"--tls-cert": files.certificate_file, "--tls-key": files.key_file, "--tls-ca": files.ca_file}
+    options = [*OPTIONS, *(part for pair in pairs.items() for part in pair)]
+    context = ssl.create_default_context(cafile=files.ca_file)
+    with ClusterProcess(directory, nodes=1, options=options, tls=context) as cluster:
+        prometheus.add_tls_target(f"{cluster.nodes[1].host}:{cluster.nodes[1].http_port}")
+        yield
+
+
+def run(report: Report, directory: Path, chosen: Sequence[str]) -> dict[str, Any]:
+    with contextlib.ExitStack() as stack:
+        (directory / "cluster").mkdir()
+        if SMALL_DISK.reason is None:
+            for node_id in (1, 2, 3):
+                stack.enter_context(mounted_at(directory / "cluster" / f"node{node_id}"))
+        cluster = ClusterProcess(directory / "cluster", options=OPTIONS)
+        faults = Faults(cluster)
+        report.step("starting three nodes and Prometheus")
+        stack.enter_context(cluster)
+        faults.prepare()
+        targets = [f"{node.host}:{node.http_port}" for node in cluster.nodes.values()]
+        (directory / "tls").mkdir()
+        ending = Authority().issue(directory / "tls", 1, "e2e", ends=today() + timedelta(days=CERTIFICATE_DAYS))
+        watching = Prometheus(directory / "prometheus", {JOB: targets}, Path(ending.ca_file))
+        prometheus = stack.enter_context(watching)
+        trial = Trial(report, prometheus, cluster, faults)
+        trial.settle()
+        queries, empty = trial.evaluate_dashboards()
+        report.event(f"{queries} queries of dashboards evaluated, {len(empty)} panels without a series: {empty}")
+        for fault in FAULTS:
+            if not chosen or fault.name in chosen:
+                trial.provoke(fault)
+        if not chosen or CERTIFICATES in chosen:
+            report.step(f"{CERTIFICATES}: {', '.join(CERTIFICATE_ALERTS)}")
+            with ending_certificates(directory / "tls", ending, prometheus):
+                trial.expect(CERTIFICATES, CERTIFICATE_ALERTS, TLS_JOB)
+        return {
+            "raised_s": trial.raised_s,
+            "skipped": trial.skipped,
+            "missing": trial.missing,
+            "queries": queries,
+            "panels_without_series": empty,
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make monitoring-test", description=__doc__)
+    names = [*(fault.name for fault in FAULTS), CERTIFICATES]
+    parser.add_argument(
+        "--fault", action="append", choices=names, default=[], help="Provoke only this one; repeatable."
+    )
+    parser.add_argument("--keep", action="store_true", help="Keep the data of the nodes and of Prometheus.")
+    options = parser.parse_args()
+    report = Report()
+    if PROMETHEUS.reason is not None:
+        report.text(PROMETHEUS.reason, "problem")
+        report.result({"skipped": PROMETHEUS.reason})
+        return 1
+    directory = Path(tempfile.mkdtemp(prefix="keelmq-monitoring-"))
+    try:
+        result = run(report, directory, options.fault)
+    finally:
+        if options.keep:
+            report.text(f"data: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    for each in result["missing"]:
+        report.text(f"did not fire: {each}", "problem")
+    report.result(result)
+    return 1 if result["missing"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""Faults of a real cluster, each with the alerts that it has to raise, and its end."""
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.chaos.skewed_node import CLOCK_VARIABLE, set_offset_ns
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok, wait_for
+from tests.e2e.small_disk import MIB
+from tests.e2e.test_faults_disk import inject
+from tests.requirements import SMALL_DISK, TRACING, Requirement
+
+MIN_FREE_BYTES: Final = 40 * MIB
+BALLAST_BYTES: Final = 70 * MIB
+"""Leaves less than MIN_FREE_BYTES on a small disk."""
+OPTIONS: Final = (
+    *("--election-timeout-ms", "500", "--heartbeat-ms", "50", "--segment-bytes", str(2 * MIB)),
+    *("--min-free-bytes", str(MIN_FREE_BYTES), "--check-immunity-ms", "600000"),
+)
+CLOCK_AHEAD_NS: Final = 5 * 10**9
+STOPPED_S: Final = 1.5
+"""A node that is stopped for this long has stalled, and nobody needs it meanwhile."""
+SLOW_SYNC: Final = "fdatasync:delay_enter=400000"
+TOPIC: Final = "orders"
+GROUP: Final = "shop"
+
+Provoke = Callable[["Faults"], AbstractContextManager[None]]
+
+
+class Fault(NamedTuple):
+    """A fault lasts as long as the context of `provoke`. `alerts` have to fire meanwhile, and end after it."""
+
+    name: str
+    alerts: tuple[str, ...]
+    provoke: Provoke
+    needs: Requirement | None = None
+
+
+class Faults:
+    """Provokes faults in a cluster of three nodes."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self.cluster = cluster
+        for node in cluster.nodes.values():
+            node.module = "tests.chaos.skewed_node"
+            node.environment[CLOCK_VARIABLE] = str(self._clock_of(node))
+            set_offset_ns(self._clock_of(node), 0)
+
+    def _clock_of(self, node: NodeProcess) -> Path:
+        return self.cluster.directory / f"clock{node.node_id}"
+
+    def prepare(self) -> None:
+        """Make the topic and the group, with one message that the group has processed."""
+        self.call("PUT", f"/v1/topics/{TOPIC}", {"queues": 1})
+        self.call("PUT", f"/v1/groups/{GROUP}", {"retry_max_attempts": 1, "retry_delays_ms": [1]})
+        self.send()
+        ok(self.cluster.wait_leader().request("GET", f"/v1/topics/{TOPIC}/queues/0/messages?offset=0"))
+        self.commit(1)
+
+    def call(self, method: str, path: str, payload: Any) -> Any:
+        return ok(self.cluster.wait_leader().request(method, path, payload=payload))
+
+    def send(self) -> None:
+        self.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [{"body": "1"}]})
+
+    def commit(self, offset: int) -> None:
+        offsets = [{"topic": TOPIC, "queue": 0, "offset": offset}]
+        self.call("PUT", f"/v1/groups/{GROUP}/offsets", {"offsets": offsets})
+
+    def end_of_queue(self) -> int:
+        answer = self.cluster.wait_leader().request("GET", f"/v1/topics/{TOPIC}/queues/0/offsets?at=latest")
+        return int(ok(answer)["offset"])
+
+    # --- what goes wrong with messages ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lag(self) -> Iterator[None]:
+        self.send()
+        yield
+        self.commit(self.end_of_queue())
+
+    @contextlib.contextmanager
+    def dead_letter(self) -> Iterator[None]:
+        offset = self.end_of_queue()
+        self.send()
+        self._give_back(TOPIC, offset)
+        retries = f"%RETRY%{GROUP}"
+        path = f"/v1/topics/{retries.replace('%', '%25')}/queues/0/messages?offset=0"
+        node = self.cluster.wait_leader()
+        found = wait_for(lambda: ok(node.request("GET", path))["messages"], "the message to come again")
+        assert self._give_back(retries, found[0]["offset"]) == "dead_lettered"
+        yield
+        self.commit(self.end_of_queue())
+
+    def _give_back(self, topic: str, offset: int) -> str:
+        messages = [{"topic": topic, "queue": 0, "offset": offset}]
+        answer = self.call("POST", f"/v1/groups/{GROUP}/retries", {"messages": messages})
+        return str(answer["results"][0]["outcome"])
+
+    @contextlib.contextmanager
+    def undecided(self) -> Iterator[None]:
+        half = {"transaction_id": "t", "producer_group": "p", "messages": [{"topic": TOPIC, "body": "1"}]}
+        self.call("POST", "/v1/transactions", half)
+        yield
+        self.call("POST", "/v1/transactions/t/rollback", {"source": "producer"})
+
+    # --- what goes wrong with one node ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def wrong_clock(self) -> Iterator[None]:
+        node = self.cluster.follower()
+        set_offset_ns(self._clock_of(node), CLOCK_AHEAD_NS)
+        yield
+        set_offset_ns(self._clock_of(node), 0)
+
+    @contextlib.contextmanager
+    def low_disk(self) -> Iterator[None]:
+        ballast = self.cluster.follower().data_dir / "ballast"
+        ballast.write_bytes(bytes(BALLAST_BYTES))
+        yield
+        ballast.unlink()
+
+    @contextlib.contextmanager
+    def slow_sync(self) -> Iterator[None]:
+        tracer = inject(self.cluster.follower(), SLOW_SYNC)
+        try:
+            for _ in range(3):
+                self.send()
+            yield
+        finally:
+            tracer.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tracer.wait(timeout=30)
+            self.commit(self.end_of_queue())
+
+    @contextlib.contextmanager
+    def stalled_loop(self) -> Iterator[None]:
+        node = self.cluster.follower()
+        node.pause()
+        time.sleep(STOPPED_S)
+        node.resume()
+        yield
+
+    # --- nodes that are gone ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def new_disk(self) -> Iterator[None]:
+        """Give one node an empty disk while the only other one that could fill it is down too."""
+        leader = self.cluster.wait_leader()
+        emptied, down = (node for node in self.cluster.alive() if node is not leader)
+        for node in (emptied, down):
+            node.kill()
+        _empty(emptied.data_dir)
+        emptied.start()
+        yield
+        self._start(down)
+
+    @contextlib.contextmanager
+    def one_down(self) -> Iterator[None]:
+        with self._down([self.cluster.follower()]):
+            yield
+
+    @contextlib.contextmanager
+    def two_down(self) -> Iterator[None]:
+        leader = self.cluster.wait_leader()
+        with self._down([leader, next(node for node in self.cluster.alive() if node is not leader)]):
+            yield
+
+    @contextlib.contextmanager
+    def all_down(self) -> Iterator[None]:
+        with self._down(self.cluster.alive()):
+            yield
+
+    @contextlib.contextmanager
+    def _down(self, nodes: Sequence[NodeProcess]) -> Iterator[None]:
+        for node in nodes:
+            node.kill()
+        yield
+        self._start(*nodes)
+
+    def _start(self, *nodes: NodeProcess) -> None:
+        for node in nodes:
+            node.start()
+        self.cluster.wait_ready()
+
+
+def _empty(directory: Path) -> None:
+    """Remove everything in a data directory, which may be a mount point."""
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+FAULTS: Final = (
+    Fault("lag", ("KeelMQConsumerLag",), Faults.lag),
+    Fault("dead-letter", ("KeelMQDeadLetters",), Faults.dead_letter),
+    Fault("undecided", ("KeelMQTransactionsUndecided",), Faults.undecided),
+    Fault("clock", ("KeelMQClocksApart",), Faults.wrong_clock),
+    Fault("low-disk", ("KeelMQDiskLow", "KeelMQCriticalAlarm"), Faults.low_disk, SMALL_DISK),
+    Fault("slow-sync", ("KeelMQSyncSlow",), Faults.slow_sync, TRACING),
+    Fault("stalled-loop", ("KeelMQLoopSaturated",), Faults.stalled_loop),
+    Fault("new-disk", ("KeelMQReplicaUnsound",), Faults.new_disk),
+    Fault("one-down", ("KeelMQNodeDown", "KeelMQPeerSilent", "KeelMQOneFailureFromNoQuorum"), Faults.one_down),
+    Fault("two-down", ("KeelMQNoQuorum",), Faults.two_down),
+    Fault("all-down", ("KeelMQAllNodesDown",), Faults.all_down),
+)

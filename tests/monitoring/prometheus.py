@@ -1,0 +1,116 @@
+"""A real Prometheus in a directory of its own, with the project's alerts in shortened form."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from deploy.broker_process import HOST, die_with_parent
+from deploy.local_nodes import free_ports
+from tests.e2e.cluster_process import wait_for
+from tests.requirements import REPOSITORY, path_of
+
+RULES: Final = REPOSITORY / "deploy" / "monitoring" / "rules.yml"
+WINDOW: Final = "15s"
+"""What the windows of rates become."""
+PATIENT_S: Final = "> 300"
+IMPATIENT_S: Final = "> 3"
+ANSWER_TIMEOUT_S: Final = 10.0
+
+Labels = Mapping[str, str]
+
+
+def shortened(rules: str) -> str:
+    """Return the rules without the time for which a condition has to last, with short windows, and without patience for
+    groups and transactions. Expressions stay as they are otherwise.
+    """
+    rules = re.sub(r"^( +for:) \w+$", r"\1 0s", rules, flags=re.MULTILINE)
+    return re.sub(r"\[\d+m\]", f"[{WINDOW}]", rules).replace(PATIENT_S, IMPATIENT_S)
+
+
+class Prometheus:
+    """Owns the process within the context. It scrapes every second."""
+
+    def __init__(self, directory: Path, jobs: Mapping[str, Sequence[str]], ca_file: Path | None = None) -> None:
+        """`jobs` are the targets by job. Those of `add_tls_target` come later, and are verified against `ca_file`."""
+        self._directory = directory
+        (self._port,) = free_ports(1)
+        self._late = directory / "targets.json"
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir()
+        self._late.write_text("[]")
+        (directory / "rules.yml").write_text(shortened(RULES.read_text()))
+        scrapes: list[dict[str, Any]] = [
+            {"job_name": job, "static_configs": [{"targets": list(targets)}]} for job, targets in jobs.items()
+        ]
+        if ca_file is not None:
+            late = {"files": [str(self._late)], "refresh_interval": "1s"}
+            tls = {"ca_file": str(ca_file)}
+            scrapes.append({"job_name": "keelmq-tls", "scheme": "https", "tls_config": tls, "file_sd_configs": [late]})
+        content = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(directory / "rules.yml")],
+            "scrape_configs": scrapes,
+        }
+        (directory / "prometheus.yml").write_text(json.dumps(content))  # JSON is YAML
+
+    def __enter__(self) -> Self:
+        command = [
+            path_of("prometheus"),
+            f"--config.file={self._directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self._directory / 'data'}",
+            f"--web.listen-address={HOST}:{self._port}",
+            "--log.level=warn",
+        ]
+        with (self._directory / "prometheus.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, preexec_fn=partial(die_with_parent, os.getpid())
+            )
+        wait_for(self._is_ready, "Prometheus to be ready")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def add_tls_target(self, target: str) -> None:
+        self._late.write_text(json.dumps([{"targets": [target]}]))
+
+    def firing(self) -> list[Labels]:
+        """Return the labels of the alerts that are firing, their names included."""
+        alerts = self._get("alerts")["alerts"]
+        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
+
+    def query(self, expression: str) -> list[Any]:
+        """Return the series of an instant query. Raises RuntimeError with what Prometheus says when it is wrong."""
+        result: list[Any] = self._get("query", query=expression)["result"]
+        return result
+
+    def _is_ready(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"Prometheus ended: {(self._directory / 'prometheus.log').read_text()}")
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._port}/-/ready", timeout=ANSWER_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _get(self, path: str, **query: str) -> Any:
+        url = f"http://{HOST}:{self._port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"{query}: {error.read().decode(errors='replace')}") from None

@@ -1,0 +1,192 @@
+"""The doctor finds nothing in a healthy cluster, and exactly one thing where one thing is broken."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from keelmq.admin import ClusterStatus
+from keelmq.cli.exposition import Reading, increase, quantile
+from keelmq.cli.findings import Seen, findings_of
+
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+SOURCE: Final = (Path(__file__).parents[3] / "client" / "keelmq" / "cli" / "findings.py").read_text()
+NOW_S: Final = 1_700_000_000.0
+HEALTHY: Final = f"""
+# HELP keelmq_raft_voters Voters of the cluster
+keelmq_raft_voters 3.0
+keelmq_raft_quorum_margin 1.0
+keelmq_disk_free_bytes 5e+10
+keelmq_disk_size_bytes 1e+11
+process_open_fds 200.0
+process_max_fds 20000.0
+keelmq_http_connections 10.0
+keelmq_http_connections_limit 4096.0
+keelmq_index_writes_stopped 0.0
+keelmq_index_delayed_write_bytes_per_second 0.0
+keelmq_clock_offset_seconds{{node_id="2"}} -0.1
+keelmq_peer_certificate_expires_timestamp_seconds {NOW_S + 90 * 86_400}
+keelmq_http_certificate_expires_timestamp_seconds 0.0
+keelmq_transactions_undecided 1.0
+keelmq_transactions_undecided_age_seconds 10.0
+keelmq_dead_letters{{group="g"}} 0.0
+keelmq_consumer_lag_seconds{{group="g",queue="0",topic="t"}} 10.0
+"""
+FAST: Final = 'keelmq_{0}_seconds_bucket{{le="0.01"}} {1}\nkeelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
+SLOW: Final = (
+    'keelmq_{0}_seconds_bucket{{le="0.01"}} 0\nkeelmq_{0}_seconds_bucket{{le="1.0"}} {1}\n'
+    'keelmq_{0}_seconds_bucket{{le="+Inf"}} {1}\n'
+)
+KINDS: Final = ("fsync", "commit", "loop_delay")
+
+
+def status(node_id: int, **changes: Any) -> ClusterStatus:
+    document = {
+        "cluster_id": "shop",
+        "node_id": node_id,
+        "role": "leader" if node_id == 1 else "follower",
+        "term": 3,
+        "leader_id": 1,
+        "commit_index": 100,
+        "applied_index": 100,
+        "durable_index": 100,
+        "state_hash": "abc",
+        "hash_index": 100,
+        "nodes": [],
+        "version": "1.0",
+        **changes,
+    }
+    return msgspec.convert(document, ClusterStatus)
+
+
+def text(count: int, slow: str = "", changes: Mapping[str, float] | None = None) -> str:
+    shown = HEALTHY + "".join((SLOW if kind == slow else FAST).format(kind, count) for kind in KINDS)
+    for name, value in (changes or {}).items():
+        shown, found = re.subn(rf"^({name}(?:{{.*}})?) \S+$", rf"\g<1> {value}", shown, flags=re.MULTILINE)
+        assert found, name
+    return shown
+
+
+def healthy() -> Seen:
+    nodes = {node_id: status(node_id) for node_id in (1, 2, 3)}
+    return Seen(
+        statuses=list(nodes.values()),
+        unreachable={},
+        before={node_id: Reading(text(10)) for node_id in nodes},
+        after={node_id: Reading(text(20)) for node_id in nodes},
+        moved={node_id: (each, each) for node_id, each in nodes.items()},
+        now_s=NOW_S,
+    )
+
+
+def with_status(node_id: int, **changes: Any) -> Callable[[Seen], Seen]:
+    return lambda seen: seen._replace(
+        statuses=[status(node_id, **changes) if each.node_id == node_id else each for each in seen.statuses]
+    )
+
+
+def on_all(**changes: Any) -> Callable[[Seen], Seen]:
+    return lambda seen: seen._replace(statuses=[status(each.node_id, **changes) for each in seen.statuses])
+
+
+def with_metrics(**changes: float) -> Callable[[Seen], Seen]:
+    return lambda seen: seen._replace(after={**seen.after, 1: Reading(text(20, changes=changes))})
+
+
+def all_show(**changes: float) -> Callable[[Seen], Seen]:
+    return lambda seen: seen._replace(after={node_id: Reading(text(20, changes=changes)) for node_id in seen.after})
+
+
+def with_slow(kind: str) -> Callable[[Seen], Seen]:
+    def change(seen: Seen) -> Seen:
+        before, after = Reading(text(10, kind)), Reading(text(20, kind))
+        return seen._replace(before={**seen.before, 1: before}, after={**seen.after, 1: after})
+
+    return change
+
+
+def behind(seen: Seen) -> Seen:
+    ahead = {"commit_index": 20_000, "applied_index": 20_000, "hash_index": 20_000}
+    return seen._replace(statuses=[status(1, **ahead), status(2), status(3, **ahead)])
+
+
+def standing(seen: Seen) -> Seen:
+    stood = status(3, applied_index=90, hash_index=90)
+    first, last = status(1, commit_index=95), status(1)
+    statuses = [stood if each.node_id == 3 else each for each in seen.statuses]
+    moved = {**seen.moved, 1: (first, last), 3: (status(3, applied_index=90, hash_index=90), stood)}
+    return seen._replace(statuses=statuses, moved=moved)
+
+
+ALARM: Final = {"code": "disk_slow", "severity": "warning", "since_ms": 1, "detail": "slow", "subject": ""}
+LIKE_FOLLOWERS: Final = {"role": "follower", "leader_id": None, "waits_for": "2 of 3 voters are needed"}
+BROKEN: Final = [
+    ("node_unreachable", lambda seen: seen._replace(unreachable={"http://x": "no answer"})),
+    ("no_leader", on_all(**LIKE_FOLLOWERS)),
+    ("no_quorum", all_show(keelmq_raft_quorum_margin=-1)),
+    ("quorum_margin", all_show(keelmq_raft_quorum_margin=0)),
+    ("two_clusters", with_status(2, cluster_id="other")),
+    ("views_differ", with_status(2, leader_id=3)),
+    ("views_differ", with_status(2, term=2)),
+    ("hashes_differ", with_status(2, state_hash="def")),
+    ("versions_differ", with_status(2, version="2.0")),
+    ("node_behind", behind),
+    ("node_stands", standing),
+    ("alarm_disk_slow", with_status(2, alarms=[ALARM])),
+    ("sync_slow", with_slow("fsync")),
+    ("commit_slow", with_slow("commit")),
+    ("loop_late", with_slow("loop_delay")),
+    ("disk_low", with_metrics(keelmq_disk_free_bytes=9e9)),
+    ("few_files", with_metrics(process_max_fds=1024)),
+    ("few_files", with_metrics(process_open_fds=19_000)),
+    ("few_connections", with_metrics(keelmq_http_connections=4000)),
+    ("index_stalled", with_metrics(keelmq_index_writes_stopped=1)),
+    ("clock_wrong", with_metrics(keelmq_clock_offset_seconds=-0.9)),
+    ("certificate_ends", with_metrics(keelmq_peer_certificate_expires_timestamp_seconds=NOW_S + 86_400)),
+    ("transactions_undecided", with_metrics(keelmq_transactions_undecided_age_seconds=400)),
+    ("dead_letters", with_metrics(keelmq_dead_letters=2)),
+    ("group_lags", with_metrics(keelmq_consumer_lag_seconds=400)),
+    ("metrics_hidden", lambda seen: seen._replace(after={1: seen.after[1], 2: seen.after[2]})),
+]
+
+
+def test_nothing_is_found_in_a_healthy_cluster() -> None:
+    assert findings_of(healthy()) == []
+
+
+@pytest.mark.parametrize(("code", "breaks"), BROKEN)
+def test_what_is_broken_is_found_and_nothing_else(code: str, breaks: Callable[[Seen], Seen]) -> None:
+    found = findings_of(breaks(healthy()))
+    assert [finding.code for finding in found] == [code]
+    assert all((found[0].what, found[0].evidence, found[0].next_step))
+
+
+def test_every_finding_is_broken_here_and_on_the_page() -> None:
+    made = set(re.findall(r"Finding\(\s*f?\"(\w+)", SOURCE)) | set(
+        re.findall(r"^        \(\"(\w+)\", \"keelmq", SOURCE, re.M)
+    )
+    broken = {code for code, _ in BROKEN}
+    assert {code for code in made if code != "alarm_"} == broken - {"alarm_disk_slow"}
+    section = PAGE.split("## What the doctor finds")[1].split("\n## ")[0]
+    assert broken - {"alarm_disk_slow"} <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_critical_findings_come_first() -> None:
+    seen = with_metrics(keelmq_dead_letters=2)(healthy())._replace(unreachable={"http://x": "no answer"})
+    assert [finding.severity for finding in findings_of(seen)] == ["critical", "warning"]
+
+
+def test_labels_with_quotes_and_line_ends_are_read() -> None:
+    reading = Reading('x{a="1\\"2\\n\\\\",b="}"} 2.5\nnonsense\nx{a="c"} NaN? \n')
+    assert [(each.labels, each.value) for each in reading.all("x")] == [({"a": '1"2\n\\', "b": "}"}, 2.5)]
+
+
+def test_counters_and_histograms_are_compared() -> None:
+    assert increase(Reading("x_total 5"), Reading("x_total 8"), "x_total") == 3
+    assert increase(Reading("x_total 5"), Reading("x_total 2"), "x_total") == 2
+    before, after = Reading(FAST.format("fsync", 10)), Reading(SLOW.format("fsync", 20))
+    assert quantile(before, after, "keelmq_fsync_seconds", 0.99) == 1.0
+    assert quantile(after, after, "keelmq_fsync_seconds", 0.99) is None
