@@ -41,6 +41,7 @@ DEMO_ARGS ?=
 LINEAGE_ARGS ?=
 BENCH_ARGS ?=
 DIST_ARGS ?=
+BUNDLE_ARGS ?=
 LOCK_ARGS ?=
 AUDIT_ARGS ?=
 POWERLOSS_ARGS ?=
@@ -48,7 +49,7 @@ FUZZ_ARGS ?=
 SOAK_ARGS ?=
 MONITORING_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test bench cluster cluster-add cluster-stop lock audit dist format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -150,6 +151,9 @@ audit: $(BROKER) ## known vulnerabilities of the locked versions, and secrets in
 
 dist: $(DIST) ## wheels, source distributions and SBOMs of the three packages in dist/, identical bytes each time: DIST_ARGS='--package keelmq'
 	@$(BIN)/python -m deploy.dist $(DIST_ARGS)
+
+bundle: $(DIST) ## one tarball with everything to install the broker and the keelmq command without a network: docs/deploy.md
+	@$(BIN)/python -m deploy.bundle $(BUNDLE_ARGS)
 
 format: $(TOOLS) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .

@@ -68,13 +68,13 @@ class Services:
         self.alarms.add(self._retention.log_front.conditions)
         self._leadership_guard = LeadershipGuard(core)
         self._index_rebuild = IndexRebuild(core)
-        self._readiness = Readiness(core, self._index_rebuild)
+        self.readiness = Readiness(core, self._index_rebuild)
         for source in (
             BackgroundAlarm(core),
             ClockGuard(core),
             PeerAlarms(core),
             AddressGuard(core),
-            self._readiness,
+            self.readiness,
             self._replica,
             BlockAlarm(core),
             SecurityAlarm(core),
@@ -107,7 +107,7 @@ class Services:
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
             *ClusterApi(
-                self.core, self.alarms, self._retention.log_front, self._readiness, self._index_rebuild
+                self.core, self.alarms, self._retention.log_front, self.readiness, self._index_rebuild
             ).routes(),
             *MemberApi(self.core).routes(),
             *self._replica.routes(),

@@ -34,6 +34,8 @@ from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
+from cluster.service_manager.notify_socket import NotifySocket
+from cluster.service_manager.reporter import ServiceReporter
 from cluster.telemetry.process import GcPauses, register_process
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
@@ -77,6 +79,7 @@ class Broker:
         on_fatal: Callable[[str], None],
         on_outdated: Callable[[str], None],
         clock: Clock,
+        manager: NotifySocket,
     ) -> None:
         """Open index and log and wire the parts. Callers use `Broker.open`."""
         self.config = config
@@ -146,6 +149,7 @@ class Broker:
         self._metrics.add_gauges(self._gc_pauses.metrics)
         for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates):
             self.services.alarms.add(part.conditions)
+        self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
     @classmethod
     def open(
@@ -154,16 +158,18 @@ class Broker:
         on_fatal: Callable[[str], None],
         clock: Clock = SYSTEM_CLOCK,
         on_outdated: Callable[[str], None] | None = None,
+        manager: NotifySocket | None = None,
     ) -> "Broker":
         """Claim the data directory and recover its content.
 
-        `on_outdated` is called instead of `on_fatal` when another version has to be started. Raises StartupError, which
-        says what to do, when the directory cannot be claimed or recovered.
+        `on_outdated` is called instead of `on_fatal` when another version has to be started. `manager` is told of the
+        node's state; the caller closes it. Raises StartupError, which says what to do, when the directory cannot be
+        claimed or recovered.
         """
         directory = DataDirectory.open(Path(config.data_dir), Identity(config.cluster_id, config.node_id))
         try:
             with _startup_errors(config):
-                return cls(config, directory, on_fatal, on_outdated or on_fatal, clock)
+                return cls(config, directory, on_fatal, on_outdated or on_fatal, clock, manager or NotifySocket(""))
         except BaseException:
             directory.close()
             raise
@@ -192,10 +198,16 @@ class Broker:
         assert runner.server is not None
         make_protocol = partial(HttpProtocol, runner.server)
         server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
+        self._reporter.start()
         on_ready()
         await _first_of(stop, self._opens_again)
+        await self._reporter.stop(opens_again=not stop.is_set())
         await self._leave(runner, server)
         return not stop.is_set()
+
+    async def look_at_certificates(self) -> None:
+        """Use the TLS files for new connections if they were replaced, without waiting for the next round."""
+        await self._certificates.look()
 
     def close(self) -> None:
         """Flush the index, sync the log and close all files. Raises LogFailed when the log cannot be synced."""

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
@@ -19,8 +19,9 @@ from cluster.process.config import ConfigError, NodeConfig, load, options
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.join import joined
 from cluster.process.log_command import LOG_ACTIONS, log_command
-from cluster.process.logging_setup import set_up_logging
+from cluster.process.logging_setup import set_log_level, set_up_logging
 from cluster.process.loop_steps import MeasuredEventLoop
+from cluster.service_manager.notify_socket import NotifySocket
 from store.features import FEATURES
 from store.log.errors import LogFailed
 
@@ -62,17 +63,26 @@ def run_command(given: Sequence[str]) -> int:
     set_up_logging(config.log_level, config.log_format)
     logger.info("KeelMQ %s, which knows feature level %s", VERSION, FEATURES.describe())
     signal.signal(signal.SIGHUP, ignore_hangup)
+    manager = NotifySocket.from_environment(os.environ)
     config = joined(config)
-    broker = Broker.open(config, end_at_once, on_outdated=end_outdated)
+    open_broker = partial(Broker.open, config, end_at_once, on_outdated=end_outdated, manager=manager)
+    broker = open_broker()
     stop = asyncio.Event()
     on_ready: Callable[[], None] = partial(announce, config)
+    read_level = partial(log_level_now, file, parsed)
     with asyncio.Runner(loop_factory=loop_factory(config)) as runner:
-        while runs_again(runner, broker, stop, on_ready):
+        while runs_again(runner, broker, stop, on_ready, read_level):
             logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
-            broker = Broker.open(config, end_at_once, on_outdated=end_outdated)
+            broker = open_broker()
     logger.info("stopped")
+    manager.close()
     return ExitCode.STOPPED
+
+
+def log_level_now(file: str | None, flags: Mapping[str, str | Sequence[str]]) -> str:
+    """Return `log_level` as the sources of the configuration have it now. Raises ConfigError and changes nothing."""
+    return load(file, os.environ, flags).log_level
 
 
 def loop_factory(config: NodeConfig) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -82,28 +92,60 @@ def loop_factory(config: NodeConfig) -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def runs_again(runner: asyncio.Runner, broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
+def runs_again(
+    runner: asyncio.Runner,
+    broker: Broker,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    read_level: Callable[[], str],
+) -> bool:
     """Serve, close the broker, and return whether the node has to be opened again, as a received snapshot requires."""
     try:
-        return runner.run(serve(broker, stop, on_ready))
+        return runner.run(serve(broker, stop, on_ready, read_level))
     finally:
         close(broker)
 
 
-async def serve(broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, or until the node has to be opened again."""
+async def serve(
+    broker: Broker, stop: asyncio.Event, on_ready: Callable[[], None], read_level: Callable[[], str]
+) -> bool:
+    """Serve until SIGTERM or SIGINT, or until the node has to be opened again. SIGHUP has files read again."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    hang_ups = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hang_ups.set)
+    reloads = asyncio.create_task(reload_at_hang_ups(hang_ups, broker, read_level))
     # The objects that exist now live as long as the process: no collection need look at them again.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 250)
-    return await broker.serve(stop, on_ready)
+    try:
+        return await broker.serve(stop, on_ready)
+    finally:
+        reloads.cancel()
+
+
+async def reload_at_hang_ups(hang_ups: asyncio.Event, broker: Broker, read_level: Callable[[], str]) -> None:
+    """Take over the log level and TLS files at each SIGHUP. A mistake in the configuration is logged and changes
+    nothing, as does a closed terminal, which is no reason to stop.
+    """
+    while True:
+        await hang_ups.wait()
+        hang_ups.clear()
+        try:
+            level = read_level()
+        except ConfigError as error:
+            logger.error("SIGHUP: the configuration is not used, and the log level stays: %s", error)
+        else:
+            set_log_level(level)
+            # A warning, so that it is seen whatever the level is now.
+            logger.warning("SIGHUP: the log level is %s; other options are read at the start only", level)
+        await broker.look_at_certificates()
 
 
 def ignore_hangup(*_: object) -> None:
-    """Handle SIGHUP with a warning: a closed terminal is no reason to stop, and no file is read again."""
-    logger.warning("SIGHUP is ignored: this node reads its configuration when it starts; SIGTERM stops it")
+    """Handle a SIGHUP that comes before the node serves: its files are being read anyway."""
+    logger.warning("SIGHUP is ignored: this node is starting")
 
 
 def announce(config: NodeConfig) -> None:

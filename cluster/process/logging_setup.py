@@ -63,4 +63,9 @@ def set_up_logging(level: str, form: Literal["plain", "json"]) -> None:
     handler.addFilter(LinePace())  # by the level that a line has then: errors of strangers hide no bugs
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """Log lines of `level` and above from now on."""
+    logging.getLogger().setLevel(level.upper())

@@ -88,7 +88,7 @@ def test_a_hang_up_does_not_end_a_node(tmp_path: Path, prefix: tuple[str, ...]) 
         cluster.wait_leader()
         for times in (1, 2):
             node.send_signal(signal.SIGHUP)
-            wait_for(lambda: node.output().count("SIGHUP is ignored") == times, "the line")  # noqa: B023
+            wait_for(lambda: node.output().count("SIGHUP: the log level is info") == times, "the line")  # noqa: B023
         assert node.ready()
     finally:
         cluster.stop()

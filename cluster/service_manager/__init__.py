@@ -1,0 +1,1 @@
+"""Reports to the service manager that runs the node, such as systemd."""

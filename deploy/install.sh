@@ -1,0 +1,37 @@
+#!/bin/sh
+# Installs the broker and the keelmq command of this bundle into a new directory. Needs Python of the version that the
+# bundle was built for (with the module venv), and neither a network nor pip.
+#   ./install.sh DIRECTORY          another Python: PYTHON=/path/to/python ./install.sh DIRECTORY
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+target=${1:?usage: install.sh DIRECTORY}
+built_for=$(cat "$here/PYTHON_VERSION")
+python=${PYTHON:-python$built_for}
+if ! command -v "$python" >/dev/null; then
+    echo "install.sh: no $python found; install it, or name it: PYTHON=/path/to/python$built_for $0 $target" >&2
+    exit 1
+fi
+found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ "$found" != "$built_for" ]; then
+    echo "install.sh: $python is Python $found; this bundle is for Python $built_for" >&2
+    exit 1
+fi
+if [ -e "$target" ]; then
+    echo "install.sh: $target is there already; choose another directory or remove it" >&2
+    exit 1
+fi
+"$python" -I - "$here" <<'END' || exit 1
+import hashlib, pathlib, sys
+here = pathlib.Path(sys.argv[1])
+for line in (here / "SHA256SUMS").read_text().splitlines():
+    digest, name = line.split("  ", 1)
+    if not (here / name).is_file() or hashlib.sha256((here / name).read_bytes()).hexdigest() != digest:
+        sys.exit(f"install.sh: {name} is missing or damaged; copy the bundle again")
+END
+"$python" -I -m venv --without-pip "$target"
+set -- "$target" "$here"/wheels/*.whl
+shift
+pip=$(echo "$here"/pip/pip-*.whl)
+PIP_CONFIG_FILE=/dev/null "$target/bin/python" -I "$pip/pip" install --quiet --disable-pip-version-check \
+    --no-cache-dir --no-index --no-deps "$@"
+"$target/bin/keelmqd" --version

@@ -1,0 +1,150 @@
+"""What the nodes say of themselves, and whether the cluster can do without one of them now."""
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from deploy.rollout.inventory import Inventory, Node
+
+PROBE_TIMEOUT_S: Final = 3.0
+POLL_S: Final = 0.1
+BEHIND_ENTRIES_MAX: Final = 1_000
+"""Number of entries that a follower may lack and still count as a copy of what is committed."""
+ANSWER_BYTES_MAX: Final = 4 << 20
+
+
+class View(NamedTuple):
+    """What one node answered. `reason` tells why it is not ready, None when it is; `status` is its /v1/cluster."""
+
+    node: Node
+    reason: str | None
+    status: dict[str, Any] | None
+
+
+class Unhealthy(Exception):
+    """The cluster did not become healthy in time; the text has the reasons."""
+
+
+class Probe:
+    """Asks nodes over HTTP, with the token and the authorities of the inventory."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        """Read token and authorities. Raises OSError when a file cannot be read."""
+        self._inventory = inventory
+        cluster = inventory.cluster
+        self._headers: dict[str, str] = {}
+        if cluster.token_file:
+            self._headers["Authorization"] = f"Bearer {Path(cluster.token_file).read_text().strip()}"
+        self._tls = ssl.create_default_context(cafile=cluster.ca_file or None)
+
+    def views(self) -> list[View]:
+        return [self.view(node) for node in self._inventory.nodes]
+
+    def view(self, node: Node) -> View:
+        try:
+            code, body = self._get(node, "/readyz")
+            reason = None if code == http.HTTPStatus.OK else _detail(body) or f"status {code}"
+            code, body = self._get(node, "/v1/cluster")
+            if code != http.HTTPStatus.OK:
+                return View(node, f"/v1/cluster: {_detail(body) or f'status {code}'}", None)
+            return View(node, reason, json.loads(body))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return View(node, str(error) or repr(error), None)
+
+    def _get(self, node: Node, path: str) -> tuple[int, bytes]:
+        parts = urlsplit(node.url)
+        host = parts.hostname or ""
+        connection = (
+            http.client.HTTPSConnection(host, parts.port, timeout=PROBE_TIMEOUT_S, context=self._tls)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, parts.port, timeout=PROBE_TIMEOUT_S)
+        )
+        try:
+            connection.request("GET", path, headers=self._headers)
+            response = connection.getresponse()
+            return response.status, response.read(ANSWER_BYTES_MAX)
+        finally:
+            connection.close()
+
+    def wait(self, why_not: Callable[[Sequence[View]], str | None], timeout_s: float) -> list[View]:
+        """Ask until `why_not` returns None, and return those answers. Raises Unhealthy with its last reason."""
+        deadline = time.monotonic() + timeout_s
+        while (reason := why_not(views := self.views())) is not None:
+            if time.monotonic() > deadline:
+                raise Unhealthy(f"after {timeout_s:.0f} s still {reason}")
+            time.sleep(POLL_S)
+        return views
+
+
+def leader_of(views: Sequence[View]) -> int | None:
+    """Return the node that claims to lead the highest term, or None."""
+    claims = [(view.status["term"], view.node.id) for view in views if view.status and view.status["role"] == "leader"]
+    return max(claims)[1] if claims else None
+
+
+def why_not_whole(views: Sequence[View]) -> str | None:
+    """Return why not every node is a healthy member with the same state, or None."""
+    return _why_not(views, views)
+
+
+def why_not_without(views: Sequence[View], node_id: int) -> str | None:
+    """Return why the cluster could not go on without this node, or None.
+
+    The other nodes have to be a majority that is ready, is near the leader's log and has equal state. A node that is
+    neither ready nor the given one is tolerated only as long as a majority is left.
+    """
+    others = [view for view in views if view.node.id != node_id]
+    ready = [view for view in others if view.reason is None]
+    majority = len(views) // 2 + 1
+    if len(ready) < majority:
+        reasons = "; ".join(f"node {view.node.id}: {view.reason}" for view in others if view.reason is not None)
+        return f"without node {node_id}, {len(ready)} of {len(views)} nodes are ready, and {majority} are needed" + (
+            f" ({reasons})" if reasons else ""
+        )
+    return _why_not(ready, views)
+
+
+def _why_not(counted: Sequence[View], views: Sequence[View]) -> str | None:
+    """Return why the `counted` nodes are no healthy copies, or None. `views` has the leader, which may be another."""
+    for view in counted:
+        if view.reason is not None or view.status is None:
+            return f"node {view.node.id} is not ready: {view.reason}"
+        for alarm in view.status["alarms"]:
+            if alarm["severity"] == "critical":
+                return f"node {view.node.id} has the alarm {alarm['code']}: {alarm['detail']}"
+    statuses = [view.status for view in counted if view.status is not None]
+    leaders = {(status["leader_id"], status["term"]) for status in statuses}
+    if len(leaders) != 1:
+        return f"the nodes follow different leaders: {sorted(leaders, key=str)}"
+    hashes: dict[int, str] = {}
+    for status in statuses:
+        if hashes.setdefault(status["hash_index"], status["state_hash"]) != status["state_hash"]:
+            return f"replicas differ at entry {status['hash_index']}"
+    return _why_behind([view.node.id for view in counted], leaders.pop()[0], views)
+
+
+def _why_behind(node_ids: Sequence[int], leader_id: int, views: Sequence[View]) -> str | None:
+    status = next((view.status for view in views if view.node.id == leader_id), None)
+    if status is None:
+        return f"node {leader_id}, which leads, does not answer"
+    members = {member["node_id"]: member for member in status["nodes"]}
+    for node_id in node_ids:
+        member = members.get(node_id)
+        if member is None or member["membership"] != "voter":
+            return f"node {node_id} is no voter of the cluster"
+        behind = status["commit_index"] - member["match_index"]
+        if not member["connected"] or behind > BEHIND_ENTRIES_MAX:
+            return f"node {node_id} is {max(behind, 0)} entries behind the leader"
+    return None
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace").strip()

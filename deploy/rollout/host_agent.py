@@ -1,0 +1,213 @@
+"""What happens on a host: one request in, one answer out, both JSON. Its source is sent with each call, so the host
+needs nothing but Python >= 3.11; it imports nothing of this project.
+
+The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
+running process itself says what runs (`/proc`), and no file that could be wrong does.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+POLL_S = 0.05
+LOG_BYTES_MAX = 1 << 20
+MARK = ".keelmq-deploy"
+"""File that says that the tool made the directory which it is in."""
+
+
+class AgentError(Exception):
+    """The request cannot be carried out; the text says why."""
+
+
+def running(root: Path) -> tuple[int, list[str]] | None:
+    """Return process id and command line of the node whose configuration is below `root`, whoever started it."""
+    begin = os.fsencode(root / "etc" / "keelmqd-")
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+        except OSError:
+            continue  # it has ended
+        if len(parts) >= 2 and parts[-2] == b"--config" and parts[-1].startswith(begin):
+            return int(entry.name), [os.fsdecode(part) for part in parts]
+    return None
+
+
+def is_ours(root: Path) -> bool:
+    """Return whether the tool made the directory, or may make it: it is missing or empty."""
+    if not root.exists() or (root / MARK).exists():
+        return True
+    return all(path.name == f"{MARK}.new" for path in root.iterdir())
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of a node: without what is meant for this program, or would be options of keelmqd."""
+    foreign = ("KEELMQ_", "PYTHON", "NOTIFY_SOCKET", "WATCHDOG_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def facts(root: Path, program: str) -> dict[str, Any]:
+    """Return what is on the host; creates nothing."""
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    found = running(root)
+    current = root / "current"
+    wanted = program or (str(current.readlink() / "bin" / "keelmqd") if current.is_symlink() else "")
+    return {
+        "python": list(sys.version_info[:3]),
+        "time_ms": time.time_ns() // 1_000_000,
+        "free_bytes": shutil.disk_usage(existing).free,
+        "writable": os.access(existing, os.W_OK | os.X_OK) and existing.is_dir(),
+        "program": wanted if wanted and os.access(wanted, os.X_OK) else "",
+        "has_data": (root / "data").is_dir() and any((root / "data").iterdir()),
+        "has_root": root.exists(),
+        "is_ours": is_ours(root),
+        "pid": found[0] if found else 0,
+        "command": found[1] if found else [],
+    }
+
+
+def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
+    """Store standard input as the file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    digest = hashlib.sha256()
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        while block := sys.stdin.buffer.read(1 << 20):
+            digest.update(block)
+            stream.write(block)
+        stream.flush()
+        os.fsync(stream.fileno())
+    if digest.hexdigest() != sha256:
+        new.unlink()
+        raise AgentError(f"{path}: the file did not arrive whole")
+    new.rename(path)
+    return {}
+
+
+def check(program: str, config: str) -> dict[str, Any]:
+    """Have keelmqd check the configuration."""
+    command = [program, "--config", config, "--check-config"]
+    done = subprocess.run(command, capture_output=True, text=True, env=own_environment())  # noqa: S603
+    if done.returncode != 0:
+        raise AgentError((done.stderr.strip() or f"{program} ended with {done.returncode}")[-2000:])
+    return {}
+
+
+def start(root: Path, program: str, config: str) -> dict[str, Any]:
+    """Start the node unless it runs."""
+    if running(root) is None:
+        with (root / "keelmqd.log").open("ab") as log:
+            subprocess.Popen(  # noqa: S603
+                [program, "--config", config],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=root,
+                env=own_environment(),
+                start_new_session=True,
+                umask=0o077,
+            )
+    return {}
+
+
+def stop(root: Path, timeout_s: float) -> dict[str, Any]:
+    """End the node with SIGTERM, and wait until it has ended."""
+    found = running(root)
+    if found is None:
+        return {}
+    os.kill(found[0], signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while (now := running(root)) is not None and now[0] == found[0]:
+        if time.monotonic() > deadline:
+            raise AgentError(f"process {found[0]} has not ended within {timeout_s:.0f} s of SIGTERM")
+        time.sleep(POLL_S)
+    return {}
+
+
+def logs(root: Path, lines: int) -> dict[str, Any]:
+    """Return the last lines of the node's log."""
+    path = root / "keelmqd.log"
+    if not path.exists():
+        return {"lines": []}
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
+        return {"lines": stream.read().decode(errors="replace").splitlines()[-lines:]}
+
+
+def install(root: Path, archive: Path, name: str) -> dict[str, Any]:
+    """Unpack the bundle, have it install itself into `releases/NAME`, and make it the current release."""
+    release = root / "releases" / name
+    if not (release / "complete").exists():
+        unpacked = root / "releases" / f"{name}.unpacked"
+        for path in (unpacked, release):
+            shutil.rmtree(path, ignore_errors=True)
+        unpacked.mkdir(parents=True)
+        shutil.unpack_archive(archive, unpacked, "gztar", filter="data")
+        (script,) = unpacked.glob("*/install.sh")
+        environment = {**own_environment(), "PYTHON": sys.executable}
+        command = ["/bin/sh", str(script), str(release)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
+        if done.returncode != 0:
+            raise AgentError((done.stderr or done.stdout).strip()[-2000:])
+        (release / "complete").touch()
+        shutil.rmtree(unpacked)
+    archive.unlink(missing_ok=True)
+    new = root / "current.new"
+    new.unlink(missing_ok=True)
+    new.symlink_to(release)
+    new.rename(root / "current")
+    return {}
+
+
+def destroy(root: Path) -> dict[str, Any]:
+    """Remove everything below `root`, the mark last, so that a repetition finds it."""
+    if not is_ours(root):
+        raise AgentError(f"{root} was not made by keelmq-deploy: nothing was removed")
+    if running(root) is not None:
+        raise AgentError("the node still runs")
+    if not root.exists():
+        return {}
+    for path in sorted(root.iterdir(), key=lambda path: path.name == MARK):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    root.rmdir()
+    return {}
+
+
+ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "facts": facts,
+    "put": put,
+    "check": check,
+    "start": start,
+    "stop": stop,
+    "logs": logs,
+    "install": install,
+    "destroy": destroy,
+}
+PATHS = ("root", "path", "archive")
+
+
+def main() -> None:
+    try:
+        request = json.loads(sys.stdin.buffer.readline())
+        arguments = {name: Path(value) if name in PATHS else value for name, value in request["arguments"].items()}
+        answer = ACTIONS[request["action"]](**arguments)
+    except (AgentError, OSError, ValueError) as error:
+        answer = {"error": str(error) or repr(error)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The inventory of a deployment, `cluster.toml`: which nodes there are, where each runs, and with which options.
+
+[cluster]
+id = "shop"
+root = "/srv/keelmq"
+
+[[node]]
+id = 1
+ssh = "deploy@10.0.0.1"
+peer = "10.0.0.1:7091"
+url = "http://10.0.0.1:7081"
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+NODES_MAX: Final = 9
+FILE_BYTES_MAX: Final = 1 << 20
+OWN_OPTIONS: Final = ("cluster_id", "node_id", "data_dir", "peers")
+"""Options of keelmqd that follow from the inventory, so that its `options` may not have them."""
+_PATH: Final = re.compile(r"/[A-Za-z0-9_.+/-]*[A-Za-z0-9_+-]")
+_SSH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*")
+
+OptionValue = str | int | bool | list[str]
+
+
+class InventoryError(Exception):
+    """The inventory cannot be used; the text names the file and the mistake."""
+
+
+class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    id: str
+    root: str
+    """Directory on each host that the tool owns: programs, configuration, log and data."""
+    program: str = ""
+    """Path of a keelmqd that is on the hosts already; without it, a bundle has to be installed."""
+    python: str = "python3"
+    token_file: str = ""
+    ca_file: str = ""
+    ssh_options: list[str] = []
+
+
+class NodeTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    id: int
+    peer: str
+    url: str
+    host: str = ""
+    ssh: str = ""
+    """Destination for ssh; empty for a process on this machine."""
+    zone: str = ""
+    root: str = ""
+    options: dict[str, OptionValue] = {}
+
+
+class InventoryFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    cluster: ClusterTable
+    node: list[NodeTable]
+    options: dict[str, OptionValue] = {}
+
+
+class Node(msgspec.Struct, kw_only=True, frozen=True):
+    """One node as it is to be deployed."""
+
+    id: int
+    host: str
+    ssh: str
+    url: str
+    zone: str
+    root: str
+    config: str
+    """Content of its configuration file."""
+
+
+class Inventory(msgspec.Struct, kw_only=True, frozen=True):
+    path: Path
+    cluster: ClusterTable
+    nodes: list[Node]
+    makes_secret: bool
+    """Whether the tool makes the peer secret and brings it to the hosts."""
+
+    @property
+    def majority(self) -> int:
+        return len(self.nodes) // 2 + 1
+
+    def beside(self, end: str) -> Path:
+        """Return the path of a file of the tool beside the inventory."""
+        return self.path.with_name(self.path.name + end)
+
+
+def read_inventory(path: Path) -> Inventory:
+    """Return the inventory in the file. Raises InventoryError and changes nothing."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise InventoryError(f"{path}: longer than {FILE_BYTES_MAX} bytes")
+        file = msgspec.convert(tomllib.loads(content.decode()), InventoryFile)
+        _check(file)
+    except (OSError, ValueError) as error:
+        raise InventoryError(f"{path}: {error}") from None
+    makes_secret = not any("peer_secret_file" in each for each in (file.options, *(node.options for node in file.node)))
+    nodes = [_node(file, each, makes_secret) for each in sorted(file.node, key=lambda node: node.id)]
+    return Inventory(path=path.absolute(), cluster=file.cluster, nodes=nodes, makes_secret=makes_secret)
+
+
+def _check(file: InventoryFile) -> None:
+    """Raise ValueError for what the types cannot say; keelmqd checks addresses and options itself (--check-config)."""
+    if not 1 <= len(file.node) <= NODES_MAX:
+        raise ValueError(f"{len(file.node)} nodes are not between 1 and {NODES_MAX}")
+    for what in ("id", "peer", "url"):
+        values = [getattr(node, what) for node in file.node]
+        if len(set(values)) != len(values):
+            raise ValueError(f"two nodes have the same {what}")
+    places = [(node.ssh, node.root or f"{file.cluster.root}/node{node.id}") for node in file.node]
+    if len(set(places)) != len(places):
+        raise ValueError("two nodes of one host have the same root")
+    for path in (file.cluster.root, *(node.root for node in file.node if node.root)):
+        if not _PATH.fullmatch(path) or ".." in path.split("/") or path.count("/") < 2:
+            raise ValueError(f"root {path!r} is no absolute path of at least two plain names")
+    _check_nodes(file)
+
+
+def _check_nodes(file: InventoryFile) -> None:
+    for node in file.node:
+        if node.ssh and not _SSH.fullmatch(node.ssh):
+            raise ValueError(f"node {node.id}: ssh {node.ssh!r} is no destination of ssh")
+        if not node.url.startswith(("http://", "https://")):
+            raise ValueError(f"node {node.id}: url {node.url!r} is no http or https URL")
+    for options in (file.options, *(node.options for node in file.node)):
+        for name in OWN_OPTIONS:
+            if name in options:
+                raise ValueError(f"option {name} follows from the nodes and cannot be given")
+
+
+def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
+    root = node.root or f"{file.cluster.root}/node{node.id}"
+    options: dict[str, OptionValue] = {
+        "cluster_id": file.cluster.id,
+        "node_id": node.id,
+        "data_dir": f"{root}/data",
+        "peers": [f"{each.id}={each.peer}={each.url}" for each in file.node],
+    }
+    if makes_secret:
+        options["peer_secret_file"] = f"{root}/etc/peer_secret"
+    options |= {**file.options, **node.options}
+    host = node.host or node.ssh or "this machine"
+    return Node(
+        id=node.id, host=host, ssh=node.ssh, url=node.url.rstrip("/"), zone=node.zone, root=root, config=_toml(options)
+    )
+
+
+def _toml(options: Mapping[str, Any]) -> str:
+    """Return the options as TOML: a string or list of strings in JSON is the same in TOML."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted(options.items()))

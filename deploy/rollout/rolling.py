@@ -1,0 +1,107 @@
+"""Restarts nodes one at a time, followers first, each only while the others are a healthy majority.
+
+Which nodes are done is told by the running processes, so a repetition goes on where a killed tool stopped: a node is
+done when it runs the wanted program with the wanted configuration (`upgrade`), or, for `restart`, when its process is
+none of those that ran at the beginning. These are noted beside the inventory until all are done.
+"""
+
+import hashlib
+import json
+from typing import Final
+
+from deploy.rollout.health import Probe, Unhealthy, View, leader_of, why_not_whole, why_not_without
+from deploy.rollout.inventory import Inventory, Node
+from deploy.rollout.transport import Host, HostError
+
+STOP_TIMEOUT_S: Final = 60.0
+NOTE_END: Final = ".restart"
+
+
+class Unsafe(Exception):
+    """Going on could cost the quorum; nothing was stopped. The text says why."""
+
+
+def config_name(node: Node) -> str:
+    """Return the name of the node's configuration file: by its content, so that a command line says what runs."""
+    return f"etc/keelmqd-{hashlib.sha256(node.config.encode()).hexdigest()[:12]}.toml"
+
+
+class Deployed:
+    """One node: what runs there, and what is wanted."""
+
+    def __init__(self, inventory: Inventory, node: Node) -> None:
+        """Ask the host. Raises HostError."""
+        self.node = node
+        self.host = Host(inventory, node)
+        self.facts = self.host.facts()
+
+    @property
+    def pid(self) -> int:
+        return int(self.facts["pid"])
+
+    @property
+    def config_path(self) -> str:
+        return f"{self.node.root}/{config_name(self.node)}"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the running process is of the wanted program and configuration."""
+        command = self.facts["command"]
+        return bool(command) and command[-1] == self.config_path and self.program in command[:-2]
+
+    @property
+    def program(self) -> str:
+        """Path of the wanted keelmqd. Raises HostError when there is none."""
+        found = str(self.facts["program"])
+        if not found:
+            raise HostError(self.node, "there is no keelmqd; next: keelmq-deploy install --bundle FILE")
+        return found
+
+    def prepare(self, secret: bytes | None) -> None:
+        """Bring the configuration, and have keelmqd check it. The running node does not change."""
+        self.host.claim()
+        if secret is not None:
+            self.host.put("etc/peer_secret", secret)
+        self.host.put(config_name(self.node), self.node.config.encode())
+        self.host.check(self.program, self.config_path)
+
+    def start(self) -> None:
+        self.host.start(self.program, self.config_path)
+
+    def stop(self) -> None:
+        self.host.stop(STOP_TIMEOUT_S)
+
+
+def in_order(nodes: list[Deployed], views: list[View]) -> list[Deployed]:
+    """Return the nodes, the leader last: each change of leader costs the clients a moment."""
+    leader_id = leader_of(views)
+    return sorted(nodes, key=lambda each: (each.node.id == leader_id, each.node.id))
+
+
+def refuse_unless_safe(probe: Probe, node: Node, timeout_s: float) -> None:
+    """Return once the cluster can do without this node. Raises Unsafe when it cannot within `timeout_s`."""
+    try:
+        probe.wait(lambda views: why_not_without(views, node.id), timeout_s)
+    except Unhealthy as error:
+        raise Unsafe(f"node {node.id} is not stopped: {error}") from None
+
+
+def wait_whole(probe: Probe, timeout_s: float) -> None:
+    probe.wait(why_not_whole, timeout_s)
+
+
+def begin_restart(inventory: Inventory, nodes: list[Deployed]) -> tuple[set[str], bool]:
+    """Return the processes that have to be replaced, and whether a restart that was not finished has noted them."""
+    path = inventory.beside(NOTE_END)
+    try:
+        return set(json.loads(path.read_text())), True
+    except FileNotFoundError:
+        present = {process_of(each) for each in nodes}
+    new = inventory.beside(NOTE_END + ".new")
+    new.write_text(json.dumps(sorted(present)))
+    new.replace(path)
+    return present, False
+
+
+def process_of(node: Deployed) -> str:
+    return f"{node.node.id}:{node.pid}"

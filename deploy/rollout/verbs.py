@@ -1,0 +1,236 @@
+"""The verbs of keelmq-deploy. Each finds out what is, prints what it will do, and does what is missing: run again after
+an interruption at any point, it ends alike.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from deploy.reporting.report import Report
+from deploy.rollout.health import Probe, Unhealthy, leader_of, why_not_whole
+from deploy.rollout.inventory import Inventory
+from deploy.rollout.rolling import (
+    NOTE_END,
+    Deployed,
+    Unsafe,
+    begin_restart,
+    in_order,
+    process_of,
+    refuse_unless_safe,
+    wait_whole,
+)
+from deploy.rollout.transport import HostError
+
+FREE_BYTES_MIN: Final = 1 << 30
+PYTHON_MIN: Final = [3, 11]
+CLOCK_DIFFERENCE_MS_MAX: Final = 2_000
+"""Largest difference of a host's clock that is not called a defect; a call over ssh takes a part of it."""
+BUNDLE_NAME_CHARACTERS: Final = 12
+
+
+class Failed(Exception):
+    """The verb could not be finished; the text names what failed and the next step."""
+
+
+class Step(NamedTuple):
+    text: str
+    act: Callable[[], None]
+
+
+class Verbs:
+    """Carries out one verb on one inventory. Raises Failed, HostError, Unhealthy or Unsafe."""
+
+    def __init__(self, inventory: Inventory, options: argparse.Namespace, report: Report) -> None:
+        self._inventory = inventory
+        self._options = options
+        self._report = report
+        self._probe = Probe(inventory)
+
+    def run(self) -> None:
+        verb: str = self._options.verb
+        act: Callable[[], None] = getattr(self, verb)
+        if verb in ("preflight", "status", "logs") or self._options.dry_run:
+            act()
+            return
+        with self._alone():
+            act()
+
+    def preflight(self) -> None:
+        """Look at every host, change nothing, and name all defects."""
+        defects = []
+        times: list[int] = []
+        for node in self._inventory.nodes:
+            try:
+                deployed = Deployed(self._inventory, node)
+            except HostError as error:
+                defects.append(str(error))
+                continue
+            facts, begin = deployed.facts, f"node {node.id} ({node.host}): "
+            times.append(facts["time_ms"])
+            if facts["python"][:2] < PYTHON_MIN:
+                defects.append(f"{begin}Python {'.'.join(map(str, facts['python']))} is older than 3.11")
+            if not facts["writable"]:
+                defects.append(f"{begin}{node.root} cannot be written")
+            if not facts["is_ours"]:
+                defects.append(f"{begin}{node.root} is in use by something else; choose another root or empty it")
+            if facts["free_bytes"] < FREE_BYTES_MIN:
+                defects.append(f"{begin}{facts['free_bytes'] >> 20} MiB are free at {node.root}, 1 GiB is needed")
+            self._report.event(f"{begin}looked at")
+        if times and max(times) - min(times) > CLOCK_DIFFERENCE_MS_MAX + 1_000 * len(times):
+            defects.append(f"the clocks of the hosts differ by up to {max(times) - min(times)} ms; start NTP")
+        for defect in defects:
+            self._report.event(defect, "problem")
+        if defects:
+            raise Failed(f"{len(defects)} defects; mend them and run preflight again")
+
+    def install(self) -> None:
+        """Bring the bundle to every host and make it the current release. Running nodes go on as they are."""
+        if self._options.bundle is None:
+            raise Failed("install needs --bundle FILE (make bundle)")
+        self._do(self._install_steps(self._all()))
+
+    def bootstrap(self) -> None:
+        """Configure every node, start those that do not run, and wait until all are healthy."""
+        nodes = self._all()
+        secret = self._secret(create=not self._options.dry_run)
+        steps = self._install_steps(nodes)
+        steps += [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in nodes]  # type: ignore[misc]
+        steps += [self._step(each, "start", each.start) for each in nodes if each.pid == 0]
+        self._do([*steps, self._wait_step()])
+
+    def restart(self) -> None:
+        """Restart every node, one at a time, with the present configuration and release."""
+        nodes = self._all()
+        if self._options.dry_run:
+            self._roll(nodes, nodes)
+            return
+        before, is_repetition = begin_restart(self._inventory, nodes)
+        if is_repetition:
+            self._report.event("going on with a restart that was not finished")
+        self._roll(nodes, [each for each in nodes if process_of(each) in before or not each.is_wanted])
+        self._inventory.beside(NOTE_END).unlink()
+
+    def upgrade(self) -> None:
+        """Install the bundle if one is given, then restart what runs another program or configuration."""
+        nodes = self._all()
+        self._do(self._install_steps(nodes))
+        self._roll(*(2 * [self._all()]), skips_wanted=True)
+
+    def status(self) -> None:
+        views = self._probe.views()
+        rows = []
+        for view in views:
+            status = view.status or {}
+            shown = [str(status.get(name, "-")) for name in ("role", "term", "applied_index", "version")]
+            rows.append([str(view.node.id), view.node.host, view.node.zone or "-", *shown, view.reason or "ready"])
+        self._report.table("nodes", ("node", "host", "zone", "role", "term", "applied", "version", "state"), rows)
+        reason = why_not_whole(views)
+        if reason is not None:
+            raise Failed(f"{reason}; next: keelmq-deploy logs")
+
+    def logs(self) -> None:
+        for node in self._inventory.nodes:
+            for line in Deployed(self._inventory, node).host.logs(self._options.lines):
+                self._report.text(f"node {node.id}  {line}")
+
+    def destroy(self) -> None:
+        """Stop all nodes and remove everything of them, data included."""
+        nodes = self._all()
+        if not (self._options.dry_run or self._options.yes == self._inventory.cluster.id):
+            raise Unsafe(f"this removes all data of {len(nodes)} nodes; add --yes {self._inventory.cluster.id}")
+        steps = [self._step(each, "stop", each.stop) for each in nodes if each.pid]
+        steps += [self._step(each, f"remove {each.node.root}", each.host.destroy) for each in nodes]
+        self._do(steps)
+        if not self._options.dry_run:
+            for end in (NOTE_END, ".secret"):
+                self._inventory.beside(end).unlink(missing_ok=True)
+
+    def _roll(self, nodes: list[Deployed], chosen: list[Deployed], *, skips_wanted: bool = False) -> None:
+        secret = self._secret(create=False)
+        chosen = [each for each in chosen if not (skips_wanted and each.is_wanted)]
+        steps = [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in chosen]  # type: ignore[misc]
+        down = [each for each in nodes if each.pid == 0]
+        steps += [self._step(each, "start, as it does not run", each.start) for each in down]
+        if down:
+            steps.append(self._wait_step())
+        views = self._probe.views()
+        rest, leader_id = in_order([each for each in chosen if each.pid], views), leader_of(views)
+        for each in rest:
+            note = " (leader: it hands over when it is stopped)" if each.node.id == leader_id else ""
+            steps.append(self._step(each, f"restart{note}", lambda e=each: self._restart_one(e)))  # type: ignore[misc]
+        self._do([*steps, self._wait_step()])
+
+    def _restart_one(self, each: Deployed) -> None:
+        if not self._options.accept_downtime:
+            refuse_unless_safe(self._probe, each.node, self._options.timeout_s)
+        each.stop()
+        each.start()
+        wait_whole(self._probe, self._options.timeout_s)
+
+    def _all(self) -> list[Deployed]:
+        return [Deployed(self._inventory, node) for node in self._inventory.nodes]
+
+    def _step(self, each: Deployed, text: str, act: Callable[[], None]) -> Step:
+        return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
+
+    def _wait_step(self) -> Step:
+        return Step("wait until all nodes are healthy", lambda: wait_whole(self._probe, self._options.timeout_s))
+
+    def _do(self, steps: list[Step]) -> None:
+        """Print the plan and, unless it is a dry run, carry it out."""
+        self._report.text("plan:" if steps else "plan: nothing is left to do", "step")
+        for number, step in enumerate(steps, 1):
+            self._report.text(f"  {number}. {step.text}")
+        if self._options.dry_run:
+            return
+        for number, step in enumerate(steps, 1):
+            self._report.step(f"{number} of {len(steps)}: {step.text}")
+            step.act()
+
+    def _install_steps(self, nodes: list[Deployed]) -> list[Step]:
+        bundle: Path | None = self._options.bundle
+        if bundle is None:
+            return []
+        content = bundle.read_bytes()
+        name = hashlib.sha256(content).hexdigest()[:BUNDLE_NAME_CHARACTERS]
+
+        def bring(each: Deployed) -> None:
+            each.host.claim()
+            each.host.install(each.host.put(f"releases/{name}.tar.gz", content), name)
+            each.facts = each.host.facts()
+
+        done = [f"{each.node.root}/releases/{name}/bin/keelmqd" for each in nodes]
+        missing = [each for each, program in zip(nodes, done, strict=True) if each.facts["program"] != program]
+        return [self._step(each, f"install {bundle.name}", lambda e=each: bring(e)) for each in missing]  # type: ignore[misc]
+
+    def _secret(self, *, create: bool) -> bytes | None:
+        """Return the peer secret that the tool keeps beside the inventory, or None if it has none."""
+        if not self._inventory.makes_secret:
+            return None
+        path = self._inventory.beside(".secret")
+        if create and not path.exists():
+            new = self._inventory.beside(".secret.new")
+            new.unlink(missing_ok=True)
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(secrets.token_hex() + "\n")
+            new.rename(path)
+        return path.read_bytes() if path.exists() else None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other runs with the same inventory out. The kernel frees the lock of a killed one."""
+        with self._inventory.beside(".lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failed(f"another keelmq-deploy works on {self._inventory.path.name}; wait for its end") from None
+            yield
+
+
+ERRORS: Final = (Failed, HostError, Unhealthy, OSError)
