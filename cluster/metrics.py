@@ -20,6 +20,19 @@ LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 
 LATENESS_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+WEBHOOK_OUTCOMES: Final = (
+    "commit",
+    "rollback",
+    "unknown",
+    "invalid_answer",
+    "error_status",
+    "timed_out",
+    "unreachable",
+    "answer_too_large",
+    "not_allowed",
+)
+"""The first three are the decisions that webhooks answer with."""
+
 GaugeReader = Callable[[], Iterator[Metric | None]]
 """Yields metrics at every scrape. None marks the end of a step: the event loop runs other work then."""
 
@@ -42,6 +55,10 @@ class Metrics:
         self.decided = {state: decided.labels(state) for state in ("committed", "rolled_back", "discarded")}
         checks = Counter("keelmq_checks", "Checks of half transactions by outcome", ["outcome"], registry=self.registry)
         self.checks = {outcome: checks.labels(outcome) for outcome in ("delivered", "failed")}
+        calls = Counter(
+            "keelmq_webhook_calls", "Checks POSTed to webhooks by outcome", ["outcome"], registry=self.registry
+        )
+        self.webhook_calls = {outcome: calls.labels(outcome) for outcome in WEBHOOK_OUTCOMES}
         given_back = Counter(
             "keelmq_messages_given_back",
             "Messages that groups gave back, by outcome",

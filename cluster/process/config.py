@@ -31,6 +31,7 @@ from store.log.segment import SEGMENT_BYTES_MAX
 
 CLIENT_VARIABLES: Final = frozenset(
     {
+        "KEELMQ_CONTEXT",
         "KEELMQ_SERVERS",
         "KEELMQ_TOKEN",
         "KEELMQ_TOKEN_FILE",
@@ -347,6 +348,21 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     check_webhook_timeout_ms: Annotated[
         Positive, Meta(description="Time in which a webhook must answer a check; a late check is repeated, uncounted.")
     ] = 5_000
+    webhook_allow: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="URLs to which checks may be sent, the same on all nodes: https://host:port/path allows this "
+            "URL and all below it, * all of other machines. Without it, a node whose http_listen is a loopback address "
+            "allows URLs of its own machine, any other node none."
+        ),
+    ] = ()
+    webhook_secret_file: Annotated[
+        str | None,
+        Meta(
+            description="File with one or two secrets that sign checks to webhooks, one per line, readable by its "
+            "owner only, the same on all nodes. Read again when it changes."
+        ),
+    ] = None
     loop_step_ms_max: Annotated[
         int,
         Meta(
