@@ -22,25 +22,13 @@ from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
+from cluster.process.option import CLIENT_VARIABLES
 from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from cluster.process.option import Option as Option
 from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN as HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
 from cluster.process.validation import validate as validate
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
-
-CLIENT_VARIABLES: Final = frozenset(
-    {
-        "KEELMQ_CONTEXT",
-        "KEELMQ_SERVERS",
-        "KEELMQ_TOKEN",
-        "KEELMQ_TOKEN_FILE",
-        "KEELMQ_CA_FILE",
-        "KEELMQ_CERTIFICATE_FILE",
-        "KEELMQ_KEY_FILE",
-    }
-)
-"""Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
