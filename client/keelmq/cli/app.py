@@ -63,6 +63,7 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    command: typer.Context,
     context: Annotated[
         str | None,
         typer.Option(
@@ -105,7 +106,7 @@ def _root(
     ] = False,
 ) -> None:
     def typed(name: str, value: str | None) -> str | None:
-        return value if output.was_typed(name) else None  # the variables are looked at where they count
+        return value if output.was_typed(command, name) else None  # the variables are looked at where they count
 
     contexts.FLAGS.set(
         contexts.Flags(

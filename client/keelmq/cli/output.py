@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeVar
 
@@ -28,9 +29,30 @@ DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
 
+SERVERS_TYPED: Final[ContextVar[bool]] = ContextVar("SERVERS_TYPED", default=False)
+"""Whether --servers is on the command line."""
+
+
+def was_typed(command: typer.Context, parameter: str) -> bool:
+    """Return whether a parameter is on the command line, and not from a variable or a default."""
+    source = command.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _note_servers(command: typer.Context, value: str) -> str:
+    SERVERS_TYPED.set(was_typed(command, "servers"))
+    return value
+
+
 Servers = Annotated[
     str,
-    typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, comma-separated."),
+    typer.Option(
+        "--servers",
+        envvar="KEELMQ_SERVERS",
+        metavar="URLS",
+        help="HTTP URLs of any nodes, comma-separated.",
+        callback=_note_servers,
+    ),
 ]
 AsJson = Annotated[
     bool,
@@ -51,7 +73,7 @@ def connection_to(servers: str, call_timeout_ms: int, *, node: str | None = None
     from keelmq.transport.tls import Tls
 
     flags = contexts.FLAGS.get()
-    context = contexts.chosen(was_typed("servers"))
+    context = contexts.chosen(SERVERS_TYPED.get())
     named = servers_of(servers)
     if context is None:
         names = ("ca_file", "certificate_file", "key_file")
@@ -73,20 +95,9 @@ def servers_of(servers: str) -> str:
     """Return the URLs that a command uses: those of --servers if it was typed, otherwise those of the context that is
     chosen, if any. Raises NotFound and InvalidRequest.
     """
-    typed = was_typed("servers")
+    typed = SERVERS_TYPED.get()
     context = contexts.chosen(typed)
     return servers if typed or context is None else context.servers
-
-
-def was_typed(parameter: str) -> bool:
-    """Return whether the parameter of the present command is on the command line, and not from a variable or a default.
-    False when there is no command, as when a shell completes.
-    """
-    from click import get_current_context
-    from click.core import ParameterSource
-
-    command = get_current_context(silent=True)
-    return command is not None and command.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
