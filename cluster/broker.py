@@ -25,15 +25,18 @@ from cluster.core.reader_threads import ReaderThreads
 from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
+from cluster.health.webhook_secret_guard import WebhookSecretGuard
 from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
 from cluster.metrics import MeasuredDisk, Metrics
+from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import http_tls, webhook_trust
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
+from cluster.security.webhook_signer import WebhookSigner
 from cluster.service_manager.notify_socket import NotifySocket
 from cluster.service_manager.reporter import ServiceReporter
 from cluster.telemetry.process import GcPauses, register_process
@@ -138,7 +141,10 @@ class Broker:
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
             administrator_tokens=administrator_tokens(config),
         )
-        webhooks = HttpWebhooks(config.check_webhook_timeout_ms, webhook_trust(config))
+        signer = WebhookSigner(config)
+        webhooks = HttpWebhooks(
+            AllowedUrls.of(config), signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
+        )
         self.services = Services(self.core, webhooks, self._rebuild)
         self._disk_guard = DiskGuard(self.core, disk, str(path))
         self._loop_watch = LoopWatch(self.core)
@@ -147,7 +153,8 @@ class Broker:
         register_process(self._metrics.registry)
         self._gc_pauses = GcPauses()
         self._metrics.add_gauges(self._gc_pauses.metrics)
-        for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates):
+        self._webhook_secrets = WebhookSecretGuard(self.core, signer, ReaderThreads("webhook-secrets", threads=1))
+        for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates, self._webhook_secrets):
             self.services.alarms.add(part.conditions)
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
@@ -195,6 +202,7 @@ class Broker:
         self._gc_pauses.start()
         self._scrubber.start()
         self._certificates.start()
+        self._webhook_secrets.start()
         assert runner.server is not None
         make_protocol = partial(HttpProtocol, runner.server)
         server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
@@ -282,6 +290,7 @@ class Broker:
 
     async def _leave(self, runner: web.AppRunner, server: Listener) -> None:
         logger.info("stopping: handing over")
+        await self._webhook_secrets.stop()
         await self._certificates.stop()
         await self._scrubber.stop()
         await self._disk_guard.stop()

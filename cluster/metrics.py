@@ -26,6 +26,19 @@ SAMPLES_PER_STEP: Final = 200
 HEAD_LINES: Final = 2
 """Lines of a metric's text before its samples: help and type."""
 
+WEBHOOK_OUTCOMES: Final = (
+    "commit",
+    "rollback",
+    "unknown",
+    "invalid_answer",
+    "error_status",
+    "timed_out",
+    "unreachable",
+    "answer_too_large",
+    "not_allowed",
+)
+"""The first three are the decisions that webhooks answer with."""
+
 GaugeReader = Callable[[], Iterator[Metric | None]]
 """Yields metrics at every scrape. None marks the end of a step: the event loop runs other work then."""
 
@@ -48,6 +61,10 @@ class Metrics:
         self.decided = {state: decided.labels(state) for state in ("committed", "rolled_back", "discarded")}
         checks = Counter("keelmq_checks", "Checks of half transactions by outcome", ["outcome"], registry=self.registry)
         self.checks = {outcome: checks.labels(outcome) for outcome in ("delivered", "failed")}
+        calls = Counter(
+            "keelmq_webhook_calls", "Checks POSTed to webhooks by outcome", ["outcome"], registry=self.registry
+        )
+        self.webhook_calls = {outcome: calls.labels(outcome) for outcome in WEBHOOK_OUTCOMES}
         given_back = Counter(
             "keelmq_messages_given_back",
             "Messages that groups gave back, by outcome",

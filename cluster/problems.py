@@ -42,6 +42,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "forbidden": ProblemKind(403, "The permissions do not allow this"),
     "system_topic": ProblemKind(403, "System topics cannot be written"),
     "topic_type_mismatch": ProblemKind(403, "The topic is of another type"),
+    "check_url_not_allowed": ProblemKind(403, "Checks may not be sent to this URL"),
     "transactions_rejected": ProblemKind(403, "The cluster takes no new transactions"),
     "cross_origin": ProblemKind(403, "A web page of another site sent the request"),
     "not_found": ProblemKind(404, "There is nothing at this path"),

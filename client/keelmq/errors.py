@@ -5,7 +5,7 @@
     │   ├── InvalidName             topic or group name outside the allowed alphabet or length
     │   ├── InvalidFilter           not a valid expression, or beyond its limits: see .position
     │   ├── LimitExceeded           body, batch, properties or request beyond a documented limit
-    │   └── Forbidden               no permission, system topic, topic of another type, or transactions are off
+    │   └── Forbidden               no permission, system topic, another topic type, check URL, or transactions are off
     ├── Unauthenticated             no token, or one that is not valid: see docs/security.md
     ├── NotFound                    the named thing does not exist
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, MemberNotFound, TransactionNotFound,
@@ -30,6 +30,7 @@
     ├── MessagesExpired             messages reached the end of their retention unread by the group: see .skipped
     ├── QueueLost                   a handler's queue belongs, or may belong, to another member by now
     ├── ServerNotTrusted            the certificate of a server, or of this client, is not accepted: see detail
+    ├── SignatureRefused            a check that a webhook received is not signed by the cluster, or not lately
     └── Closed                      the client was closed
 
 `retryable` says that the same call may succeed later without a change. `outcome_unknown` says that the call may have
@@ -207,6 +208,9 @@ class QueueLost(KeelMQError): ...
 class ServerNotTrusted(KeelMQError): ...
 
 
+class SignatureRefused(KeelMQError): ...
+
+
 class Closed(KeelMQError): ...
 
 
@@ -221,6 +225,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "system_topic": Forbidden,
     "topic_type_mismatch": Forbidden,
     "transactions_rejected": Forbidden,
+    "check_url_not_allowed": Forbidden,
     "topic_not_found": TopicNotFound,
     "queue_not_found": QueueNotFound,
     "group_not_found": GroupNotFound,

@@ -22,24 +22,13 @@ from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
+from cluster.process.option import CLIENT_VARIABLES
 from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from cluster.process.option import Option as Option
 from cluster.process.validation import HEARTBEATS_PER_ELECTION_TIMEOUT_MIN as HEARTBEATS_PER_ELECTION_TIMEOUT_MIN
 from cluster.process.validation import validate as validate
 from raft.membership import NODE_ID_MAX, OVERRIDE_NUMBER_MAX
 from store.log.segment import SEGMENT_BYTES_MAX
-
-CLIENT_VARIABLES: Final = frozenset(
-    {
-        "KEELMQ_SERVERS",
-        "KEELMQ_TOKEN",
-        "KEELMQ_TOKEN_FILE",
-        "KEELMQ_CA_FILE",
-        "KEELMQ_CERTIFICATE_FILE",
-        "KEELMQ_KEY_FILE",
-    }
-)
-"""Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
@@ -347,6 +336,21 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     check_webhook_timeout_ms: Annotated[
         Positive, Meta(description="Time in which a webhook must answer a check; a late check is repeated, uncounted.")
     ] = 5_000
+    webhook_allow: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="URLs to which checks may be sent, the same on all nodes: https://host:port/path allows this "
+            "URL and all below it, * all of other machines. Without it, a node whose http_listen is a loopback address "
+            "allows URLs of its own machine, any other node none."
+        ),
+    ] = ()
+    webhook_secret_file: Annotated[
+        str | None,
+        Meta(
+            description="File with one or two secrets that sign checks to webhooks, one per line, readable by its "
+            "owner only, the same on all nodes. Read again when it changes."
+        ),
+    ] = None
     loop_step_ms_max: Annotated[
         int,
         Meta(

@@ -3,6 +3,18 @@
 from typing import Any, Final, NamedTuple
 
 ENVIRONMENT_PREFIX: Final = "KEELMQ_"
+CLIENT_VARIABLES: Final = frozenset(
+    {
+        "KEELMQ_CONTEXT",
+        "KEELMQ_SERVERS",
+        "KEELMQ_TOKEN",
+        "KEELMQ_TOKEN_FILE",
+        "KEELMQ_CA_FILE",
+        "KEELMQ_CERTIFICATE_FILE",
+        "KEELMQ_KEY_FILE",
+    }
+)
+"""Variables of the SDK and the `keelmq` command, which are not misspelt options of this node."""
 
 
 class Option(NamedTuple):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 ADMIN_TOKEN_BYTES_MAX: Final = 128
+WEBHOOK_SECRETS_MAX: Final = 2
+"""Maximum number of secrets that sign checks: the present one, and the next or the last one."""
 
 
 def validate_trust(config: "NodeConfig") -> None:
@@ -78,3 +80,19 @@ def administrator_tokens(config: "NodeConfig") -> tuple[bytes, ...]:
             f"characters; {HOW_TO_MAKE}"
         )
     return tokens
+
+
+def webhook_secrets(config: "NodeConfig") -> tuple[bytes, ...]:
+    """Return the secrets that sign checks to webhooks; none without webhook_secret_file. Raises ConfigError."""
+    if config.webhook_secret_file is None:
+        return ()
+    try:
+        secrets = read_peer_secrets(Path(config.webhook_secret_file))
+    except SecretError as error:
+        raise ConfigError(f"webhook_secret_file {error}") from None
+    if len(secrets) > WEBHOOK_SECRETS_MAX:
+        raise ConfigError(
+            f"webhook_secret_file {config.webhook_secret_file}: the file must have one or two lines with one secret "
+            "each; remove the oldest one"
+        )
+    return secrets

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
+from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.http_tls import validate_http_tls
-from cluster.process.trust import is_loopback, validate_trust
+from cluster.process.trust import is_loopback, validate_trust, webhook_secrets
 
 if TYPE_CHECKING:
     from cluster.process.config import NodeConfig
@@ -38,6 +39,8 @@ def validate(config: "NodeConfig") -> "NodeConfig":
     validate_http_tls(config)
     _require_closed_http(config)
     _require_secret_join(config)
+    AllowedUrls.of(config)
+    webhook_secrets(config)
     return config
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -17,6 +16,7 @@ from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
 from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
+from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed
 from cluster.security import permissions
 from cluster.security.access import of_producer_group
 from cluster.transactions.check_service import CheckService, CheckView
@@ -72,6 +72,7 @@ class CheckApi:
         self._core = core
         self._webhooks = webhooks
         self._slots = WebhookSlots()
+        self._allowed = AllowedUrls.of(core.config)
         self.service = CheckService(core, self._send_webhook)
 
     def routes(self) -> list[Route]:
@@ -95,7 +96,7 @@ class CheckApi:
                 "Set the URL to which checks are POSTed; null goes back to polling",
                 {200: json_of(ProducerGroupView)},
                 body={JSON: CheckUrl},
-                errors=("invalid_group", "too_many_check_urls", *WRITE_ERRORS),
+                errors=("invalid_group", "check_url_not_allowed", "too_many_check_urls", *WRITE_ERRORS),
                 redirects=True,
                 access=of_producer_group("alter"),
             ),
@@ -136,10 +137,19 @@ class CheckApi:
         body = await read_json(request, self._core, _decoder)
         self._core.access.require(request, "decide", permissions.producer_group(group))
         if body.check_url is not None:
-            _require_url(body.check_url)
+            self._require_allowed(body.check_url)
         applied = await self._core.propose(SetCheckUrl(group, body.check_url))
         put: CheckUrlSet = applied.result
         return json_response(ProducerGroupView(producer_group=put.producer_group, check_url=put.check_url))
+
+    def _require_allowed(self, url: str) -> None:
+        """Raises Problem invalid_request or check_url_not_allowed."""
+        try:
+            self._allowed.require(url)
+        except UrlInvalid as error:
+            raise Problem("invalid_request", str(error)) from None
+        except UrlNotAllowed as error:
+            raise Problem("check_url_not_allowed", str(error)) from None
 
     async def _views(self, checks: list[DueCheck]) -> list[CheckView]:
         reader = BlockReader(self._core)
@@ -200,20 +210,25 @@ class CheckApi:
             return True
         if view is None:
             return True
+        calls = self._core.metrics.webhook_calls
         try:
             status, answer = await self._webhooks.post(url, json_body(view))
         except WebhookFailed as error:
+            calls[error.failure].inc()
             logger.warning("check of %s could not be POSTed to %s: %s", check.transaction_id, url, error)
             return False
         if not 200 <= status < 300:
+            calls["error_status"].inc()
             logger.warning("check of %s: %s answered %d", check.transaction_id, url, status)
             return False
         await self.service.delivered((check.transaction_id,), check.client_id, "webhook")
         try:
             decision = _answer_decoder.decode(answer).decision
         except (ValueError, RecursionError) as error:
+            calls["invalid_answer"].inc()
             logger.warning("check of %s: %s answered with %s", check.transaction_id, url, error)
             return True
+        calls[decision].inc()
         try:
             await self._core.propose(
                 Decide(check.transaction_id, decision, "check", check.client_id, check.producer_group)
@@ -221,13 +236,3 @@ class CheckApi:
         except COMMAND_ERRORS as error:
             logger.warning("answer %s to the check of %s: %s", decision, check.transaction_id, error)
         return True
-
-
-def _require_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or not url.isascii() or any(character.isspace() for character in url):
-        raise Problem("invalid_request", "check_url: an http or https URL with a host")

@@ -2,6 +2,9 @@
 
 A webhook that hangs keeps its checks until their timeout. So a group has only a few of the slots. While its last check
 has failed, it has one slot, to find out whether it answers again when the check is tried again.
+
+However many webhooks hang, there is room for those that do not: groups whose last check has failed have half of the
+slots together, and a quarter is kept for groups that have no check under way.
 """
 
 from typing import Final
@@ -26,6 +29,8 @@ class WebhookSlots:
 
     def __init__(self) -> None:
         self._out: set[str] = set()
+        self._tries: set[str] = set()
+        """Those of groups whose last check had failed."""
         self._groups: dict[str, _Group] = {}
 
     def __len__(self) -> int:
@@ -43,6 +48,12 @@ class WebhookSlots:
             of_group = self._groups[group] = _Group()
         if of_group.out >= GROUP_SLOTS or (of_group.failed and (of_group.out or now_ms < of_group.again_at_ms)):
             return False
+        if of_group.out and len(self._out) >= slots - slots // 4:
+            return False
+        if of_group.failed:
+            if len(self._tries) >= max(1, slots // 2):
+                return False
+            self._tries.add(transaction_id)
         of_group.out += 1
         self._out.add(transaction_id)
         return True
@@ -52,6 +63,7 @@ class WebhookSlots:
         that time.
         """
         self._out.discard(transaction_id)
+        self._tries.discard(transaction_id)
         of_group = self._groups[group]
         of_group.out -= 1
         of_group.failed = again_at_ms is not None

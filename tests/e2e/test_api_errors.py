@@ -102,6 +102,7 @@ CASES = [
     Case("invalid_request", 400, "PUT", "/v1/cluster/settings", {"reject_transactions": "yes"}),
     Case("invalid_request", 400, "GET", "/v1/transactions?after=nonsense"),
     Case("invalid_request", 400, "PUT", "/v1/producer-groups/shop", {"check_url": "nonsense"}),
+    Case("check_url_not_allowed", 403, "PUT", "/v1/producer-groups/shop", {"check_url": "https://hooks.example/"}),
     Case("invalid_request", 400, "PUT", f"{GROUP}/offsets", offsets(-1)),
     Case("invalid_request", 400, "PUT", f"{GROUP}/offsets", offsets(member_id="m")),
     Case(

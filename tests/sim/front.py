@@ -119,7 +119,7 @@ class SimWebhooks:
             async with asyncio.timeout(self._timeout_s):
                 reply = await answered
         except TimeoutError:
-            raise WebhookFailed("no answer") from None
+            raise WebhookFailed("no answer", "timed_out") from None
         if 200 <= reply.status < 300:
             with clients.finding():
                 clients.on_webhook_answered(body)

@@ -15,6 +15,7 @@ from .clients import Answer, Clients, decode_body, json_request, msgpack_request
 from .ledger import Ledger, SentTransaction
 from .operators import Operators
 from .service_settings import ServiceSettings
+from .settings import WEBHOOKS_URL
 from .together import Item, Together
 from .wire import Reply, Request
 from .world import World
@@ -30,7 +31,6 @@ REMEMBERS_PROBABILITY, REMEMBERS_US_MAX = 0.3, 5_000_000  # it may have been giv
 SWITCH_US_MAX = 5_000_000
 OWN_IMMUNITY_PROBABILITY = 0.2
 STRANGER_PROBABILITY = 0.03
-URL = "http://hooks/"
 
 # How a producer goes about its transaction.
 COMMITS, ROLLS_BACK, RIVALS, DIES, CHANGES_ITS_MIND, LIES, FORGETS = range(7)
@@ -93,7 +93,7 @@ class Producers:
     def start(self) -> None:
         for group, way in self._groups.items():
             if way == "webhook":
-                self._register(group, f"{URL}{group}")
+                self._register(group, f"{WEBHOOKS_URL}{group}")
                 self._switch_later(group, to_webhook=False)
             for number in range(_POLLERS[way]):
                 self._poll_later(_Client(group, f"{group}-{number}"))
@@ -277,7 +277,7 @@ class Producers:
     def _switch_later(self, group: str, *, to_webhook: bool) -> None:
         def switch() -> None:
             if self._running and not self.healed:
-                self._register(group, f"{URL}{group}" if to_webhook else None)
+                self._register(group, f"{WEBHOOKS_URL}{group}" if to_webhook else None)
                 self._switch_later(group, to_webhook=not to_webhook)
 
         self._world.after(self._random.randint(1, SWITCH_US_MAX), switch)

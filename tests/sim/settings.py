@@ -10,6 +10,9 @@ from .addresses import peer_address, url
 from .log_cuts import CutSettings
 from .service_settings import ServiceSettings
 
+WEBHOOKS_URL = "http://hooks/"
+"""The URL that the webhooks of all groups begin with."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,5 +59,6 @@ class Settings:
             check_interval_ms=services.check_interval_ms,
             check_max=services.check_max,
             check_webhook_timeout_ms=services.webhook_timeout_ms,
+            webhook_allow=(WEBHOOKS_URL,),
             retention_check_ms=services.retention_check_ms,
         )

@@ -9,6 +9,7 @@ from keelmq.cli import (
     cert,
     cluster,
     consume,
+    contexts,
     dlq,
     doctor,
     group,
@@ -22,6 +23,7 @@ from keelmq.cli import (
     topic,
     transaction,
 )
+from keelmq.cli.context import app as context_app
 from keelmq.version import VERSION
 
 app = typer.Typer(
@@ -31,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="KeelMQ from the shell: topics, messages, transactions, groups, the cluster, its log and certificates.\n\n"
-    "Nodes are found by [bold]--servers[/bold] or KEELMQ_SERVERS, "
+    "Nodes are found by [bold]--servers[/bold], KEELMQ_SERVERS or a context (keelmq context), "
     "a token in KEELMQ_TOKEN_FILE or KEELMQ_TOKEN. Every command takes [bold]--json[/bold]. "
     "Exit codes: 0 done, 1 error, 2 usage, 130 interrupted.",
     epilog="Examples:\n\n    keelmq topic create orders --queues 8\n\n"
@@ -51,6 +53,7 @@ app.add_typer(auth.app, name="auth")
 app.add_typer(cert.app, name="cert")
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("top", epilog=top.EXAMPLES)(top.top)
+app.add_typer(context_app, name="context")
 app.command("send", epilog=send.EXAMPLES)(send.send)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pop", epilog=pop.EXAMPLES)(pop.pop)
@@ -64,6 +67,16 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    command: typer.Context,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            envvar=contexts.VARIABLE,
+            metavar="NAME",
+            help="Context to use instead of the current one; see keelmq context.",
+        ),
+    ] = None,
     ca_file: Annotated[
         str | None,
         typer.Option(
@@ -71,6 +84,12 @@ def _root(
             envvar="KEELMQ_CA_FILE",
             metavar="FILE",
             help="PEM file with the authorities of https servers; default: those of the system.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file", envvar="KEELMQ_TOKEN_FILE", metavar="FILE", help="File with the token to show to servers."
         ),
     ] = None,
     certificate_file: Annotated[
@@ -90,9 +109,18 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    from keelmq.transport.tls import Tls
+    def typed(name: str, value: str | None) -> str | None:
+        return value if output.was_typed(command, name) else None  # the variables are looked at where they count
 
-    output.TLS.set(Tls(ca_file or None, certificate_file or None, key_file or None))
+    contexts.FLAGS.set(
+        contexts.Flags(
+            context=typed("context", context),
+            ca_file=typed("ca_file", ca_file),
+            token_file=typed("token_file", token_file),
+            certificate_file=typed("certificate_file", certificate_file),
+            key_file=typed("key_file", key_file),
+        )
+    )
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from keelmq.cli.output import (
     print_table,
     run,
     say,
+    servers_of,
     when,
 )
 from keelmq.printable import printable
@@ -107,7 +108,7 @@ async def ask_all(servers: str) -> list[Answer]:
     """Return the answers of the nodes named by `servers` and of the nodes that these know."""
     from keelmq.transport.known_nodes import parse_servers
 
-    urls = [origin.url for origin in parse_servers(servers)]
+    urls = [origin.url for origin in parse_servers(servers_of(servers))]
     answers = await asyncio.gather(*(_ask(url, servers) for url in urls))
     known = {node.url for answer in answers if answer.status is not None for node in answer.status.nodes}
     answers += await asyncio.gather(*(_ask(url, servers) for url in sorted(known - set(urls))))
@@ -124,7 +125,7 @@ async def _ask(url: str, servers: str) -> Answer:
     from keelmq.admin import Admin
     from keelmq.errors import KeelMQError
 
-    connection = connection_to(url, NODE_TIMEOUT_MS, named=servers)
+    connection = connection_to(servers, NODE_TIMEOUT_MS, node=url)
     try:
         return Answer(url, await Admin(connection).cluster())
     except KeelMQError as exc:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, TypeV
 
 import typer
 
+from keelmq.cli import contexts
 from keelmq.errors import InvalidRequest, KeelMQError
 from keelmq.printable import UNPRINTABLE, printable
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from keelmq.transport.connection import Connection
-    from keelmq.transport.tls import Tls
 
 T = TypeVar("T")
 
@@ -31,12 +31,30 @@ DEFAULT_SERVERS: Final = "http://127.0.0.1:7081,http://127.0.0.1:7082,http://127
 _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code >= 0x7F}
 """Control characters that JSON does not escape by itself."""
 
-TLS: "Final[ContextVar[Tls | None]]" = ContextVar("TLS", default=None)
-"""Files for https servers that the command line names; None: those of the environment."""
+SERVERS_TYPED: Final[ContextVar[bool]] = ContextVar("SERVERS_TYPED", default=False)
+"""Whether --servers is on the command line."""
+
+
+def was_typed(command: typer.Context, parameter: str) -> bool:
+    """Return whether a parameter is on the command line, and not from a variable or a default."""
+    source = command.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _note_servers(command: typer.Context, value: str) -> str:
+    SERVERS_TYPED.set(was_typed(command, "servers"))
+    return value
+
 
 Servers = Annotated[
     str,
-    typer.Option("--servers", envvar="KEELMQ_SERVERS", metavar="URLS", help="HTTP URLs of any nodes, comma-separated."),
+    typer.Option(
+        "--servers",
+        envvar="KEELMQ_SERVERS",
+        metavar="URLS",
+        help="HTTP URLs of any nodes, comma-separated.",
+        callback=_note_servers,
+    ),
 ]
 AsJson = Annotated[
     bool,
@@ -44,17 +62,44 @@ AsJson = Annotated[
 ]
 
 
-def connection_to(servers: str, call_timeout_ms: int, *, named: str | None = None) -> "Connection":
-    """Return a connection with the TLS files of the command line. Raises InvalidRequest.
+def connection_to(servers: str, call_timeout_ms: int, *, node: str | None = None) -> "Connection":
+    """Return a connection to the cluster of the command line, its context or the variables. Raises InvalidRequest, and
+    NotFound when there is no such context.
 
-    `named` are the servers that the user named, which get the token; without it, all `servers` are.
+    `servers` is the value of --servers. With `node`, a URL, only that node is asked; the servers that the user named
+    get the token, and others by the rules for nodes that were not named.
     """
     from keelmq.transport.connection import Connection
-    from keelmq.transport.credentials import Credentials
+    from keelmq.transport.credentials import Credentials, TokenFile
     from keelmq.transport.known_nodes import parse_servers
+    from keelmq.transport.tls import Tls
 
-    credentials = Credentials(None, parse_servers(named or servers))
-    return Connection(servers, call_timeout_ms=call_timeout_ms, tls=TLS.get(), token=credentials)
+    flags = contexts.FLAGS.get()
+    context = contexts.chosen(SERVERS_TYPED.get())
+    named = servers_of(servers)
+    if context is None:
+        names = ("ca_file", "certificate_file", "key_file")
+        typed = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+        tls = Tls(**{name: file or None for name, file in typed.items()})
+        token_file = flags.token_file
+    else:
+        # A certificate and its key belong together, so a certificate of the command line has no key of the context.
+        certificate_file = flags.certificate_file or context.certificate_file
+        key_file = flags.key_file or (None if flags.certificate_file else context.key_file)
+        tls = Tls(flags.ca_file or context.ca_file, certificate_file, key_file)
+        token_file = flags.token_file or context.token_file
+    token = TokenFile(token_file) if token_file else None
+    credentials = Credentials(token, parse_servers(named), environment=context is None)
+    return Connection(node or named, call_timeout_ms=call_timeout_ms, tls=tls, token=credentials)
+
+
+def servers_of(servers: str) -> str:
+    """Return the URLs that a command uses: those of --servers if it was typed, otherwise those of the context that is
+    chosen, if any. Raises NotFound and InvalidRequest.
+    """
+    typed = SERVERS_TYPED.get()
+    context = contexts.chosen(typed)
+    return servers if typed or context is None else context.servers
 
 
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
@@ -106,7 +151,10 @@ def _hints(error: KeelMQError) -> Iterable[str]:
     if error.code == "no_leader":
         yield "check --servers or KEELMQ_SERVERS, and `keelmq cluster status`"
     elif error.code == "unauthenticated":
-        yield "give a token: KEELMQ_TOKEN_FILE=FILE; an administrator makes one with `keelmq auth token create USER`"
+        yield (
+            "give a token: `keelmq --token-file FILE …` or KEELMQ_TOKEN_FILE=FILE; an administrator makes one with "
+            "`keelmq auth token create USER`"
+        )
     elif error.code == "server_not_trusted":
         yield "`keelmq --ca-file FILE …` or KEELMQ_CA_FILE names the authority of the cluster"
     elif error.code == "topic_not_found":

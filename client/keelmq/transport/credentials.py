@@ -53,11 +53,11 @@ class TokenFile:
 class Credentials:
     """What a client shows to the nodes of one cluster. Without a token, it shows nothing."""
 
-    def __init__(self, token: TokenSource | None, trusted: Sequence[Origin]) -> None:
+    def __init__(self, token: TokenSource | None, trusted: Sequence[Origin], *, environment: bool = True) -> None:
         """Create them; `trusted` are the nodes that the caller named. Without `token`, the variables KEELMQ_TOKEN and
-        KEELMQ_TOKEN_FILE are looked at. Raises InvalidRequest when the token is not one.
+        KEELMQ_TOKEN_FILE are looked at, unless `environment` is False. Raises InvalidRequest when the token is not one.
         """
-        self._source = _from_environment() if token is None else token
+        self._source = _from_environment() if token is None and environment else token
         if isinstance(self._source, str):
             _checked(self._source, "token")
         self._trusted = frozenset(trusted)

@@ -321,9 +321,38 @@ def test_a_group_whose_check_failed_has_one_slot_and_not_before_it_is_tried_agai
     (probe,) = taken("a", 2 * WEBHOOK_RETRY_MS)
     slots.free(probe, "a", None)
     assert len(taken("a", 2 * WEBHOOK_RETRY_MS)) == GROUP_SLOTS
-    taken("c", 0)
-    taken("d", 0)
-    assert len(slots) == 30
+
+
+def test_slots_are_kept_for_groups_without_a_check_under_way() -> None:
+    slots = WebhookSlots()
+
+    def taken(group: str) -> int:
+        return sum(slots.take(f"{group}-{number}", group, 0, 32) for number in range(20))
+
+    assert [taken(group) for group in "abc"] == [GROUP_SLOTS, GROUP_SLOTS, GROUP_SLOTS]
+    assert taken("d") == 1, "24 slots of 32 are out"
+    assert [taken(f"e{number}") for number in range(9)] == [1] * 7 + [0, 0]
+    assert len(slots) == 32
+
+
+def test_groups_whose_checks_failed_have_half_of_the_slots_together() -> None:
+    slots = WebhookSlots()
+    for number in range(20):
+        assert slots.take(f"t{number}", f"hanging{number}", 0, 32)
+    for number in range(20):
+        slots.free(f"t{number}", f"hanging{number}", WEBHOOK_RETRY_MS)
+    tries = [slots.take(f"t{number}", f"hanging{number}", WEBHOOK_RETRY_MS, 32) for number in range(20)]
+    assert tries == [True] * 16 + [False] * 4
+    assert slots.take("u", "healthy", WEBHOOK_RETRY_MS, 32)
+    slots.free("t0", "hanging0", 2 * WEBHOOK_RETRY_MS)
+    assert slots.take("t16", "hanging16", WEBHOOK_RETRY_MS, 32)
+
+
+def test_a_failed_group_is_tried_again_also_with_one_slot() -> None:
+    slots = WebhookSlots()
+    assert slots.take("t", "a", 0, 1)
+    slots.free("t", "a", WEBHOOK_RETRY_MS)
+    assert slots.take("t", "a", WEBHOOK_RETRY_MS, 1)
 
 
 async def test_a_webhook_without_a_decision_counts_as_asked(node: Node, webhook: Webhook) -> None:
