@@ -29,8 +29,9 @@ PRODUCER_GROUP: Final = "producer_group"
 """Property: name of the sender, which is `Producer(group=…)` or else the consumer group of the handler. Transactions do
 not carry it, since they name their producer group themselves."""
 
-CAUSES_MAX: Final = 32
-"""Maximum number of messages in one handler call; beyond it, messages sent by the handler carry no cause."""
+CAUSES_MAX: Final = 1_000
+"""Maximum number of messages in one handler call; beyond it, messages sent by the handler carry no cause. Long ids
+reach the limit of a message's properties earlier: then only the causes are left out."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
@@ -86,8 +87,9 @@ def with_cause(
 ) -> Mapping[str, str]:
     """Return `properties` of an outgoing message, extended by its cause, its sender and its trace.
 
-    `group` is the producer's own group. Existing properties are kept, and nothing is added if the result would exceed
-    the size limit. `traceparent` replaces the derived trace context.
+    `group` is the producer's own group. Existing properties are kept. If the result would exceed the size limit, the
+    causes are left out, and if that is not sufficient, nothing is added. `traceparent` replaces the derived trace
+    context.
     """
     cause = _current.get()
     added = dict(cause.properties) if cause is not None else {}
@@ -100,12 +102,14 @@ def with_cause(
         added.pop(CAUSATION_TOPIC, None)  # this topic belongs to the derived id, not to the application's
     if not added:
         return properties
-    added.update(properties)
-    try:
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in added.items())
-    except (AttributeError, UnicodeEncodeError):  # the later check of the properties reports the error
-        return properties
-    return added if size <= PROPERTIES_BYTES_MAX else properties
+    for left_out in ((), (CAUSATION_ID, CAUSATION_TOPIC)):
+        whole = {name: value for name, value in added.items() if name not in left_out} | dict(properties)
+        try:
+            if sum(len(name.encode()) + len(value.encode()) for name, value in whole.items()) <= PROPERTIES_BYTES_MAX:
+                return whole
+        except (AttributeError, UnicodeEncodeError):  # the later check of the properties reports the error
+            break
+    return properties
 
 
 def batch_with_cause(

@@ -33,6 +33,8 @@ class LogEventsQuery(LogQuery, kw_only=True, frozen=True):
 NEXT_INDEX_HEADER: Final = "KeelMQ-Next-Index"
 NEXT_EVENT_HEADER: Final = "KeelMQ-Next-Event"
 FIRST_INDEX_HEADER: Final = "KeelMQ-First-Index"
+CLUSTER_UID_HEADER: Final = "KeelMQ-Cluster-Uid"
+"""Unique id of the cluster whose log it is; absent until the node has applied the first entry of a leader."""
 COMMIT_INDEX_HEADER: Final = "KeelMQ-Commit-Index"
 
 
@@ -86,6 +88,7 @@ class LogApi:
             "Content-Type": OCTET_STREAM,
             NEXT_INDEX_HEADER: str(next_index),
             COMMIT_INDEX_HEADER: str(committed),
+            **self._cluster_uid(),
         }
         return web.Response(body=records, headers=headers)
 
@@ -108,8 +111,13 @@ class LogApi:
             NEXT_INDEX_HEADER: str(page.next_index),
             NEXT_EVENT_HEADER: str(page.next_event),
             FIRST_INDEX_HEADER: str(first_index),
+            **self._cluster_uid(),
         }
         return web.Response(body=b"".join(page.frames), headers=headers)
+
+    def _cluster_uid(self) -> dict[str, str]:
+        uid = self._core.state.cluster_uid
+        return {CLUSTER_UID_HEADER: uid} if uid else {}
 
     def _removed(self, from_index: int) -> Problem:
         extra = {"first_index": self._core.log.first_index}

@@ -7,11 +7,15 @@ it chose.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from keelmq_spark import answers
 from keelmq_spark.graph import Graph
 
 EdgeKey = tuple[str, str, str]
+UNNAMED: Final = "message:?/"
+ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -23,12 +27,14 @@ class Truth:
 
     states: dict[str, str] = field(default_factory=dict)
     edges: Counter[EdgeKey] = field(default_factory=Counter)
+    resets: set[tuple[str, str, int]] = field(default_factory=set)
+    """Group, topic and queue of each offset that was reset to an earlier one."""
 
-    def sent(self, topic: str, message_id: str, group: str, cause: str | None = None) -> str:
+    def sent(self, topic: str, message_id: str, group: str, *causes: str) -> str:
         """Record that a message was sent, in a transaction or not; return its node. Repetitions change nothing."""
         node = f"message:{topic}/{message_id}"
         self.edge(f"producer_group:{group}", node, "PRODUCED")
-        if cause is not None:
+        for cause in causes:
             self.edge(node, cause, "CAUSED_BY")
         return node
 
@@ -61,6 +67,46 @@ class Truth:
     def edge(self, src: str, dst: str, kind: str) -> None:
         self.edges[src, dst, kind] = 1
 
+    def cancelled(self, node: str) -> None:
+        self.states[node] = "cancelled"
+
+    # Answers
+
+    def impact(self, producer_group: str) -> Counter[tuple[str, str | None]]:
+        """Return the number of visible messages that a producer caused, by topic and consumer group."""
+        caused: dict[str, list[str]] = {}
+        for src, dst, kind in self.edges:
+            if kind == "CAUSED_BY":
+                caused.setdefault(dst.removeprefix(UNNAMED) if dst.startswith(UNNAMED) else dst, []).append(src)
+        producer = f"producer_group:{producer_group}"
+        touched: set[str] = set()
+        coming = [dst for src, dst, kind in self.edges if kind == "PRODUCED" and src == producer]
+        while coming:
+            node = coming.pop()
+            if node not in touched:
+                touched.add(node)
+                coming += caused.get(node, []) + caused.get(node.partition("/")[2], [])
+        consumers: dict[str, list[str]] = {}
+        for src, dst, kind in self.edges:
+            if kind == "CONSUMED_BY":
+                consumers.setdefault(src, []).append(dst.partition(":")[2])
+        visible = [node for node in touched if self.states.get(node) == "published"]
+        return Counter((topic_of(node), group) for node in visible for group in consumers.get(node, [None]))
+
+    def produced(self) -> Counter[tuple[str, str]]:
+        """Return the number of visible messages without a cause, by producer group and topic."""
+        with_cause = {src for src, _, kind in self.edges if kind == "CAUSED_BY"}
+        return Counter(
+            (src.partition(":")[2], topic_of(dst))
+            for src, dst, kind in self.edges
+            if kind == "PRODUCED" and dst not in with_cause and self.states.get(dst) == "published"
+        )
+
+    def open_dead_letters(self) -> set[tuple[str, str]]:
+        consumed = {(src, dst) for src, dst, kind in self.edges if kind == "CONSUMED_BY"}
+        dead = {(src, dst) for src, dst, kind in self.edges if kind == "DEAD_LETTERED"}
+        return {(src, dst.partition(":")[2]) for src, dst in dead - consumed}
+
 
 def topic_of(node: str) -> str:
     return node.partition(":")[2].partition("/")[0]
@@ -90,6 +136,8 @@ def compare(truth: Truth, graph: Graph) -> dict[str, Any]:
         *(f"extra node: {node}" for node in unknown[:5]),
         *(f"{node} is {states[node]}, not {truth.states[node]}" for node in wrong[:5]),
     ]
+    wrong_answers = _wrong_answers(truth, graph)
+    examples += wrong_answers[:5]
     (events,) = graph.rows("SELECT count(*) AS n FROM events")
     return {
         "messages": sum(1 for node in truth.states if node.startswith("message:")),
@@ -99,8 +147,30 @@ def compare(truth: Truth, graph: Graph) -> dict[str, Any]:
         "missing": sum(missing.values()) + len(absent),
         "extra": sum(extra.values()) + len(unknown) + doubled,
         "wrong_state": len(wrong),
+        "wrong_answers": len(wrong_answers),
         "examples": examples,
     }
+
+
+def _wrong_answers(truth: Truth, graph: Graph) -> list[str]:
+    """Return the answers of `impact`, `graph`, `dead-letters` and `resets` that differ from the truth."""
+    wrong = []
+    for group in sorted({src.partition(":")[2] for src, _, kind in truth.edges if kind == "PRODUCED"}):
+        facts = answers.impact(graph, group, *ALWAYS)
+        impact = Counter({(fact["topic"], fact["consumer_group"]): fact["messages"] for fact in facts})
+        if impact != (expected := truth.impact(group)):
+            wrong.append(f"impact of {group} is {impact}, not {expected}")
+    facts = [fact for fact in answers.topic_graph(graph) if fact["source"] is None]
+    produced = Counter({(fact["group"], fact["target"]): fact["messages"] for fact in facts})
+    if produced != truth.produced():
+        wrong.append(f"the graph has {produced}, not {truth.produced()}")
+    dead = {(fact["node_id"], fact["consumer_group"]) for fact in answers.dead_letters(graph, limit=1_000_000)}
+    if dead != truth.open_dead_letters():
+        wrong.append(f"the open dead letters differ: {sorted(dead ^ truth.open_dead_letters())[:3]}")
+    resets = {(fact["consumer_group"], fact["topic"], fact["queue"]) for fact in answers.resets(graph, 1_000_000)}
+    if resets != truth.resets:
+        wrong.append(f"the resets are {sorted(resets)}, not {sorted(truth.resets)}")
+    return wrong
 
 
 def _plain(node: str) -> str:

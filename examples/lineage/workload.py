@@ -1,21 +1,27 @@
 """Orders, shipments and invoices: transactions of every outcome, retries, dead letters, handlers that send onward.
 
     web (plain) ─┐                  ┌─ shipping ─► shipments ── billing (transactions) ─► invoices
-    shop (transactions) ─► orders ──┤
+    shop (transactions) ─► orders ──┤         └──► notes, whose cause is named without its topic
+                                    ├─ points: dead letters that are processed after a reset
                                     └─ audit reads all three topics
+    meter (batches of 100) ─► readings ── ledger (a batch in one call) ─► totals
+    web also schedules reminders, and cancels them
 
 The fate of an order follows from its number, so a send or a handler that runs twice has the same effect twice.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import aiohttp
 
 from examples.lineage.truth import Truth
 from keelmq import (
+    Admin,
+    Connection,
     Consumer,
     Decision,
     KeelMQError,
@@ -31,7 +37,15 @@ from keelmq.errors import TransactionConflict
 ORDERS: Final = "orders"
 SHIPMENTS: Final = "shipments"
 INVOICES: Final = "invoices"
-GROUPS: Final = ("shipping", "billing", "audit")
+NOTES: Final = "notes"
+READINGS: Final = "readings"
+TOTALS: Final = "totals"
+REMINDERS: Final = "reminders"
+QUEUES: Final = {ORDERS: 4, SHIPMENTS: 4, INVOICES: 4, NOTES: 1, READINGS: 1, TOTALS: 1, REMINDERS: 1}
+ATTEMPTS: Final = {"shipping": 2, "billing": 2, "audit": 2, "points": 0, "ledger": 2}
+GROUPS: Final = tuple(ATTEMPTS)
+READINGS_OF_BATCH: Final = 100
+REMIND_AFTER_MS: Final = 3_600_000
 RETRY_ATTEMPTS: Final = 2
 RETRY_DELAY_MS: Final = 300
 CHECK_AFTER_MS: Final = 1_000
@@ -55,21 +69,26 @@ class Workload:
         """Pairs of group and node that still have to be processed, or to become dead letters."""
         self._done: set[tuple[str, str]] = set()
         self._asked = 0
+        self._is_reset = False
 
     async def prepare(self) -> None:
         """Create topics and groups."""
         async with aiohttp.ClientSession(raise_for_status=True) as http:
-            for topic in (ORDERS, SHIPMENTS, INVOICES):
-                await http.put(f"{self.servers[0]}/v1/topics/{topic}", json={"queues": 4, "type": "any"})
-            for group in GROUPS:
-                settings = {"retry_max_attempts": RETRY_ATTEMPTS, "retry_delays_ms": [RETRY_DELAY_MS]}
+            for topic, queues in QUEUES.items():
+                await http.put(f"{self.servers[0]}/v1/topics/{topic}", json={"queues": queues, "type": "any"})
+            for group, attempts in ATTEMPTS.items():
+                settings = {"retry_max_attempts": attempts, "retry_delays_ms": [RETRY_DELAY_MS]}
                 await http.put(f"{self.servers[0]}/v1/groups/{group}", json=settings)
 
     async def run(self, enough: Callable[[], bool]) -> None:
         """Place orders at a steady pace until `enough`, then wait until everything is processed."""
         async with contextlib.AsyncExitStack() as stack:
             self._web = await stack.enter_async_context(Producer(self.servers, group="web"))
+            self._meter = await stack.enter_async_context(Producer(self.servers, group="meter"))
             self._onward = await stack.enter_async_context(Producer(self.servers))
+            connection = Connection(self.servers)
+            stack.callback(connection.close)
+            self._admin = Admin(connection)
             self._shop = await stack.enter_async_context(TransactionProducer(self.servers, "shop", check=self._check))
             self._billing = await stack.enter_async_context(
                 TransactionProducer(self.servers, "billing", check=self._check)
@@ -77,6 +96,7 @@ class Workload:
             for group, topics, handler in (
                 ("shipping", [ORDERS], self._ship),
                 ("billing", [SHIPMENTS], self._bill),
+                ("points", [ORDERS], self._points),
                 ("audit", [ORDERS, SHIPMENTS, INVOICES], self._audit),
             ):
                 consumer = Consumer(
@@ -84,13 +104,22 @@ class Workload:
                     commit_interval_ms=200,
                 )  # fmt: skip
                 await stack.enter_async_context(consumer)
+            ledger = Consumer(
+                self.servers, "ledger", [READINGS], batch_handler=self._ledger, start="earliest",
+                max_messages=READINGS_OF_BATCH, commit_interval_ms=200,
+            )  # fmt: skip
+            await stack.enter_async_context(ledger)
             async with asyncio.TaskGroup() as tasks:
                 while not enough():
                     tasks.create_task(self._order(self.placed))
+                    if self.placed % 40 == 0:
+                        tasks.create_task(self._read_meters(self.placed))
+                        tasks.create_task(self._remind(self.placed))
                     self.placed += 1
                     await asyncio.sleep(self._pause_s)
-            while not await self._settled():  # noqa: ASYNC110 - the broker knows it
-                await asyncio.sleep(AGAIN_S)
+            await self._until_settled()
+            await self._reset_points()
+            await self._until_settled()
 
     # Orders
 
@@ -114,8 +143,12 @@ class Workload:
             if number % 20 == 4:
                 self.truth.given_back(node, "shipping", 1)
             self.truth.consumed(node, "shipping")
+        if number % 30 == 8:
+            self.truth.given_back(node, "points", 0, dead=True)
+        else:
+            self.truth.consumed(node, "points")
         self.truth.consumed(node, "audit")
-        self._due |= {("shipping", node), ("audit", node)}
+        self._due |= {("shipping", node), ("audit", node), ("points", node)}
 
     async def _transaction(
         self, producer: TransactionProducer, topic: str, name: str, outcome: str, number: int, cause: str | None = None
@@ -123,7 +156,7 @@ class Workload:
         """Commit, roll back, or leave the decision to the check (`later-…`), which never decides a few of them."""
         transaction_id = f"t-{name}"
         self._outcomes[transaction_id] = outcome
-        node = self.truth.sent(topic, name, producer.group, cause)
+        node = self.truth.sent(topic, name, producer.group, *([cause] if cause is not None else []))
 
         async def local(transaction: Transaction) -> Decision:
             if outcome.startswith("later") or outcome == "prepared":
@@ -148,7 +181,55 @@ class Workload:
         outcome = self._outcomes.get(transaction.id, "prepared").removeprefix("later-")
         return {"committed": Decision.COMMIT, "rolled_back": Decision.ROLLBACK}.get(outcome, Decision.UNKNOWN)
 
+    async def _read_meters(self, number: int) -> None:
+        """Send a batch that one call of a handler processes."""
+        ids = [f"reading-{number:06d}-{each:03d}" for each in range(READINGS_OF_BATCH)]
+        batch = [Message(body=b"1", message_id=each) for each in ids]
+        await _until_answered(lambda: self._meter.send_batch(READINGS, batch))
+        for each in ids:
+            node = self.truth.sent(READINGS, each, "meter")
+            self.truth.published(node)
+            self.truth.consumed(node, "ledger")
+            self._due.add(("ledger", node))
+
+    async def _remind(self, number: int) -> None:
+        """Schedule a message and cancel it: it is in no topic, and counts nowhere."""
+        reminder = f"reminder-{number:06d}"
+        send = {"message_id": reminder, "delay_ms": REMIND_AFTER_MS}
+        await _until_answered(lambda: self._web.send(REMINDERS, b"later", **send))  # type: ignore[arg-type]
+        await _until_answered(lambda: self._admin.cancel_scheduled(REMINDERS, reminder))
+        self.truth.cancelled(self.truth.sent(REMINDERS, reminder, "web"))
+
+    async def _reset_points(self) -> None:
+        """Have the group process everything once more, its dead letters too."""
+        self._is_reset = True
+        before = [each for each in await self._offsets("points", ORDERS) if each["offset"]]
+        await _until_answered(lambda: self._admin.reset_group("points", ORDERS, to="earliest"))
+        self.truth.resets |= {("points", ORDERS, each["queue"]) for each in before}
+        for src, dst, kind in list(self.truth.edges):
+            if (dst, kind) == ("consumer_group:points", "DEAD_LETTERED"):
+                self.truth.consumed(src, "points")
+
     # Handlers
+
+    async def _points(self, message: ReceivedMessage) -> None:
+        self._done.add(("points", _node_of(message)))
+        if int(message.message_id.rpartition("-")[2]) % 30 == 8 and not self._is_reset:
+            raise RetryLater(reason="no such account")
+
+    async def _ledger(self, messages: Sequence[ReceivedMessage]) -> None:
+        nodes = [_node_of(message) for message in messages]
+        total = f"total-{hashlib.sha256(''.join(nodes).encode()).hexdigest()[:16]}"
+        await _until_answered(lambda: self._onward.send(TOTALS, b"sum", message_id=total))
+        self.truth.published(self.truth.sent(TOTALS, total, "ledger", *nodes))
+        self._done |= {("ledger", node) for node in nodes}
+
+    async def _note(self, number: int, order: str) -> None:
+        """Send a message whose cause is named by an application that does not know about topics."""
+        note = f"note-{number:06d}"
+        properties = {"causation_id": order}
+        await _until_answered(lambda: self._onward.send(NOTES, b"note", message_id=note, properties=properties))
+        self.truth.published(self.truth.sent(NOTES, note, "shipping", f"message:?/{order}"))
 
     async def _ship(self, message: ReceivedMessage) -> None:
         number = int(message.message_id.rpartition("-")[2])
@@ -166,6 +247,8 @@ class Workload:
         for group in ("billing", "audit"):
             self.truth.consumed(node, group)
             self._due.add((group, node))
+        if number % 5 == 0:
+            await self._note(number, message.message_id)
         self._done.add(("shipping", _node_of(message)))
 
     async def _bill(self, message: ReceivedMessage) -> None:
@@ -179,6 +262,19 @@ class Workload:
         self._done.add(("audit", _node_of(message)))
 
     # The end
+
+    async def _until_settled(self) -> None:
+        while not await self._settled():  # noqa: ASYNC110 - the broker knows it
+            await asyncio.sleep(AGAIN_S)
+
+    async def _offsets(self, group: str, topic: str) -> list[dict[str, Any]]:
+        """Return what the group has committed, as the leader knows it."""
+        async with (
+            aiohttp.ClientSession(raise_for_status=True) as http,
+            http.get(f"{self.servers[self._asked]}/v1/groups/{group}/offsets?topic={topic}") as answer,
+        ):
+            offsets: list[dict[str, Any]] = (await answer.json())["offsets"]
+        return offsets
 
     async def _settled(self) -> bool:
         """Return whether all transactions are decided as planned, and all messages processed and committed."""

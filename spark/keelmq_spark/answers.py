@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from keelmq_spark import schema
-from keelmq_spark.graph import DEPTH_MAX, Fact, Graph
+from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, also_unnamed
 
 LIMIT: Final = 1_000
 """Default maximum number of rows of a listing."""
@@ -19,7 +19,10 @@ def story(graph: Graph, node_id: str) -> Fact:
     around = [node_id]
     if node["kind"] == schema.MESSAGE:
         around += [edge["src"] for edge in graph.edges("dst", [node_id], [schema.RETRY_OF])]
-    edges = graph.edges("src", around) + [edge for edge in graph.edges("dst", [node_id])]
+    edges = graph.named(graph.edges("src", around)) + graph.edges("dst", [node_id])
+    if node["kind"] == schema.MESSAGE:
+        unnamed = graph.edges("dst", also_unnamed([node_id])[1:], [schema.CAUSED_BY])
+        edges += [edge | {"dst": node_id} for edge in unnamed]
     unique = {(edge["src"], edge["dst"], edge["kind"]): edge for edge in edges}
     edges = sorted(unique.values(), key=lambda edge: (edge["ts"], edge["event_id"]))
     related = [end for edge in edges for end in (edge["src"], edge["dst"]) if end != node_id]
@@ -65,8 +68,8 @@ def _with_nodes(graph: Graph, walked: list[Fact]) -> list[Fact]:
 def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) -> list[Fact]:
     """Return the topics and consumer groups reached by messages that `producer_group` sent at begin <= time < end.
 
-    Messages count directly or through handlers. Each row has the number of messages and their maximum distance from the
-    group in steps.
+    Messages that were visible in their topic count, directly or through handlers. Each row has the number of messages
+    and their maximum distance from the group in steps.
     """
     return graph.rows(
         f"""WITH RECURSIVE touched AS (
@@ -74,8 +77,9 @@ def impact(graph: Graph, producer_group: str, begin: datetime, end: datetime) ->
                WHERE kind = 'PRODUCED' AND src = ? AND ts >= ? AND ts < ?
                UNION
                SELECT e.src, t.depth + 1 FROM touched t
-               JOIN edges e ON e.kind = 'CAUSED_BY' AND e.dst = t.node_id WHERE t.depth < {DEPTH_MAX}
-           ), nearest AS (SELECT node_id, min(depth) AS depth FROM touched GROUP BY node_id),
+               JOIN causes e ON e.dst = t.node_id WHERE t.depth < {DEPTH_MAX}
+           ), nearest AS (
+               SELECT node_id, min(depth) AS depth FROM touched SEMI JOIN visible USING (node_id) GROUP BY node_id),
            consumed AS (
                SELECT n.node_id, n.depth, e.dst AS consumer FROM nearest n
                LEFT JOIN edges e ON e.kind = 'CONSUMED_BY' AND e.src = n.node_id
@@ -102,29 +106,30 @@ def unresolved(graph: Graph, older_than_s: float, now: datetime, limit: int = LI
 def orphans(graph: Graph, limit: int = LIMIT) -> list[Fact]:
     """Return published messages that no group has consumed, and causes that are in no table; oldest first."""
     return graph.rows(
-        """SELECT 'not consumed' AS what, n.node_id, n.first_ts AS ts FROM nodes n
-           WHERE n.kind = 'message' AND n.state = 'published' AND n.attrs.topic NOT LIKE '\\%RETRY\\%%' ESCAPE '\\'
+        r"""SELECT 'not consumed' AS what, n.node_id, n.first_ts AS ts FROM nodes n
+           WHERE n.kind = 'message' AND n.state = 'published' AND n.attrs.topic NOT LIKE '\%RETRY\%%' ESCAPE '\'
              AND NOT EXISTS (
                  SELECT 1 FROM edges e WHERE e.src = n.node_id AND e.kind IN ('CONSUMED_BY', 'DEAD_LETTERED'))
            UNION ALL
-           SELECT 'unknown cause', e.src, e.ts FROM edges e
-           WHERE e.kind = 'CAUSED_BY' AND e.dst NOT LIKE 'message:?/%'
-             AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)
+           SELECT 'unknown cause', e.src, e.ts FROM causes e
+           WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.node_id = e.dst)
            ORDER BY ts, node_id, what LIMIT ?""",
         [limit],
     )
 
 
 def topic_graph(graph: Graph) -> list[Fact]:
-    """Return which topics lead to which: `source`, `target`, the group between them, and the number of messages."""
+    """Return which topics lead to which: `source`, `target`, the group between them, and the number of messages that
+    were visible.
+    """
     return graph.rows(
         f"""SELECT {_TOPIC_OF.format("c.dst")} AS source, replace(p.src, 'producer_group:', '') AS "group",
                   {_TOPIC_OF.format("c.src")} AS target, count(*) AS messages
-           FROM edges c LEFT JOIN edges p ON p.kind = 'PRODUCED' AND p.dst = c.src
-           WHERE c.kind = 'CAUSED_BY' GROUP BY ALL
+           FROM causes c SEMI JOIN visible v ON v.node_id = c.src
+           LEFT JOIN edges p ON p.kind = 'PRODUCED' AND p.dst = c.src GROUP BY ALL
            UNION ALL
            SELECT NULL, replace(p.src, 'producer_group:', ''), {_TOPIC_OF.format("p.dst")}, count(*)
-           FROM edges p WHERE p.kind = 'PRODUCED'
+           FROM edges p SEMI JOIN visible v ON v.node_id = p.dst WHERE p.kind = 'PRODUCED'
              AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CAUSED_BY' AND c.src = p.dst)
            GROUP BY ALL
            UNION ALL
@@ -154,6 +159,42 @@ def redeliveries(graph: Graph, limit: int = LIMIT) -> list[Fact]:
                   any_value(replace(d.dst, 'consumer_group:', '')) AS dead_lettered_by
            FROM edges r LEFT JOIN edges d ON d.kind = 'DEAD_LETTERED' AND d.src = r.dst
            WHERE r.kind = 'RETRY_OF' GROUP BY r.dst ORDER BY redeliveries DESC, node_id LIMIT ?""",
+        [limit],
+    )
+
+
+def dead_letters(graph: Graph, consumer_group: str | None = None, limit: int = LIMIT) -> list[Fact]:
+    """Return the open dead letters, oldest first: messages that a group gave up and has not processed since."""
+    return graph.rows(
+        """SELECT d.src AS node_id, replace(d.dst, 'consumer_group:', '') AS consumer_group, min(d.ts) AS dead_since,
+                  any_value(n.attrs.key) AS key, any_value(n.attrs."group") AS producer_group, min(n.first_ts) AS sent
+           FROM edges d LEFT JOIN nodes n ON n.node_id = d.src
+           WHERE d.kind = 'DEAD_LETTERED' AND (? IS NULL OR d.dst = ?)
+             AND NOT EXISTS (SELECT 1 FROM edges c WHERE c.kind = 'CONSUMED_BY' AND c.src = d.src AND c.dst = d.dst)
+           GROUP BY d.src, d.dst ORDER BY dead_since, node_id, consumer_group LIMIT ?""",
+        [*[consumer_group and schema.node(schema.CONSUMER_GROUP, consumer_group)] * 2, limit],
+    )
+
+
+def resets(graph: Graph, limit: int = LIMIT) -> list[Fact]:
+    """Return the resets of groups to earlier offsets, oldest first, as the commits after them show.
+
+    A reset is between `after` and `before`, the commits around it. It moved the offset from `reset_from` to `reset_to`.
+    """
+    return graph.rows(
+        """WITH acks AS (
+               SELECT "group", topic, queue, "offset", offset_end, ts, raft_index, event_id,
+                      lag(ts) OVER log AS after, lag(offset_end) OVER log AS reset_from
+               FROM events WHERE type = 'ACK'
+               WINDOW log AS (PARTITION BY "group", topic, queue
+                              ORDER BY raft_index, CAST(split_part(event_id, ':', 3) AS BIGINT)))
+           SELECT "group" AS consumer_group, topic, queue, reset_from, "offset" AS reset_to, after, ts AS before,
+                  event_id
+           FROM acks a WHERE "offset" < reset_from AND EXISTS (  -- pop consumers acknowledge in any order, but once
+               SELECT 1 FROM acks b
+               WHERE b."group" = a."group" AND b.topic = a.topic AND b.queue = a.queue AND b.raft_index < a.raft_index
+                 AND b."offset" < a.offset_end AND b.offset_end > a."offset")
+           ORDER BY before, consumer_group, topic, queue LIMIT ?""",
         [limit],
     )
 

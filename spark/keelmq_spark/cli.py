@@ -210,6 +210,25 @@ def redeliveries(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, 
         _print("redeliveries", answers.redeliveries(graph, limit), as_json)
 
 
+@app.command("dead-letters")
+def dead_letters(
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only those of this group.")] = None,
+    limit: Limit = answers.LIMIT,
+    tables: Tables = DEFAULT_TABLES,
+    as_json: AsJson = False,
+) -> None:
+    """List open dead letters, oldest first: messages that a group gave up and has not processed since."""
+    with _graph(tables) as graph:
+        _print("open dead letters", answers.dead_letters(graph, group, limit), as_json)
+
+
+@app.command()
+def resets(limit: Limit = answers.LIMIT, tables: Tables = DEFAULT_TABLES, as_json: AsJson = False) -> None:
+    """List resets of groups to earlier offsets, as the commits after them show."""
+    with _graph(tables) as graph:
+        _print("resets", answers.resets(graph, limit), as_json)
+
+
 @app.command("graph")
 def topics(tables: Tables = DEFAULT_TABLES, picture: Picture = None, as_json: AsJson = False) -> None:
     """Show which topics lead to which, through which groups."""

@@ -31,7 +31,9 @@ def run(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoint", metavar="PATH", help="Directory of Spark's own progress; default TABLES/_checkpoint."
+            "--checkpoint",
+            metavar="PATH",
+            help="Directory of Spark's checkpoints, on this machine; default TABLES/_checkpoint.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the tables contain the present log.")] = False,

@@ -5,6 +5,7 @@ row by row, in the order of the log, with the state of fold_state.py. The same e
 rows, wherever the batches end: a job that was killed and started again writes the same rows as without the kill.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from keelmq_spark import events, intervals, schema
 from keelmq_spark.fold_state import GROUP_PLACES_MAX, OPEN_MAX, Delivery, FoldState, NodeRow, OpenTransaction, key_of
+from keelmq_spark.log_order import in_log_order
 from keelmq_spark.places import Places, node_ids
 from keelmq_spark.rows import Edges, constant, nodes_table, plain
 from keelmq_spark.schema import message_node, node
@@ -110,9 +112,18 @@ class Fold:
         anew = self._places.add(published["topic"], published["queue"], published["offset"], ids)
         for topic, queue in anew:
             suffix = "\n" + key_of(topic, queue)
-            for table in (self.state.committed, self.state.given_back):
+            for table in (self.state.consumed, self.state.given_back):
                 for key in [key for key in table if key.endswith(suffix)]:
                     del table[key]
+            for delivery in self._deliveries():
+                if (delivery.topic, delivery.queue) == (topic, queue):
+                    delivery.topic = ""
+
+    def _deliveries(self) -> Iterator[Delivery]:
+        for waiting in self.state.waiting.values():
+            yield from waiting
+        for places in self.state.group_places.values():
+            yield from places.values()
 
     def _publish_columns(self, rows: Any) -> Any:
         ids = node_ids(rows["topic"], rows["message_id"])
@@ -295,20 +306,29 @@ class Fold:
             row.transaction_id, row.group, row.client, row.attempt, row.trace_id, row.key, row.bytes, row.raft_index,
         )  # fmt: skip
         self._edges.add(copy, origin, schema.RETRY_OF, row.us, row.event_id)
-        self._give_back(row, Delivery(origin, copy))
+        self._give_back(row, self._delivery(row, origin, copy))
 
     def _dead_letter(self, row: Row) -> None:
         origin = self._origin(row)
         group = node(schema.CONSUMER_GROUP, row.group)
         self._edges.add(origin, group, schema.DEAD_LETTERED, row.us, row.event_id)
-        self._give_back(row, Delivery(origin, ""))
+        self._give_back(row, self._delivery(row, origin, ""))
 
     def _origin(self, row: Row) -> str:
-        if row.topic.startswith(schema.GROUP_TOPICS):  # a group that reads another group's retries or dead letters
-            delivery = self.state.group_places.get(row.topic, {}).get(row.offset)
-            if delivery is not None:
-                return delivery.origin
-        return message_node(row.topic, row.message_id)
+        first = self._first_delivery(row)
+        return first.origin if first is not None else message_node(row.topic, row.message_id)
+
+    def _delivery(self, row: Row, origin: str, copy: str) -> Delivery:
+        first = self._first_delivery(row)
+        if first is not None:
+            return Delivery(origin, copy, first.topic, first.queue, first.offset)
+        return Delivery(origin, copy, row.topic, row.queue, row.offset)
+
+    def _first_delivery(self, row: Row) -> Delivery | None:
+        """Return the delivery that is given back by a group that reads another group's retries or dead letters."""
+        if not row.topic.startswith(schema.GROUP_TOPICS):
+            return None
+        return self.state.group_places.get(row.topic, {}).get(row.offset)
 
     def _give_back(self, row: Row, delivery: Delivery) -> None:
         """Record the coming delivery, and that this one was not processed although the group's offset will pass it."""
@@ -349,34 +369,48 @@ class Fold:
 
     def _acknowledge(self, row: Row) -> None:
         key = key_of(row.group, row.topic, row.queue)
-        group = node(schema.CONSUMER_GROUP, row.group)
         back = self.state.given_back.get(key, [])
         unprocessed = {offset for offset in back if offset < row.offset_end}
-        committed = self.state.committed.setdefault(key, [])
-        for begin, end in intervals.missing(committed, row.offset, row.offset_end):
-            offsets, nodes = self._messages_between(row, begin, end)
-            if unprocessed:
-                nodes = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
-            self._edges.add_all(nodes, group, schema.CONSUMED_BY, row.us, row.event_id)
-        intervals.add(committed, row.offset, row.offset_end)
+        if row.topic.startswith(schema.GROUP_TOPICS):
+            self._acknowledge_deliveries(row, unprocessed)
+        else:
+            consumed = self.state.consumed.setdefault(key, [])
+            for begin, end in intervals.missing(consumed, row.offset, row.offset_end):
+                offsets, nodes = self._places.between((row.topic, row.queue), begin, end)
+                if unprocessed:
+                    nodes = [n for offset, n in zip(offsets, nodes, strict=True) if offset not in unprocessed]
+                self._consumed_by(row, nodes)
+            intervals.add_except(consumed, row.offset, row.offset_end, unprocessed)
         if unprocessed:
             kept = [offset for offset in back if offset >= row.offset_end]
             if kept:
                 self.state.given_back[key] = kept
             else:
                 del self.state.given_back[key]
-        if row.topic == f"%RETRY%{row.group}" and row.topic in self.state.group_places:
-            places = self.state.group_places[row.topic]
-            for offset in [offset for offset in places if row.offset <= offset < row.offset_end]:
+
+    def _acknowledge_deliveries(self, row: Row, unprocessed: set[int]) -> None:
+        """Apply ACK in a retry or dead-letter topic: the messages that were delivered there are processed."""
+        places = self.state.group_places.get(row.topic, {})
+        passed = [offset for offset in places if row.offset <= offset < row.offset_end]
+        for offset in passed:
+            delivery = places[offset]
+            place = (delivery.topic, delivery.queue, delivery.offset) if delivery.topic else (row.topic, 0, offset)
+            if offset not in unprocessed and self._is_news(row.group, *place):
+                self._consumed_by(row, [delivery.origin])
+        if row.topic == f"%RETRY%{row.group}":
+            for offset in passed:
                 del places[offset]
 
-    def _messages_between(self, row: Row, begin: int, end: int) -> tuple[list[int], list[str]]:
-        if not row.topic.startswith(schema.GROUP_TOPICS):
-            offsets, nodes = self._places.between((row.topic, row.queue), begin, end)
-            return offsets, nodes
-        places = self.state.group_places.get(row.topic, {})
-        found = [offset for offset in places if begin <= offset < end]
-        return found, [places[offset].origin for offset in found]
+    def _is_news(self, group: str, topic: str, queue: int, offset: int) -> bool:
+        """Note that the group has processed the message at this place. Returns False when it had before."""
+        consumed = self.state.consumed.setdefault(key_of(group, topic, queue), [])
+        is_news = any(True for _ in intervals.missing(consumed, offset, offset + 1))
+        intervals.add(consumed, offset, offset + 1)
+        return is_news
+
+    def _consumed_by(self, row: Row, nodes: Sequence[str]) -> None:
+        group = node(schema.CONSUMER_GROUP, row.group)
+        self._edges.add_all(nodes, group, schema.CONSUMED_BY, row.us, row.event_id)
 
     def _let_go(self) -> None:
         state = self.state
@@ -390,27 +424,6 @@ class Fold:
             self._settled.append(state.messages.pop(next(iter(state.messages))))
         while len(state.transactions) > OPEN_MAX:
             self._settled.append(state.transactions.pop(next(iter(state.transactions))).row)
-
-
-def in_log_order(batch: Any) -> Any:
-    """Return the batch sorted by entry, and by number within the entry; a sorted batch is returned unchanged."""
-    numbers = pc.cast(pc.list_element(pc.split_pattern(batch["event_id"], ":"), 2), pa.int64())
-    indexes = plain(batch["raft_index"])
-    numbers = plain(numbers)
-    count = len(indexes)
-    if count < 2:
-        return batch
-    index_before, index, number_before, number = (
-        part for column in (indexes, numbers) for part in (column.slice(0, count - 1), column.slice(1))
-    )
-    ordered = pc.or_(
-        pc.less(index_before, index), pc.and_(pc.equal(index_before, index), pc.less(number_before, number))
-    )
-    if pc.all(ordered).as_py():
-        return batch
-    keys = pa.table({"index": indexes, "number": numbers})
-    order = pc.sort_indices(keys, sort_keys=[("index", "ascending"), ("number", "ascending")])
-    return batch.take(order)
 
 
 def _of_groups(topics: Any) -> Any:

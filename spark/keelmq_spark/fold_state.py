@@ -51,10 +51,15 @@ class OpenTransaction(msgspec.Struct, array_like=True):
 
 
 class Delivery(msgspec.Struct, array_like=True):
-    """A message in a topic of a group: node id of the message, and node id of this delivery."""
+    """A message in a topic of a group: node id of the message, node id of this delivery, and where the message was
+    first; the topic is empty when that is not known.
+    """
 
     origin: str
     copy: str
+    topic: str = ""
+    queue: int = 0
+    offset: int = 0
 
 
 class FoldState(msgspec.Struct):
@@ -70,8 +75,9 @@ class FoldState(msgspec.Struct):
     """Deliveries by `%RETRY%` or `%DLQ%` topic and offset."""
     given_back: dict[str, list[int]] = {}
     """Offsets of given-back messages by group, topic and queue, until the group's committed offset passes them."""
-    committed: dict[str, Ranges] = {}
-    """Ranges of offsets that the group's committed offset has ever passed, by group, topic and queue."""
+    consumed: dict[str, Ranges] = {}
+    """Ranges of offsets that the group has ever processed, by group, topic and queue: its offset passed them, except
+    for what it gave back. A message that is processed later, in a delivery or after a reset, closes its gap."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

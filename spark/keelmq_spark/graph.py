@@ -22,7 +22,24 @@ FOUND_MAX: Final = 10_000
 Fact = dict[str, Any]
 """A row of an answer."""
 
+_UNNAMED: Final = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
+"""Beginning of the node id of a cause that was named without its topic."""
+
 _NODE_COLUMNS: Final = "node_id, kind, first_ts, last_ts, state, unnest(attrs)"
+
+_CAUSES: Final = f"""
+    SELECT src, dst, ts, event_id FROM edges WHERE kind = 'CAUSED_BY' AND NOT starts_with(dst, '{_UNNAMED}')
+    UNION ALL
+    SELECT e.src, coalesce(n.node_id, e.dst) AS dst, e.ts, e.event_id FROM edges e LEFT JOIN (
+        SELECT DISTINCT node_id, attrs.message_id AS id FROM nodes
+        WHERE kind = 'message' AND NOT starts_with(node_id, 'message:%RETRY%')
+    ) n ON n.id = substr(e.dst, {len(_UNNAMED) + 1})
+    WHERE e.kind = 'CAUSED_BY' AND starts_with(e.dst, '{_UNNAMED}')"""  # noqa: S608
+"""Edges from messages to their causes. A cause without a topic is each message that may be meant, otherwise
+`message:?/<id>`."""
+
+_VISIBLE: Final = "SELECT DISTINCT src AS node_id FROM edges WHERE kind = 'IN_TOPIC'"
+"""Messages that ever were in a topic: not those of undecided and rolled-back transactions, nor cancelled ones."""
 
 _NO_EDGES: Final = (
     "(SELECT '' AS src, '' AS dst, '' AS kind, TIMESTAMPTZ '1970-01-01' AS ts, '' AS event_id WHERE false)"
@@ -51,6 +68,7 @@ class Graph:
             partitioned = "false" if name == "events" else "true"
             source = f"read_parquet([{listed}], hive_partitioning = {partitioned})" if files else _NO_EDGES
             self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")  # noqa: S608
+        self._connection.execute(f"CREATE VIEW causes AS {_CAUSES}; CREATE VIEW visible AS {_VISIBLE}")
 
     def close(self) -> None:
         self._connection.close()
@@ -64,7 +82,7 @@ class Graph:
         self.close()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Fact]:
-        """Return the rows of `query` (DuckDB SQL over `events`, `nodes` and `edges`)."""
+        """Return the rows of `query`: DuckDB SQL over `events`, `nodes`, `edges`, `causes` and `visible`."""
         relation = self._connection.sql(query, params=list(parameters))
         rows: list[Fact] = relation.to_arrow_table().to_pylist()
         return rows
@@ -121,7 +139,7 @@ class Graph:
         for step in range(1, depth + 1):
             near, far = ("dst", "src") if forward else ("src", "dst")
             following = []
-            for edge in self.edges(near, _also_unnamed(frontier) if forward else frontier, [schema.CAUSED_BY]):
+            for edge in self.edges(near, also_unnamed(frontier) if forward else frontier, [schema.CAUSED_BY]):
                 for node_id in [edge[far]] if forward else self._named(edge[far]):
                     if node_id not in seen and len(seen) < FOUND_MAX:
                         seen.add(node_id)
@@ -132,18 +150,25 @@ class Graph:
             frontier = following
         return found
 
+    def named(self, edges: Iterable[Fact]) -> list[Fact]:
+        """Return the edges, with each cause without a topic replaced by the messages that it may mean."""
+        return [
+            edge | {"dst": cause} if cause != edge["dst"] else edge
+            for edge in edges
+            for cause in (self._named(edge["dst"]) if edge["kind"] == schema.CAUSED_BY else [edge["dst"]])
+        ]
+
     def _named(self, cause: str) -> list[str]:
         """Return the known messages that a cause without a topic may mean; an unknown cause is returned as it is."""
-        prefix = f"{schema.MESSAGE}:{schema.ANY_TOPIC}/"
-        if not cause.startswith(prefix):
+        if not cause.startswith(_UNNAMED):
             return [cause]
-        return self.messages_of_id(cause.removeprefix(prefix)) or [cause]
+        return self.messages_of_id(cause.removeprefix(_UNNAMED)) or [cause]
 
 
 _GROUPS: Final = (schema.PRODUCER_GROUP, schema.CONSUMER_GROUP)
 
 
-def _also_unnamed(node_ids: Sequence[str]) -> list[str]:
+def also_unnamed(node_ids: Sequence[str]) -> list[str]:
     """Return the ids, and the ids by which a cause without a topic refers to them."""
     return [*node_ids, *(schema.message_node(schema.ANY_TOPIC, node_id.partition("/")[2]) for node_id in node_ids)]
 

@@ -1,15 +1,18 @@
-"""Sets of offsets as sorted, disjoint ranges [begin, end)."""
+"""Sets of offsets as sorted, disjoint ranges [begin, end), none adjacent to another."""
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 Ranges = list[list[int]]
+
+RANGES_MAX: Final = 10_000
+"""Maximum number of ranges of a set; beyond it, the first two are joined, and the gap between them is forgotten."""
 
 
 def missing(ranges: Ranges, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [begin, end) that are in none of `ranges`."""
-    for low, high in ranges:
-        if high <= begin:
-            continue
+    for low, high in ranges[bisect_right(ranges, begin, key=_end) :]:
         if low >= end:
             break
         if begin < low:
@@ -21,11 +24,29 @@ def missing(ranges: Ranges, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 def add(ranges: Ranges, begin: int, end: int) -> None:
     """Add [begin, end) to `ranges`, and join it with adjacent ranges."""
-    if ranges and ranges[-1][0] <= begin <= ranges[-1][1]:  # most commits continue where the last one ended
-        ranges[-1][1] = max(ranges[-1][1], end)
+    if begin >= end:
         return
-    kept = [r for r in ranges if r[1] < begin or r[0] > end]
-    joined = [r for r in ranges if not (r[1] < begin or r[0] > end)]
-    low = min([begin, *(r[0] for r in joined)])
-    high = max([end, *(r[1] for r in joined)])
-    ranges[:] = sorted([*kept, [low, high]])
+    first, last = bisect_left(ranges, begin, key=_end), bisect_right(ranges, end, key=_begin)
+    touched = ranges[first:last]
+    if touched:
+        begin, end = min(begin, touched[0][0]), max(end, touched[-1][1])
+    ranges[first:last] = [[begin, end]]
+    if len(ranges) > RANGES_MAX:
+        ranges[:2] = [[ranges[0][0], ranges[1][1]]]
+
+
+def add_except(ranges: Ranges, begin: int, end: int, left_out: Iterable[int]) -> None:
+    """Add [begin, end) without the offsets `left_out`. Of these, those that are in `ranges` stay there."""
+    for offset in sorted(left_out):
+        if begin <= offset < end:
+            add(ranges, begin, offset)
+            begin = offset + 1
+    add(ranges, begin, end)
+
+
+def _begin(each: list[int]) -> int:
+    return each[0]
+
+
+def _end(each: list[int]) -> int:
+    return each[1]

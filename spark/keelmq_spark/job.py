@@ -1,25 +1,33 @@
 """The lineage job: a streaming query over the view `events` that updates the tables.
 
-Spark reads the log in parallel and remembers its progress; each micro-batch goes through the fold into the tables. The
-tables record the index up to which they are complete, so a batch that Spark repeats changes nothing.
+Spark reads the log in parallel; each micro-batch goes through the fold into the tables. Only the tables say how far the
+job is: each start has a checkpoint of its own, because Spark wants one, and begins where the tables end. So there is no
+second record of progress that could belong to another log, or be ahead of the tables.
 """
 
+import json
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from keelmq_spark.commits import Format, TablesLock
 from keelmq_spark.events import EVENTS_ARROW
 from keelmq_spark.java import use_java
+from keelmq_spark.log_reader import LogReader
 from keelmq_spark.openlineage import Reporter
+from keelmq_spark.options import SourceOptions
 from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Format, Tables
+from keelmq_spark.source import index_of, open_log
+from keelmq_spark.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +49,7 @@ class JobOptions:
     tables: Path
     format: Format = "delta"
     checkpoint: Path | None = None
-    """Directory of Spark's own progress; beside the tables by default."""
+    """Directory on this machine in which each start makes a checkpoint; beside the tables by default."""
     interval_ms: int = INTERVAL_MS
     max_entries: int = MAX_ENTRIES
     cores: str = "2"
@@ -77,36 +85,64 @@ def session(cores: str = "2", name: str = "keelmq-lineage") -> "SparkSession":
     return made
 
 
+class Checkpoint:
+    """The checkpoint of one start. Spark writes into it what a batch will read before the batch begins."""
+
+    def __init__(self, parent: Path) -> None:
+        """Make an empty one in `parent`, and remove those of earlier starts."""
+        for earlier in parent.glob("start-*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        self._path = parent.absolute() / f"start-{uuid.uuid4().hex}"
+        self._path.mkdir(parents=True)
+
+    @property
+    def uri(self) -> str:
+        return self._path.as_uri()
+
+    def end_of(self, batch_id: int) -> int:
+        """Return the index before which the batch ends."""
+        lines = (self._path / "offsets" / str(batch_id)).read_text().splitlines()
+        return index_of(json.loads(lines[-1]))
+
+
 def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None = None) -> "StreamingQuery":
-    """Start the query where the tables end. The query fails with the errors of the log, the tables or the transport."""
+    """Start the query where the tables end. The query fails with the errors of the log, the tables or the transport.
+
+    Raises OtherLog when the tables have the lineage of another cluster. The caller holds the tables' lock."""
     import keelmq_spark
 
     keelmq_spark.register(spark)
-    sink = LineageSink(Tables(options.tables, options.format))
+    settings = {"servers": options.servers, "view": "events", "failondataloss": str(not options.skip_removed).lower()}
+    with open_log(SourceOptions.parse(settings)) as source:
+        first_index = source.first_index()
+        cluster_uid = source.cluster_uid or _uid_at(source, first_index)
+    sink = LineageSink(Tables(options.tables, options.format), cluster_uid)
+    begin = sink.next_index or first_index
+    starting = {"cluster": cluster_uid, "index": begin} if cluster_uid else {"index": begin}
+    checkpoint = Checkpoint(options.checkpoint or options.tables / "_checkpoint")
     reader = (
         spark.readStream.format("keelmq")
-        .option("servers", options.servers)
-        .option("view", "events")
+        .options(**settings)
         .option("maxOffsetsPerTrigger", str(options.max_entries))
-        .option("failOnDataLoss", "false" if options.skip_removed else "true")
+        .option("startingOffsets", json.dumps(starting))
     )
-    if sink.raft_index:  # even without a checkpoint, events that are in the tables are not read again
-        reader = reader.option("startingOffsets", f'{{"index": {sink.raft_index + 1}}}')
 
     def write(frame: Any, batch_id: int) -> None:
+        nonlocal begin
         began_s = time.monotonic()
+        end = checkpoint.end_of(batch_id)
         batch = frame.toArrow().cast(EVENTS_ARROW)  # times come in the session's zone
-        count = sink.write(batch)
+        count = sink.write(batch, begin, end)
+        begin = end
         if reporter is not None:
             reporter.add(batch)
         if count:
             took_ms = (time.monotonic() - began_s) * 1000
             behind_s = time.time() - pc.max(batch["ts"]).as_py().timestamp()
-            report = "batch %d: %d events, up to index %d, in the tables %.1f s after the last one, written in %.0f ms"
-            log.info(report, batch_id, count, sink.raft_index, behind_s, took_ms)
+            report = "batch %d: %d events, before index %d, in the tables %.1f s after the last one, written in %.0f ms"
+            log.info(report, batch_id, count, end, behind_s, took_ms)
 
-    checkpoint = options.checkpoint or options.tables / "_checkpoint"
-    writer: Any = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.absolute()))
+    writer: Any = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", checkpoint.uri)
     if options.until_end:
         writer = writer.trigger(availableNow=True)
     else:
@@ -115,11 +151,23 @@ def start(spark: "SparkSession", options: JobOptions, reporter: Reporter | None 
     return query
 
 
+def _uid_at(source: LogReader, index: int) -> str:
+    """Return the unique id of the cluster, which a page of its existing log names."""
+    source.end_index(index)
+    return source.cluster_uid
+
+
 def run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
     """Run until the query ends, or `stopping` is set; the batch being written is then completed first.
 
-    Raises the error that ended the query, and the errors of the transport for the last OpenLineage report.
+    Raises TablesInUse at once when another job writes the tables, the error that ended the query, and the errors of the
+    transport for the last OpenLineage report.
     """
+    with TablesLock(options.tables):
+        _run(options, reporter, stopping)
+
+
+def _run(options: JobOptions, reporter: Reporter | None, stopping: threading.Event) -> None:
     spark = session(options.cores)
     try:
         query = start(spark, options, reporter)

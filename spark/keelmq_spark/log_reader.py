@@ -18,6 +18,7 @@ from keelmq.log.log_events import EventsPage
 from keelmq.transport.connection import Connection
 from keelmq.transport.credentials import TokenFile
 from keelmq.transport.tls import Tls
+from keelmq_spark.commits import OtherLog
 
 WAIT_MS: Final = 500
 """Time that a node is asked to wait for an entry that it has not applied yet."""
@@ -46,7 +47,13 @@ class LogReader:
         fetch_max_bytes: int,
         tls: Tls | None = None,
         token_file: str | None = None,
+        cluster_uid: str = "",
     ) -> None:
+        """Read from `servers`. With `cluster_uid`, every method raises OtherLog when a node is of another cluster;
+        otherwise the cluster that answers first is the only one.
+        """
+        self.cluster_uid = cluster_uid
+        """Unique id of the cluster; empty before the first answer, and for nodes that do not tell it."""
         self._servers = servers
         self._tls = tls
         self._token = None if token_file is None else TokenFile(token_file)
@@ -69,6 +76,12 @@ class LogReader:
     def close(self) -> None:
         self._thread.submit(self._close).result()
         self._thread.shutdown()
+
+    def expect(self, cluster_uid: str) -> None:
+        """Read the log of this cluster only, if it is not empty. Raises OtherLog when another one was read."""
+        if cluster_uid and self.cluster_uid and cluster_uid != self.cluster_uid:
+            raise self._other(cluster_uid, self.cluster_uid)
+        self.cluster_uid = self.cluster_uid or cluster_uid
 
     def end_index(self, start: int, *, wait_ms: int = 0) -> int:
         """Return the last applied index + 1 of the leader, or of the node that answers for it; wait for `start`."""
@@ -170,7 +183,7 @@ class LogReader:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                return await ask(Admin(self._connected()))
+                return self._checked(await ask(Admin(self._connected())))
             except LogRangeRemoved as removed:
                 return await self._ask_all(ask, removed)
             except (InvalidRequest, ServerNotTrusted, Closed):
@@ -182,12 +195,29 @@ class LogReader:
                 self._disconnect()
                 await asyncio.sleep(PAUSE_S)
 
+    def _checked(self, answer: T) -> T:
+        """Return the answer. Raises OtherLog for a page of another cluster's log."""
+        found = answer.cluster_uid if isinstance(answer, EventsPage) else ""
+        if found and self.cluster_uid and found != self.cluster_uid:
+            raise self._other(self.cluster_uid, found)
+        self.cluster_uid = self.cluster_uid or found
+        return answer
+
+    def _other(self, expected: str, found: str) -> OtherLog:
+        return OtherLog(
+            f"the log of the cluster {expected} was read so far, and {', '.join(self._servers)} answer for the cluster "
+            f"{found}: name the servers of the former, or begin with another checkpoint"
+        )
+
     async def _ask_all(self, ask: Callable[[Admin], Coroutine[Any, Any, T]], removed: LogRangeRemoved) -> T:
         """Ask the other nodes, because one node does not reach back so far; stay with the first that does."""
         for server in self._servers:
             connection = Connection([server], tls=self._tls, token=self._token)
             try:
-                answer = await ask(Admin(connection))
+                answer = self._checked(await ask(Admin(connection)))
+            except OtherLog:
+                connection.close()
+                raise
             except KeelMQError as error:
                 connection.close()
                 if isinstance(error, LogRangeRemoved) and (error.first_index or 0) < (removed.first_index or 0):
@@ -199,12 +229,12 @@ class LogReader:
         raise removed
 
     async def _first_index(self) -> int:
-        async def ask(admin: Admin) -> int:
-            await admin.log_events(1, to_index=1, max_bytes=1, anywhere=True)
-            return 1
+        async def ask(admin: Admin) -> EventsPage:
+            return await admin.log_events(1, to_index=1, max_bytes=1, anywhere=True)
 
         try:
-            return await self._until_answered(ask)
+            await self._until_answered(ask)
+            return 1
         except LogRangeRemoved as removed:
             return removed.first_index or 1
 

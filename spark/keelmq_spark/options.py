@@ -51,6 +51,8 @@ class SourceOptions:
     view: View
     topics: tuple[str, ...]
     starting: Literal["earliest", "latest"] | int
+    cluster_uid: str
+    """Unique id of the cluster that `starting` is an index of; empty for any."""
     first_offsets: Mapping[tuple[str, int], int]
     """First offset by topic and queue; earlier messages are left out."""
     ending: Literal["latest"] | int
@@ -74,7 +76,7 @@ class SourceOptions:
         topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
         if (view == "messages") != bool(topics):
             raise ValueError("subscribe: the view messages needs topics, with commas between; events takes none")
-        starting, first_offsets = _starting(given.get("startingoffsets", "earliest"), view, topics)
+        starting, cluster_uid, first_offsets = _starting(given.get("startingoffsets", "earliest"), view, topics)
         timestamp = given.get("startingtimestamp")
         if timestamp is not None and "startingoffsets" in given:
             raise ValueError("startingOffsets or startingTimestamp, not both")
@@ -86,6 +88,7 @@ class SourceOptions:
             view=view,
             topics=topics,
             starting=starting,
+            cluster_uid=cluster_uid,
             first_offsets=first_offsets,
             ending=_ending(given.get("endingoffsets", "latest")),
             starting_timestamp_ms=None if timestamp is None else _number("startingTimestamp", timestamp, 0),
@@ -126,14 +129,17 @@ def _view(text: str) -> View:
 
 def _starting(
     text: str, view: View, topics: tuple[str, ...]
-) -> tuple[Literal["earliest", "latest"] | int, Mapping[tuple[str, int], int]]:
+) -> tuple[Literal["earliest", "latest"] | int, str, Mapping[tuple[str, int], int]]:
     if text == "earliest":
-        return "earliest", {}
+        return "earliest", "", {}
     if text == "latest":
-        return "latest", {}
+        return "latest", "", {}
     value = _json("startingOffsets", text)
-    if value.keys() == {"index"}:
-        return _index("startingOffsets", value["index"]), {}
+    if value.keys() in ({"index"}, {"cluster", "index"}):
+        cluster_uid = value.get("cluster", "")
+        if not isinstance(cluster_uid, str):
+            raise ValueError(f"startingOffsets: the cluster is the unique id of one, not {cluster_uid!r}")
+        return _index("startingOffsets", value["index"]), cluster_uid, {}
     if view != "messages":
         raise ValueError('startingOffsets: earliest, latest or {"index": n}')
     first: dict[tuple[str, int], int] = {}
@@ -144,7 +150,7 @@ def _starting(
             if not queue.isdecimal() or not isinstance(offset, int) or (offset < 0 and offset != _EARLIEST):
                 raise ValueError(f"startingOffsets: queue {queue!r} of {topic}: an offset, or -2 for the earliest")
             first[topic, int(queue)] = max(offset, 0)
-    return "earliest", first
+    return "earliest", "", first
 
 
 def _ending(text: str) -> Literal["latest"] | int:

@@ -1,9 +1,11 @@
 """Finds the message at an offset of a queue, which turns a committed range into messages.
 
-A bounded cache holds the messages that were published last; the table `events` is behind it. The answers do not depend
-on the content of the cache.
+A bounded cache holds the messages that were published last; the table `events` is behind it. Groups that are behind
+commit range after range, so a look-up in the table also takes what follows. The answers do not depend on the content of
+the caches.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -12,6 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 CACHED_MESSAGES_MAX: Final = 2_000_000
+
+READ_AHEAD_MESSAGES: Final = 100_000
+"""Minimum number of offsets that a look-up in the table asks for, because the next commits of a group want them."""
+BLOCKS_MAX: Final = 20
+"""Maximum number of looked-up ranges that are remembered; one for each queue that a group behind is reading."""
 
 Place = tuple[str, int]
 """A topic and a queue."""
@@ -30,9 +37,19 @@ class Run(NamedTuple):
         return self.first + len(self.nodes)
 
 
+class Block(NamedTuple):
+    """What the table has of a queue at begin <= offset < end, by offset."""
+
+    begin: int
+    end: int
+    offsets: list[int]
+    nodes: list[str]
+
+
 class Places:
     def __init__(self, lookup: Lookup, cached_messages_max: int = CACHED_MESSAGES_MAX) -> None:
         self._lookup = lookup
+        self._blocks: OrderedDict[Place, Block] = OrderedDict()
         self._cached_max = cached_messages_max
         self._cached = 0
         self._runs: OrderedDict[Place, deque[Run]] = OrderedDict()
@@ -52,6 +69,9 @@ class Places:
             if runs and added[0].first < runs[-1].end:
                 anew.append((topic, queue))
                 self._forget((topic, queue))
+            block = self._blocks.get((topic, queue))
+            if block is not None and added[0].first < block.end:  # it does not have these messages
+                del self._blocks[topic, queue]
             runs.extend(added)
             self._cached += count
         while self._cached > self._cached_max:
@@ -65,9 +85,7 @@ class Places:
         runs = self._runs.get(place, ())
         cached_from = runs[0].first if runs else end
         if begin < cached_from:
-            found = self._lookup(*place, begin, min(end, cached_from))
-            offsets += found["offset"].to_pylist()
-            nodes += found["node_id"].to_pylist()
+            offsets, nodes = self._looked_up(place, begin, min(end, cached_from))
         for run in runs:
             first, last = max(begin, run.first), min(end, run.end)
             if first < last:
@@ -75,7 +93,21 @@ class Places:
                 nodes += run.nodes.slice(first - run.first, last - first).to_pylist()
         return offsets, nodes
 
+    def _looked_up(self, place: Place, begin: int, end: int) -> tuple[list[int], list[str]]:
+        """Return the messages from the table, by way of a block that goes further."""
+        block = self._blocks.pop(place, None)
+        if block is None or begin < block.begin or end > block.end:
+            until = max(end, begin + READ_AHEAD_MESSAGES)
+            found = self._lookup(*place, begin, until)
+            block = Block(begin, until, found["offset"].to_pylist(), found["node_id"].to_pylist())
+        self._blocks[place] = block
+        if len(self._blocks) > BLOCKS_MAX:
+            self._blocks.popitem(last=False)
+        part = slice(bisect_left(block.offsets, begin), bisect_left(block.offsets, end))
+        return block.offsets[part], block.nodes[part]
+
     def _forget(self, place: Place) -> None:
+        self._blocks.pop(place, None)
         runs = self._runs[place]
         self._cached -= sum(len(run.nodes) for run in runs)
         runs.clear()

@@ -1,13 +1,14 @@
-"""Writes batches of events, in the order of the log, and keeps the three tables complete up to the same index.
+"""Writes batches of events, in the order of the log, into the three tables, and commits them together.
 
-The order of the writes makes a kill harmless: events, edges, nodes, and last the state of the fold. A repeated batch is
-folded from the same state as before, and each table takes only rows that it lacks.
+The commit is the only moment at which a batch takes effect: it names the tables, the state of the fold, the range of
+the log and the cluster. A job that was killed before is undone, and goes on where the last commit ends.
 """
 
 from typing import Any
 
 import pyarrow.compute as pc
 
+from keelmq_spark.commits import Gap, OtherLog
 from keelmq_spark.fold import Fold
 from keelmq_spark.fold_state import FoldState, decode_state, encode_state
 from keelmq_spark.places import Places
@@ -15,33 +16,49 @@ from keelmq_spark.tables import Tables
 
 
 class LineageSink:
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, cluster_uid: str = "") -> None:
+        """Undo what a killed job left, and continue `tables` with the log of the cluster `cluster_uid`, empty if that
+        is not known. Raises OtherLog for tables of another cluster, and TablesError as the tables do.
+        """
+        commit = tables.commit
+        known = commit.cluster_uid if commit is not None else ""
+        if known and cluster_uid and known != cluster_uid:
+            raise OtherLog(
+                f"{tables.path} has the lineage of the cluster {known}, and the servers are of the cluster "
+                f"{cluster_uid}: name the servers of that cluster, or other tables"
+            )
         self.tables = tables
-        stored = tables.read_state()
+        self._cluster_uid = known or cluster_uid
+        stored = tables.recover()
         self._fold = Fold(decode_state(stored) if stored is not None else FoldState(), Places(tables.published))
 
     @property
-    def raft_index(self) -> int:
-        """Raft index up to which all tables are complete."""
-        return self._fold.state.raft_index
+    def next_index(self) -> int:
+        """Raft index of the first entry that is not in the tables; 0 for tables without a commit."""
+        return self.tables.next_index
 
-    def write(self, batch: Any) -> int:
-        """Add a batch of events (an Arrow table) and return the number of new events.
+    def write(self, batch: Any, begin: int, end: int) -> int:
+        """Add a batch: an Arrow table with the events of the entries begin <= index < end. Return the number of new
+        events. Entries that the tables have are left out.
 
-        The events survive the end of the process."""
-        done = self.raft_index
-        batch = batch.filter(pc.greater(batch["raft_index"], done))
-        if not batch.num_rows:
+        The batch survives the end of the process. Raises Gap when it begins behind the end of the tables, and
+        TablesInUse when another job writes the tables.
+        """
+        done = self.next_index
+        if done and begin > done:
+            raise Gap(f"the batch begins at entry {begin} of the log, and {self.tables.path} ends before {done}")
+        if end <= done:
             return 0
-        last = pc.max(batch["raft_index"]).as_py()
+        self.tables.require_current()
+        batch = batch.filter(pc.and_(pc.greater_equal(batch["raft_index"], done), pc.less(batch["raft_index"], end)))
         tables = self.tables
-        tables.events.write(_behind(batch, tables.events.raft_index), last)
+        if not batch.num_rows and tables.commit is not None:
+            tables.add_commit(self._cluster_uid, max(begin, done), end, None)
+            return 0
+        last = end - 1
+        tables.events.write(batch, last)
         folded = self._fold.fold(batch)
         tables.edges.write(folded.edges, last)
         tables.nodes.write(folded.nodes, last, folded.open_nodes)
-        tables.write_state(encode_state(self._fold.state), last)
+        tables.add_commit(self._cluster_uid, max(begin, done), end, encode_state(self._fold.state))
         return int(batch.num_rows)
-
-
-def _behind(batch: Any, raft_index: int) -> Any:
-    return batch.filter(pc.greater(batch["raft_index"], raft_index)) if raft_index else batch

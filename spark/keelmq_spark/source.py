@@ -3,9 +3,10 @@
     keelmq_spark.register(spark)
     events = spark.readStream.format("keelmq").option("servers", "http://…,http://…").option("view", "events").load()
 
-Offsets are Raft indexes: {"index": n} means that everything before entry n was read. Only applied entries are planned,
-so a restart reads the same entries again. Planner and executors are other processes than the driver: the classes here
-are pickled by reference, and the package has to be installed on the executors.
+Offsets are Raft indexes: {"cluster": uid, "index": n} means that everything before entry n of that cluster's log was
+read; another cluster's log is refused. Only applied entries are planned, so a restart reads the same entries again.
+Planner and executors are other processes than the driver: the classes here are pickled by reference, and the package
+has to be installed on the executors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from keelmq_spark.options import SourceOptions
 
 ENTRIES_PER_PARTITION_MIN: Final = 64
 """Minimum number of entries per partition; fewer are not worth another task."""
+Offset = dict[str, Any]
 PLANNER_WAIT_MS: Final = 200
 """Time that the planner waits for new entries, because without a trigger Spark asks again at once."""
 
@@ -30,8 +32,9 @@ PLANNER_WAIT_MS: Final = 200
 class LogRange(InputPartition):
     """A range of entries: start <= index < end."""
 
-    def __init__(self, start: int, end: int, *, is_earliest: bool = False) -> None:
+    def __init__(self, start: int, end: int, *, is_earliest: bool = False, cluster_uid: str = "") -> None:
         super().__init__((start, end))
+        self.cluster_uid = cluster_uid
         self.start = start
         self.end = end
         self.is_earliest = is_earliest
@@ -67,12 +70,13 @@ class KeelMQReader(DataSourceReader):
         with open_log(options) as log:
             start = starting_index(log, options)
             end = log.end_index(1)
+            cluster_uid = log.cluster_uid
         if options.ending != "latest":
             if options.ending > end:
                 raise ValueError(f"endingOffsets: index {options.ending} is beyond the end of the log, {end}")
             end = options.ending
         begins_earliest = options.starting == "earliest" and options.starting_timestamp_ms is None
-        return split(start, end, options.min_partitions, from_earliest=begins_earliest)
+        return split(start, end, options.min_partitions, from_earliest=begins_earliest, cluster_uid=cluster_uid)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Without planned partitions, Spark asks for the partition None.
@@ -89,32 +93,37 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Index at which a query with the trigger AvailableNow ends; None for other queries."""
         self._known_end = 0
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"index": starting_index(self._reader(), self._options)}
+    def initialOffset(self) -> Offset:  # noqa: N802
+        index = starting_index(self._reader(), self._options)
+        return self._offset(index)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return the end of the next batch, never before `start`: a new leader may know less than the last one."""
-        begin = start["index"]
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return the end of the next batch, never before `start`: a new leader may know less than the last one.
+
+        Raises OtherLog when `start`, which may come from a checkpoint, is of another cluster's log."""
+        begin = index_of(start)
+        log = self._reader(cluster_uid_of(start))
         if self._last_end is not None:
             end = self._last_end
         else:
-            end = self._known_end = self._reader().end_index(begin, wait_ms=PLANNER_WAIT_MS)
+            end = self._known_end = log.end_index(begin, wait_ms=PLANNER_WAIT_MS)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
-        return {"index": max(begin, end)}
+        return self._offset(max(begin, end))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        return {"index": self._known_end} if self._known_end else None
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._offset(self._known_end) if self._known_end else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last_end = self._known_end = self._reader().end_index(1)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LogRange]:
-        return split(start["index"], end["index"], self._options.min_partitions)
+    def partitions(self, start: Offset, end: Offset) -> Sequence[LogRange]:
+        begin, cluster_uid = index_of(start), cluster_uid_of(end)
+        return split(begin, index_of(end), self._options.min_partitions, cluster_uid=cluster_uid)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition) if isinstance(partition, LogRange) else iter(())
@@ -124,9 +133,16 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.close()
             self._log = None
 
-    def _reader(self) -> LogReader:
+    def _offset(self, index: int) -> Offset:
+        """Return the offset; Spark compares offsets as text, so the order of the keys is fixed."""
+        uid = self._reader().cluster_uid
+        return {"cluster": uid, "index": index} if uid else {"index": index}
+
+    def _reader(self, cluster_uid: str = "") -> LogReader:
+        """Return the reader. Raises OtherLog when it reads another log than that of `cluster_uid`."""
         if self._log is None:
-            self._log = open_log(self._options)
+            self._log = open_log(self._options, cluster_uid)
+        self._log.expect(cluster_uid)
         return self._log
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,13 +150,23 @@ class KeelMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_log": None}
 
 
-def open_log(options: SourceOptions) -> LogReader:
+def index_of(offset: Offset) -> int:
+    return int(offset["index"])
+
+
+def cluster_uid_of(offset: Offset) -> str:
+    """Return the cluster of an offset; empty for offsets of earlier versions, and of nodes that do not tell it."""
+    return str(offset.get("cluster", ""))
+
+
+def open_log(options: SourceOptions, cluster_uid: str = "") -> LogReader:
     return LogReader(
         options.servers,
         timeout_ms=options.failover_timeout_ms,
         fetch_max_bytes=options.fetch_max_bytes,
         tls=options.tls,
         token_file=options.token_file,
+        cluster_uid=cluster_uid or options.cluster_uid,
     )
 
 
@@ -155,19 +181,24 @@ def starting_index(log: LogReader, options: SourceOptions) -> int:
     return options.starting
 
 
-def split(start: int, end: int, partitions: int, *, from_earliest: bool = False) -> list[LogRange]:
+def split(
+    start: int, end: int, partitions: int, *, from_earliest: bool = False, cluster_uid: str = ""
+) -> list[LogRange]:
     """Split the range into at most `partitions` parts with about the same number of entries."""
     entries = end - start
     if entries <= 0:
         return []
     parts = max(1, min(partitions, entries // ENTRIES_PER_PARTITION_MIN))
     bounds = [start + entries * part // parts for part in range(parts + 1)]
-    return [LogRange(*bounds[part : part + 2], is_earliest=from_earliest and part == 0) for part in range(parts)]
+    return [
+        LogRange(*bounds[part : part + 2], is_earliest=from_earliest and part == 0, cluster_uid=cluster_uid)
+        for part in range(parts)
+    ]
 
 
 def read_range(options: SourceOptions, part: LogRange) -> Iterator[Any]:
     """Yield Arrow batches of the range, in order."""
-    with open_log(options) as log:
+    with open_log(options, part.cluster_uid) as log:
         pages = log.pages(
             part.start, part.end, skip_removed=not options.fail_on_data_loss, from_earliest=part.is_earliest
         )

@@ -29,6 +29,7 @@ class Tail:
         self.connection = keelmq.Connection(servers, call_timeout_ms=60_000)
         self.admin = keelmq.Admin(self.connection)
         self.rows: Rows = []
+        self.cluster_uids: set[str] = set()
         self.next_index = 1
         self.next_event = 0
 
@@ -41,6 +42,7 @@ class Tail:
     async def read(self, *, wait_ms: int = 0) -> int:
         """Read one page; return the index up to which the answering node had applied the log."""
         page = await self._page(wait_ms)
+        self.cluster_uids.add(page.cluster_uid)
         for entry in page.entries():
             self.rows += published(entry)
         self.next_index, self.next_event = page.next_index, page.next_event
@@ -98,6 +100,9 @@ async def test_a_follower_tells_everything_and_a_dead_leader_stops_nothing(clust
             while await alone.read() >= alone.next_index:
                 pass
         assert alone.rows == tail.rows
+        assert alone.cluster_uids == tail.cluster_uids
+    assert "" not in tail.cluster_uids
+    assert len(tail.cluster_uids) == 1
 
 
 async def test_what_an_older_version_applied_is_an_error_that_says_what_to_do(single: ClusterProcess) -> None:

@@ -94,7 +94,7 @@ def test_a_job_that_was_stopped_and_one_that_was_not_tell_the_truth(spark: Spark
         with Graph(live.tables) as graph:
             result = compare(running.workload.truth, graph)
         assert result.pop("examples") == []
-        assert (result["missing"], result["extra"], result["wrong_state"]) == (0, 0, 0)
+        assert [result[name] for name in ("missing", "extra", "wrong_state", "wrong_answers")] == [0, 0, 0, 0]
         assert result["messages"] > ORDERS
 
         whole = JobOptions(live.servers, tmp_path / "whole", format="parquet", until_end=True)

@@ -18,9 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import keelmq
+from keelmq_spark.commits import OtherLog
 from keelmq_spark.events import EVENTS_SPARK
 from keelmq_spark.job import JobOptions, start
 from keelmq_spark.log_reader import DataLoss, LogReader
+from keelmq_spark.options import SourceOptions
+from keelmq_spark.source import open_log
 from keelmq_spark.tables import Tables
 from tests.e2e.cluster_process import ClusterProcess, wait_for
 from tests.patience import PATIENCE_S
@@ -161,6 +164,34 @@ def test_messages_look_like_those_of_the_kafka_source(spark: SparkSession, clust
     begun_ms = int(last.timestamp.timestamp() * 1000)
     assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms)).count() >= 1
     assert read(spark, cluster, subscribe="messages", startingTimestamp=str(begun_ms + 3_600_000)).count() == 0
+
+
+def test_a_checkpoint_and_tables_of_another_cluster_are_refused(
+    spark: SparkSession, cluster: ClusterProcess, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    send(cluster, "first", [[b"x"] * 5])
+    job = JobOptions(servers(cluster), tmp_path / "tables", until_end=True)
+    assert begun(lambda: start(spark, job)).awaitTermination(int(PATIENCE_S))
+    before = Tables(job.tables).commit
+    run_available(stream(spark, cluster, view="events"), tmp_path / "query")
+    with ClusterProcess(tmp_path_factory.mktemp("other"), nodes=1) as other:
+        send(other, "first", [[b"y"] * 5])
+        frame = stream(spark, other, view="events")
+        with pytest.raises(StreamingQueryException, match=r"answer for the cluster \w+: name the servers"):
+            begun(lambda: write(frame, tmp_path / "query", availableNow=True)).awaitTermination(int(PATIENCE_S))
+        with pytest.raises(OtherLog, match="name the servers of that cluster, or other tables"):
+            start(spark, replace(job, servers=servers(other)))
+        right = SourceOptions.parse({"servers": servers(cluster), "view": "events"})
+        with open_log(right) as log:
+            log.end_index(1)
+            for server in (*urls(cluster), *urls(other)):
+                with open_log(replace(right, servers=(server,)), log.cluster_uid) as one:
+                    if server in urls(cluster):
+                        assert one.end_index(1) > 1
+                        continue
+                    with pytest.raises(OtherLog):
+                        one.end_index(1)
+    assert Tables(job.tables).commit == before
 
 
 def remove_what_is_there(cluster: ClusterProcess) -> int:

@@ -318,6 +318,7 @@ class Admin:
             int(headers.get("keelmq-next-index", from_index)),
             int(headers.get("keelmq-next-event", from_event)),
             int(headers.get("keelmq-applied-index", 0)),
+            headers.get("keelmq-cluster-uid", ""),
         )
 
     async def add_node(self, node_id: int, peer_address: str, http_address: str) -> ClusterMembers:

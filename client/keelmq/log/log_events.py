@@ -98,12 +98,14 @@ class EntryEvents(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class EventsPage(msgspec.Struct, frozen=True):
     """One page of events.
 
-    Continue at `next_index` and `next_event`; the answering node has applied the log up to `applied_index`."""
+    Continue at `next_index` and `next_event`; the answering node has applied the log up to `applied_index`.
+    `cluster_uid` is the unique id of the cluster whose log it is; empty when the node does not tell it."""
 
     data: bytes
     next_index: int
     next_event: int
     applied_index: int
+    cluster_uid: str = ""
 
     def entries(self) -> Iterator[EntryEvents]:
         """Iterate over the events by entry. Raises Corrupt."""

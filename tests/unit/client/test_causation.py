@@ -139,6 +139,18 @@ def test_several_messages_in_one_call_are_all_causes(
     assert (told.get("causation_id"), told.get("causation_topic")) == (ids, topics)
 
 
+def test_a_batch_of_a_hundred_messages_is_the_cause_and_causes_that_do_not_fit_are_left_out_alone() -> None:
+    hundred = [received(f"{n:032x}-0") for n in range(100)]
+    with processing(hundred, "g"):
+        assert with_cause({}, None)["causation_id"].split(",") == [message.message_id for message in hundred]
+    long = [received("x" * 255 + str(n)) for n in range(200)]
+    with processing(long, "g"):
+        told = with_cause({"own": "1"}, None)
+        assert told.keys() == {"own", "producer_group", "traceparent"}
+        full = {"own": "x" * (PROPERTIES_BYTES_MAX - 3)}
+        assert with_cause(full, None) == full
+
+
 @pytest.mark.parametrize(
     "broken",
     ["", "00", f"ff-{TRACE}-00f067aa0ba902b7-01", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"00-{TRACE}-{'0' * 16}-01"],

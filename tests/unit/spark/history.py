@@ -1,10 +1,15 @@
 """Histories for the tests of the lineage: rows of the view `events`, in the words of a broker."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from keelmq_spark.commits import Format
 from keelmq_spark.events import EVENTS_ARROW
+from keelmq_spark.sink import LineageSink
+from keelmq_spark.tables import Tables
 
 START_US = 1_790_000_000_000_000
 
@@ -68,6 +73,22 @@ class History:
             row | {"ts": pa.scalar(row["ts"], pa.int64()).cast(EVENTS_ARROW.field("ts").type)} for row in self._rows
         ]
         return pa.Table.from_pylist(rows, schema=EVENTS_ARROW)
+
+    @property
+    def end(self) -> int:
+        """Index of the next entry."""
+        return self._index + 1
+
+    def between(self, begin: int, end: int) -> Any:
+        """Return the view of the entries begin <= index < end."""
+        table = self.table()
+        return table.filter(pc.and_(pc.greater_equal(table["raft_index"], begin), pc.less(table["raft_index"], end)))
+
+    def write(self, path: Path, format: Format = "delta") -> None:
+        """Have a new process add to the tables what they do not have yet."""
+        sink = LineageSink(Tables(path, format))
+        begin = max(sink.next_index, 1)
+        sink.write(self.between(begin, self.end), begin, self.end)
 
 
 def shop() -> History:

@@ -10,34 +10,40 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.compute as pc
 
 from keelmq_spark.sink import LineageSink
 from keelmq_spark.tables import Tables
-from tests.unit.spark.history import shop
+from tests.unit.spark.history import History, shop
 
-CHANGES = ("os.rename", "os.remove", "os.mkdir", "open")
-KILLED_AT = (13, 100)
-"""Batches end at these entries."""
-
-
-def batches() -> list[Any]:
-    table = shop().table()
-    begins = (0, *KILLED_AT)
-    return [
-        table.filter(pc.and_(pc.greater(table["raft_index"], begin), pc.less_equal(table["raft_index"], end)))
-        for begin, end in zip(begins, KILLED_AT, strict=False)
-    ]
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.link", "open")
+KILLED_AT = (14, 100)
+"""Batches end before these entries."""
+CONTINUED_AT = (20, 100)
+"""Batches of the process that begins again end before these entries: it has no checkpoint, so they end elsewhere."""
 
 
-def write(directory: Path, format: Any) -> None:
+def longer() -> History:
+    """Return the history up to the last end, and one message more."""
+    log = shop()
+    while log.end < KILLED_AT[-1]:
+        log.entry()
+    log.publish("orders", "z-0")
+    return log
+
+
+def write(directory: Path, format: Any, ends: Sequence[int] = KILLED_AT) -> None:
+    """Write batches that end before the entries `ends`, from where the tables end."""
+    log = shop()
     sink = LineageSink(Tables(directory, format))
-    for batch in batches():
-        sink.write(batch)
+    for end in ends:
+        begin = sink.next_index
+        if begin < end:
+            sink.write(log.between(begin, end), begin, end)
 
 
 def content(directory: Path, format: Any) -> str:
@@ -91,7 +97,7 @@ def main(root: Path, format: str, step: int) -> int:
         kills += 1
 
         def begin_again(directory: Path = directory) -> bool:
-            write(directory, format)
+            write(directory, format, CONTINUED_AT)
             return content(directory, format) == content(undisturbed, format)
 
         if in_fork(begin_again) != 0:

@@ -14,15 +14,14 @@ from keelmq_spark import answers
 from keelmq_spark.cli import app
 from keelmq_spark.drawing import Arrow, Box, draw, html
 from keelmq_spark.graph import Graph, NoTables
-from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Tables
+from keelmq_spark.pictures import story_picture
 from tests.unit.spark.history import START_US, History, shop
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lineage")
-    LineageSink(Tables(path)).write(shop().table())
+    shop().write(path)
     return path
 
 
@@ -88,7 +87,7 @@ def test_a_walk_ends_in_a_circle_at_its_depth_and_finds_causes_without_a_topic(t
     log.publish("t", "a", causation_id="t/c")
     log.publish("t", "b", causation_id="a")
     log.publish("t", "c", causation_id="t/b")
-    LineageSink(Tables(tmp_path)).write(log.table())
+    log.write(tmp_path)
     with Graph(tmp_path) as graph:
         assert [fact["node_id"] for fact in graph.walk("message:t/a", forward=True)] == ["message:t/b", "message:t/c"]
         assert [fact["node_id"] for fact in graph.walk("message:t/c", forward=False)] == ["message:t/b", "message:t/a"]
@@ -98,12 +97,87 @@ def test_a_walk_ends_in_a_circle_at_its_depth_and_finds_causes_without_a_topic(t
 def test_what_a_producer_touched(graph: Graph) -> None:
     facts = answers.impact(graph, "shop", at(0), at(100))
     assert {(fact["topic"], fact["consumer_group"], fact["messages"], fact["depth"]) for fact in facts} == {
-        ("orders", None, 3, 0),
         ("orders", "audit", 1, 0),
         ("orders", "shipping", 1, 0),
         ("shipments", "audit", 1, 1),
     }
     assert answers.impact(graph, "shop", at(50), at(100)) == []
+
+
+def test_what_was_never_visible_counts_nowhere(tmp_path: Path) -> None:
+    log = History()
+    log.half("t1", "orders", "m-0")
+    log.half("t2", "orders", "m-1", causation_id="orders/m-9")
+    log.decide("ROLLBACK", "t2")
+    log.entry({"type": "SCHEDULE", "topic": "orders", "queue": 0, "message_id": "m-2", "group": "shop"})
+    log.entry({"type": "CANCEL", "topic": "orders", "queue": 0, "message_id": "m-2"})
+    log.publish("orders", "m-3", group="shop")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        (fact,) = answers.impact(graph, "shop", at(0), at(100))
+        assert (fact["topic"], fact["messages"]) == ("orders", 1)
+        assert [(f["group"], f["target"], f["messages"]) for f in answers.topic_graph(graph)] == [("shop", "orders", 1)]
+
+
+def test_causes_without_a_topic_are_followed_everywhere(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "o-0", group="web")
+    log.publish("shipments", "s-0", group="shipping", causation_id="o-0")
+    log.publish("invoices", "i-0", group="billing", causation_id="shipments/s-0,nowhere-0")
+    log.write(tmp_path)
+    with Graph(tmp_path) as graph:
+        facts = answers.impact(graph, "web", at(0), at(100))
+        assert [(f["topic"], f["messages"], f["depth"]) for f in facts] == [
+            ("orders", 1, 0),
+            ("shipments", 1, 1),
+            ("invoices", 1, 2),
+        ]
+        graph_facts = {(f["source"], f["group"], f["target"]) for f in answers.topic_graph(graph)}
+        assert ("orders", "shipping", "shipments") in graph_facts
+        story = answers.story(graph, "message:orders/o-0")
+        assert ("message:shipments/s-0", "message:orders/o-0") in {(e["src"], e["dst"]) for e in story["edges"]}
+        unknown = [f["node_id"] for f in answers.orphans(graph) if f["what"] == "unknown cause"]
+        assert unknown == ["message:invoices/i-0"]
+        for node_id in ("message:orders/o-0", "message:shipments/s-0"):
+            texts = [each.text for each in ElementTree.fromstring(story_picture(graph, node_id)).iter()]
+            assert {"o-0", "s-0", "caused"} <= set(texts)
+            assert "?/o-0" not in texts
+
+
+def test_open_dead_letters_are_those_that_the_group_did_not_process_since(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", "a", "b", "c", group="web", key="k")
+    for number, name in enumerate("abc"):
+        log.retry("g", "orders", number, name, kind="DLQ")
+    log.ack("g", "orders", 0, 3)
+    log.publish("%DLQ%g", "a", "b", "c", attempt=1)
+    log.retry("h", "orders", 0, "a", kind="DLQ")
+    log.retry("g", "orders", 2, "c", attempt=0)  # an operator replays it
+    log.publish("%RETRY%g", "c", attempt=0)
+    log.ack("g", "%RETRY%g", 0, 1)
+    log.ack("g", "orders", 0, 1)  # after a reset
+    log.write(tmp_path)
+    found = cli(tmp_path, "dead-letters")
+    assert [(each["node_id"], each["consumer_group"]) for each in found] == [
+        ("message:orders/b", "g"),
+        ("message:orders/a", "h"),
+    ]
+    assert (found[0]["key"], found[0]["producer_group"]) == ("k", "web")
+    assert [each["node_id"] for each in cli(tmp_path, "dead-letters", "--group", "h")] == ["message:orders/a"]
+    assert cli(tmp_path, "dead-letters", "--limit", "1") == found[:1]
+
+
+def test_resets_show_in_the_commits_after_them(tmp_path: Path) -> None:
+    log = History()
+    log.publish("orders", *"abcdef")
+    log.ack("g", "orders", 0, 4)
+    log.ack("g", "orders", 1, 2)
+    log.ack("g", "orders", 2, 6)
+    log.ack("pops", "orders", 5, 6)
+    log.ack("pops", "orders", 3, 4)
+    log.write(tmp_path)
+    (found,) = cli(tmp_path, "resets")
+    assert (found["consumer_group"], found["reset_from"], found["reset_to"], found["event_id"]) == ("g", 4, 1, "0:3:0")
 
 
 def test_unresolved_transactions_by_age(graph: Graph) -> None:
@@ -115,7 +189,7 @@ def test_unresolved_transactions_by_age(graph: Graph) -> None:
 def test_orphans(tmp_path: Path) -> None:
     log = shop()
     log.publish("orders", "lonely", causation_id="elsewhere/x")
-    LineageSink(Tables(tmp_path)).write(log.table())
+    log.write(tmp_path)
     with Graph(tmp_path) as graph:
         assert [(fact["what"], fact["node_id"]) for fact in answers.orphans(graph)] == [
             ("not consumed", "message:orders/lonely"),
@@ -144,7 +218,7 @@ def test_every_command_answers_in_json(tables: Path) -> None:
     assert cli(tables, "ancestors", "s-0")[0]["node_id"] == "message:orders/a-0"
     assert cli(tables, "descendants", "a-0")[0]["node_id"] == "message:shipments/s-0"
     times = ["--from", at(0).strftime("%Y-%m-%dT%H:%M:%S"), "--to", at(100).strftime("%Y-%m-%dT%H:%M:%S")]
-    assert len(cli(tables, "impact", "--producer-group", "shop", *times)) == 4
+    assert len(cli(tables, "impact", "--producer-group", "shop", *times)) == 3
     assert [fact["transaction_id"] for fact in cli(tables, "unresolved", "--older-than", "0")] == ["t3"]
     assert cli(tables, "orphans") == []
     assert len(cli(tables, "redeliveries", "--limit", "1")) == 1
@@ -172,7 +246,7 @@ def test_what_is_not_there_is_said(tables: Path, tmp_path: Path) -> None:
 def test_tables_without_an_edge_can_be_asked(tmp_path: Path) -> None:
     log = History()
     log.entry({"type": "SCHEDULE", "topic": "orders", "queue": 0, "message_id": "later-0"})
-    LineageSink(Tables(tmp_path)).write(log.table())
+    log.write(tmp_path)
     with Graph(tmp_path) as graph:
         assert answers.story(graph, "message:orders/later-0")["edges"] == []
         assert answers.topic_graph(graph) == []
@@ -182,7 +256,7 @@ def test_an_id_in_several_topics_has_to_be_said_with_its_topic(tmp_path: Path) -
     log = History()
     log.publish("orders", "order-17")
     log.publish("shipments", "order-17")
-    LineageSink(Tables(tmp_path, "parquet")).write(log.table())
+    log.write(tmp_path, "parquet")
     asked = CliRunner().invoke(app, ["show", "order-17", "--tables", str(tmp_path)])
     assert (asked.exit_code, "message:orders/order-17, message:shipments/order-17" in asked.stderr) == (2, True)
     assert cli(tmp_path, "show", "shipments/order-17")["node"]["node_id"] == "message:shipments/order-17"

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keelmq_spark import schema
+from keelmq_spark import intervals, schema
 from keelmq_spark.fold import Fold
 from keelmq_spark.fold_state import FoldState, decode_state, encode_state
 from keelmq_spark.places import Places
@@ -193,6 +193,64 @@ def test_a_dead_letter_was_never_consumed() -> None:
     assert ("message:orders/later-0", "consumer_group:shipping") not in folded.of_kind("CONSUMED_BY")
     assert ("message:orders/later-0", "consumer_group:audit") in folded.of_kind("CONSUMED_BY")
     assert ("message:orders/later-0", "topic:%DLQ%shipping") in folded.of_kind("IN_TOPIC")
+
+
+def test_a_dead_letter_that_is_processed_after_a_reset_is_consumed() -> None:
+    log = History()
+    log.publish("orders", "m-0", "m-1", "m-2")
+    log.retry("g", "orders", 1, "m-1", kind="DLQ")
+    log.ack("g", "orders", 0, 3)
+    log.publish("%DLQ%g", "m-1", attempt=1)
+    before = Folded(*entries(log.table()), through_bytes=True)
+    assert ("message:orders/m-1", "consumer_group:g") not in before.of_kind("CONSUMED_BY")
+    index = log.ack("g", "orders", 0, 2)
+    folded = Folded(*entries(log.table()), through_bytes=True)
+    consumed = [edge for edge in folded.edges if edge["kind"] == "CONSUMED_BY"]
+    assert sorted(edge["src"] for edge in consumed) == [f"message:orders/m-{n}" for n in range(3)]
+    assert consumed[-1]["event_id"] == f"0:{index}:0"
+
+
+def test_a_message_that_is_processed_in_a_delivery_and_after_a_reset_is_consumed_once() -> None:
+    log = History()
+    log.publish("orders", "m-0", "m-1")
+    log.retry("g", "orders", 0, "m-0")
+    log.ack("g", "orders", 0, 2)
+    log.publish("%RETRY%g", "m-0", attempt=1)
+    delivered, reset = log.end, log.end + 1
+    log.ack("g", "%RETRY%g", 0, 1)
+    log.ack("g", "orders", 0, 2)
+    folded = Folded(*entries(log.table()), through_bytes=True)
+    consumed = [edge for edge in folded.edges if edge["kind"] == "CONSUMED_BY"]
+    assert [(edge["src"], edge["event_id"]) for edge in consumed] == [
+        ("message:orders/m-1", "0:3:0"),
+        ("message:orders/m-0", f"0:{delivered}:0"),
+    ]
+    assert reset == log.end - 1
+    assert folded.state.consumed["g\norders\n0"] == [[0, 2]]
+
+
+def test_a_delivery_of_a_topic_that_was_made_again_says_nothing_about_the_new_topic() -> None:
+    log = History()
+    log.publish("orders", "old-0")
+    log.retry("g", "orders", 0, "old-0")
+    log._ends.clear()
+    log.publish("orders", "new-0")
+    log.publish("%RETRY%g", "old-0", attempt=1)
+    log.ack("g", "%RETRY%g", 0, 1)
+    log.ack("g", "orders", 0, 1)
+    consumed = Folded(*entries(log.table()), through_bytes=True).of_kind("CONSUMED_BY")
+    assert {source for source, _ in consumed} == {"message:orders/old-0", "message:orders/new-0"}
+
+
+def test_a_set_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq_spark.intervals.RANGES_MAX", 2)
+    ranges: intervals.Ranges = []
+    for begin in (20, 0, 10):
+        intervals.add(ranges, begin, begin + 5)
+    assert ranges == [[0, 15], [20, 25]]
+    intervals.add_except(ranges, 14, 30, [12, 27, 29])
+    assert ranges == [[0, 27], [28, 29]]
+    assert list(intervals.missing(ranges, 0, 40)) == [(27, 28), (29, 40)]
 
 
 def test_a_scheduled_message_is_one_node_whether_it_comes_or_not() -> None:

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from keelmq_spark.cli import app
+from keelmq_spark.commits import Format, Gap, OtherLog, TablesError, TablesInUse, TablesLock
 from keelmq_spark.fold import Fold
 from keelmq_spark.fold_state import FoldState
-from keelmq_spark.places import Places
+from keelmq_spark.places import READ_AHEAD_MESSAGES, Places
 from keelmq_spark.sink import LineageSink
-from keelmq_spark.tables import Format, Tables
+from keelmq_spark.tables import Tables
 from tests.unit.spark import killed_writer
 from tests.unit.spark.history import History, shop
 
@@ -54,10 +57,10 @@ def test_every_row_is_there_once(format: Format, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_batches_that_end_elsewhere_after_a_restart_change_nothing(format: Format, tmp_path: Path) -> None:
-    table = shop().table()
+    log = shop()
     killed_writer.write(tmp_path / "one", format)
     for end in (3, 6, 4, 20, 12, 100):
-        LineageSink(Tables(tmp_path / "other", format)).write(table.filter(pc.less_equal(table["raft_index"], end)))
+        LineageSink(Tables(tmp_path / "other", format)).write(log.between(1, end), 1, end)
     assert killed_writer.content(tmp_path / "one", format) == killed_writer.content(tmp_path / "other", format)
 
 
@@ -66,10 +69,10 @@ def test_a_range_that_is_not_remembered_any_more_is_looked_up(format: Format, tm
     log = History()
     log.publish("orders", "m-0", "m-1")
     log.publish("other", "n-0")
-    LineageSink(Tables(tmp_path, format)).write(log.table())
+    log.write(tmp_path, format)
     log.publish("orders", "m-2")
     log.ack("g", "orders", 1, 3)
-    LineageSink(Tables(tmp_path, format)).write(log.table())  # a new process: its cache is empty
+    log.write(tmp_path, format)  # a new process: its cache is empty
     consumed = {edge["src"] for edge in rows(Tables(tmp_path, format), "edges") if edge["kind"] == "CONSUMED_BY"}
     assert consumed == {"message:orders/m-1", "message:orders/m-2"}
 
@@ -89,7 +92,35 @@ def test_the_cache_is_bounded_and_what_it_forgot_is_asked_for() -> None:
         log.publish("t", f"m-{number}")
         fold.fold(log.table())
     assert places.between(("t", 0), 0, 5) == ([2, 3, 4], ["message:t/m-2", "message:t/m-3", "message:t/m-4"])
-    assert asked == [("t", 0, 0, 2)]
+    assert asked == [("t", 0, 0, READ_AHEAD_MESSAGES)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_group_that_is_behind_costs_few_look_ups(
+    format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job begins again, so its cache is empty; messages that come meanwhile are not missed."""
+    log = History()
+    log.publish("orders", *(f"m-{number}" for number in range(500)))
+    log.write(tmp_path, format)
+    asked = []
+    published = Tables.published
+
+    def counted(tables: Tables, *range: Any) -> Any:
+        asked.append(range)
+        return published(tables, *range)
+
+    monkeypatch.setattr(Tables, "published", counted)
+    for begin in range(0, 500, 5):
+        log.ack("g", "orders", begin, begin + 5)
+    log.publish("orders", "new")
+    log.ack("g", "orders", 500, 501)
+    sink = LineageSink(Tables(tmp_path, format))
+    for index in range(2, log.end):
+        sink.write(log.between(index, index + 1), index, index + 1)
+    consumed = [edge["src"] for edge in rows(Tables(tmp_path, format), "edges") if edge["kind"] == "CONSUMED_BY"]
+    assert sorted(consumed) == sorted(["message:orders/new", *(f"message:orders/m-{n}" for n in range(500))])
+    assert len(asked) == 1
 
 
 def test_compaction_keeps_every_row(tmp_path: Path) -> None:
@@ -97,14 +128,25 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     before = killed_writer.content(tmp_path, "delta")
     files = len(tables.edges.files())
-    for table in (tables.events, tables.nodes, tables.edges):
+    tables.recover()
+    for table in tables.all.values():
         table.compact()
     assert len(Tables(tmp_path).edges.files()) < files
     assert killed_writer.content(tmp_path, "delta") == before
-    log = shop()
-    log.publish("orders", "z-0")
-    LineageSink(Tables(tmp_path)).write(log.table())
+    log = killed_writer.longer()
+    log.write(tmp_path)
     assert len(rows(Tables(tmp_path), "events")) == log.table().num_rows
+
+
+def test_short_jobs_compact_what_earlier_ones_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq_spark.tables.COMPACT_EVERY", 4)
+    log = History()
+    for number in range(12):
+        log.publish("orders", f"m-{number}")
+        log.write(tmp_path)
+        tables = Tables(tmp_path)
+        assert len(tables.events.files()) <= 4
+        assert len(rows(tables, "events")) == number + 1
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -112,4 +154,113 @@ def test_tables_keep_the_format_that_they_were_begun_in(format: Format, tmp_path
     killed_writer.write(tmp_path, format)
     other: Format = "parquet" if format == "delta" else "delta"
     tables = Tables(tmp_path, other)
-    assert (tables.format, tables.events.raft_index) == (format, shop().table()["raft_index"][-1].as_py())
+    assert (tables.format, tables.next_index) == (format, killed_writer.KILLED_AT[-1])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_readers_never_see_a_part_of_a_batch(format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shop()
+    sink = LineageSink(Tables(tmp_path, format))
+    sink.write(log.between(1, 14), 1, 14)
+    before = killed_writer.content(tmp_path, format)
+    monkeypatch.setattr(sink.tables, "add_commit", _die)
+    with pytest.raises(Dead):
+        sink.write(log.between(14, log.end), 14, log.end)
+    assert killed_writer.content(tmp_path, format) == before
+    log.write(tmp_path, format)
+    log.write(tmp_path / "whole", format)
+    assert killed_writer.content(tmp_path, format) == killed_writer.content(tmp_path / "whole", format)
+
+
+class Dead(Exception):
+    """Stands for the end of the process."""
+
+
+def _die(*_: object) -> None:
+    raise Dead
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_second_writer_is_refused_and_the_tables_are_those_of_the_first(format: Format, tmp_path: Path) -> None:
+    log = shop()
+    late = LineageSink(Tables(tmp_path, format))
+    LineageSink(Tables(tmp_path, format)).write(log.between(1, 14), 1, 14)
+    with pytest.raises(TablesInUse):
+        late.write(log.between(1, 10), 1, 10)
+    log.write(tmp_path, format)
+    log.write(tmp_path / "alone", format)
+    assert killed_writer.content(tmp_path, format) == killed_writer.content(tmp_path / "alone", format)
+
+
+LOCKED = """
+import pathlib, sys
+from keelmq_spark.commits import TablesLock
+
+with TablesLock(pathlib.Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_names_its_owner_and_goes_with_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCKED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        asked = CliRunner().invoke(app, ["run", "--tables", str(tmp_path)])
+        assert (asked.exit_code, f"process {owner.pid} on " in asked.stderr) == (1, True), asked.stderr
+        owner.kill()
+    with TablesLock(tmp_path):
+        pass
+
+
+def test_tables_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    log = shop()
+    LineageSink(Tables(tmp_path), "one").write(log.between(1, 14), 1, 14)
+    with pytest.raises(OtherLog, match="of the cluster one, and the servers are of the cluster two"):
+        LineageSink(Tables(tmp_path), "two")
+    LineageSink(Tables(tmp_path), "one").write(log.between(14, log.end), 14, log.end)
+    assert Tables(tmp_path).next_index == log.end
+
+
+def test_a_batch_that_begins_behind_the_end_of_the_tables_is_refused(tmp_path: Path) -> None:
+    log = shop()
+    sink = LineageSink(Tables(tmp_path))
+    sink.write(log.between(1, 14), 1, 14)
+    with pytest.raises(Gap, match=r"begins at entry 15 .* ends before 14"):
+        sink.write(log.between(15, log.end), 15, log.end)
+    assert sink.next_index == 14
+
+
+def test_entries_without_events_move_the_end_of_the_tables(tmp_path: Path) -> None:
+    log = shop()
+    log.write(tmp_path)
+    sink = LineageSink(Tables(tmp_path))
+    sink.write(log.between(1, 1), log.end, log.end + 500)
+    commit = Tables(tmp_path).commit
+    assert commit is not None
+    assert (commit.begin_index, commit.end_index) == (log.end, log.end + 500)
+    assert LineageSink(Tables(tmp_path)).next_index == log.end + 500
+
+
+def test_compaction_by_another_program_is_kept(tmp_path: Path) -> None:
+    log = shop()
+    LineageSink(Tables(tmp_path)).write(log.between(1, 14), 1, 14)
+    LineageSink(Tables(tmp_path)).write(log.between(14, 20), 14, 20)
+    outside = DeltaTable(str(tmp_path / "events"))
+    outside.optimize.compact()
+    outside.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    log.write(tmp_path)
+    log.write(tmp_path / "whole")
+    assert killed_writer.content(tmp_path, "delta") == killed_writer.content(tmp_path / "whole", "delta")
+
+
+def test_records_of_a_later_layout_and_tables_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "later" / "_commits").mkdir(parents=True)
+    (tmp_path / "later" / "_commits" / f"{1:020d}.json").write_text('{"layout": 2}')
+    with pytest.raises(TablesError, match="layout 2"):
+        Tables(tmp_path / "later")
+    (tmp_path / "earlier" / "_state").mkdir(parents=True)
+    (tmp_path / "earlier" / "_state" / f"{7:020d}.state").write_bytes(b"")
+    with pytest.raises(TablesError, match="earlier version"):
+        LineageSink(Tables(tmp_path / "earlier"))
