@@ -23,7 +23,7 @@ rules = st.builds(
     effect=st.sampled_from(("allow", "deny")),
     actions=st.lists(st.sampled_from((*ACTIONS, "*", "fly", "")), max_size=4).map(tuple),
     resource=resources | st.just("*"),
-    networks=st.lists(st.sampled_from(NETWORKS), max_size=3).map(tuple),
+    networks=st.just(()) | st.lists(st.sampled_from(NETWORKS), max_size=3).map(tuple),
 )
 
 
@@ -42,6 +42,8 @@ def test_a_header_gives_the_token_it_shows_or_none(header: str) -> None:
 
 @fuzz(1_500)
 @given(rules, resources, st.sampled_from(ACTIONS), st.sampled_from(("10.1.2.3", "::ffff:10.1.2.3", "::1", "", "x")))
+@example(Rule(effect="allow", actions=("*",), resource="topic:a*", networks=()), "group:ab", "read", "::1")
+@example(Rule(effect="allow", actions=("send",), resource="topic:a", networks=()), "topic:ab", "send", "::1")
 def test_a_rule_is_refused_or_decides_only_what_it_names(rule: Rule, text: str, action: str, address: str) -> None:
     try:
         check_rule(rule)
