@@ -313,10 +313,6 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
         """Set the index up to which the library's commit rule counts that peer's copy."""
         self._SyncObj__raftMatchIndex[self._node(node_id)] = index
 
-    def counted(self, node_id: int) -> int:
-        """Return the index that `set_match` was last given for that peer."""
-        return int(self._SyncObj__raftMatchIndex[self._nodes[node_id]])
-
     def heard_from(self, node_id: int) -> None:
         """Note for check-quorum that the node has answered now."""
         self._SyncObj__lastResponseTime[self._node(node_id)] = now()

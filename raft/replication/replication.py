@@ -120,6 +120,15 @@ class Replication:
             self._limit = limit if limit >= self.leads_from else 0
         return self._limit
 
+    def counted(self, peer: int) -> int:
+        """Leader: index up to which that peer's copy counts for a commit.
+
+        Row 8: only as far as the leader's own copy is durable, since the library always counts that one. A copy that
+        ends before the own no-op counts for nothing (row 17).
+        """
+        counted = min(self._progress[peer].counted, self._state.log.synced_index)
+        return counted if counted >= self.leads_from else 0
+
     def is_caught_up(self, peer: int) -> bool:
         """Leader: whether the peer, which has answered lately, has all that the log held an election timeout ago, and
         its disk has all that it ever acknowledged.
@@ -303,11 +312,7 @@ class Replication:
             self._count(peer)
 
     def _count(self, peer: int) -> None:
-        """Row 8: a peer's copy counts only as far as the leader's own copy is durable, since the library always
-        counts that one. A copy that ends before the own no-op counts for nothing (row 17).
-        """
-        counted = min(self._progress[peer].counted, self._state.log.synced_index)
-        self._library.set_match(peer, counted if counted >= self.leads_from else 0)
+        self._library.set_match(peer, self.counted(peer))
 
     def _commit(self) -> None:
         """Commit every entry that this node and a majority hold durably. The first one is the own no-op, and with it

@@ -171,7 +171,7 @@ def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: Clu
 def test_it_fits_a_narrow_screen(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     send(leader, "console-narrow", "a long body " * 100, "k")
-    page.driver.execute_cdp_cmd(  # type: ignore[no-untyped-call]
+    page.driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": NARROW_PX, "height": 800, "deviceScaleFactor": 1, "mobile": False},
     )
@@ -186,7 +186,7 @@ def test_it_fits_a_narrow_screen(cluster: ClusterProcess, page: Page) -> None:
             page.until(text)
             assert page.driver.execute_script("return document.documentElement.scrollWidth") <= NARROW_PX, view
     finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[no-untyped-call]
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_closed_cluster_asks_for_a_token_and_shows_nothing_without(

@@ -213,7 +213,7 @@ class RaftRules:
             knows_disk
             and answer.peer in self._bound_by
             and not durable.voter
-            and handlers.state.library.counted(answer.peer)
+            and handlers.replication.counted(answer.peer)
         ):
             self._check_new_disk(leader, answer.peer)
         term = self._term_in(replica.log, counted)

@@ -88,7 +88,7 @@ async def read_metrics(url: str, servers: str) -> Reading:
     """Return the metrics of the node at `url`; empty when it does not show them."""
     from keelmq.errors import KeelMQError
 
-    connection = connection_to(url, NODE_TIMEOUT_MS, named=servers)
+    connection = connection_to(servers, NODE_TIMEOUT_MS, node=url)
     try:
         answer = await connection.call("GET", "/metrics", accept=TEXT, anywhere=True)
     except KeelMQError:
