@@ -92,6 +92,16 @@ def test_a_file_that_others_may_access_is_refused(home: Path, mode: int) -> None
     assert contexts.path().stat().st_mode & 0o777 == mode
 
 
+def test_a_file_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("context", "add", "a", "--servers", "http://127.0.0.1:1")
+    owner = contexts.path().stat().st_uid
+    status = os.stat_result((0o100600, 0, 0, 1, owner + 1, 0, 0, 0, 0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda _: status)
+        assert "belongs to another user" in run("context", "list", code=2)
+    run("context", "list")
+
+
 @pytest.mark.parametrize(
     "content",
     [
