@@ -1,0 +1,32 @@
+"""A token bucket that may owe: it fills at a rate, and what is taken beyond its content delays what comes next."""
+
+from typing import Final
+
+BURST_S: Final = 1.0
+"""Seconds for which a bucket fills: what a client that was silent may take at once."""
+ROUNDING_S: Final = 1e-6
+"""Seconds by which the sum of many small amounts may be off."""
+
+
+class TokenBucket:
+    """Holds up to BURST_S times `rate` tokens, and is full at first. Its only state is the time at which it is full
+    again, so taking is one addition, and nothing has to fill it.
+    """
+
+    __slots__ = ("_full_s", "_token_s", "rate")
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self._token_s = 1 / rate
+        self._full_s = float("-inf")
+
+    def wait_s(self, now_s: float, tokens: int) -> float:
+        """Return the seconds until the bucket holds `tokens`, at most a full one; 0 or less when it does."""
+        return self._full_s + tokens * self._token_s - BURST_S - ROUNDING_S - now_s
+
+    def take(self, now_s: float, tokens: int) -> None:
+        """Take the tokens, whether the bucket holds them or not."""
+        self._full_s = max(self._full_s, now_s) + tokens * self._token_s
+
+    def is_full(self, now_s: float) -> bool:
+        return self._full_s <= now_s
