@@ -65,7 +65,8 @@ class Quota:
         if sent is not None and not keeps_session and (bytes_wait_s := sent.wait_s(now_s, 0)) > wait_s:
             wait_s, used_up = bytes_wait_s, ("out_bytes_per_s", sent)
         if used_up is not None and wait_s > 0:
-            raise self._refusal(*used_up, wait_s)
+            limit, bucket = used_up
+            raise self._refusal(limit, bucket, wait_s if keeps_session else bucket.turn_s(now_s, wait_s))
         if requests is not None:
             requests.take(now_s, 1)
         if received is not None and in_bytes:

@@ -64,8 +64,8 @@ class QuotaGuard:
             yield Condition(
                 "quotas_refused",
                 "warning",
-                f"the file of quotas was changed, and cannot be used: {self._problem}. This node goes on with the former "
-                "quotas, and would not start with this file",
+                f"the file of quotas was changed, and cannot be used: {self._problem}. This node goes on with the "
+                "former quotas, and would not start with this file",
             )
 
     async def _round(self) -> float:

@@ -10,7 +10,9 @@ from cluster.security.principals import ADMINISTRATOR_NAME, ANONYMOUS_NAME
 
 
 def is_free(route: Route) -> bool:
-    """Return whether the route is never charged: health, metrics and administration have to work whatever clients do."""
+    """Return whether the route is never charged, because it has to work whatever clients do: health, metrics and
+    administration.
+    """
     return route.path in ALWAYS_SERVED or route.path.startswith(CLUSTER_PATH) or route.access.action == "admin"
 
 
@@ -25,7 +27,9 @@ def metered(core: Core, route: Route, handler: Handler) -> Handler:
         if quota is None:
             return await handler(request)
         in_bytes = request.content_length
-        quota.begin(quotas.steady_s(), in_bytes or 0, keeps_session=route.keeps_session)
+        # No more than a body may have: an announcement costs its sender nothing, and an address has neighbours.
+        charged_bytes = min(in_bytes or 0, core.config.max_request_bytes)
+        quota.begin(quotas.steady_s(), charged_bytes, keeps_session=route.keeps_session)
         try:
             response = await handler(request)
         finally:

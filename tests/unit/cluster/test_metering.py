@@ -1,5 +1,6 @@
 """A node with a file of quotas: who is charged for what, over real HTTP, by a clock of our own."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +25,10 @@ def quota_file(directory: Path, text: str) -> Path:
     file = directory / "quotas.toml"
     file.write_text(text)
     return file
+
+
+def rewrite(node: Node, text: str) -> None:
+    Path(node.core.config.quota_file or "").write_text(text)
 
 
 @pytest.fixture
@@ -101,6 +106,20 @@ async def test_bytes_of_bodies_are_charged_whether_they_are_announced_or_not(lim
     assert (await send(limited)).status == 200
 
 
+async def test_an_announced_body_costs_no_more_than_a_body_may_have(limited: Node) -> None:
+    """A head that announces a petabyte would otherwise close the node to its address for centuries."""
+    address = limited.core.config.http_address()
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {10**15}\r\n\r\n".encode())
+    assert b" 413 " in await reader.readline()
+    writer.close()
+    refused = await send(limited)
+    assert refused.body["quota"] == "in_bytes_per_s"
+    full_s = limited.core.config.max_request_bytes / (64 * KIB)
+    assert refused.body["retry_after_ms"] <= full_s * 1_000
+
+
 async def test_an_answer_is_whole_and_delays_the_next_request(limited: Node) -> None:
     assert (await send(limited, "y" * (200 * KIB))).status == 200
     limited.clock.now_ms += 60_000
@@ -164,7 +183,6 @@ async def test_a_node_without_a_file_has_no_quotas(node: Node) -> None:
 
 async def test_a_file_that_changes_is_used_and_one_that_is_wrong_is_an_alarm(limited: Node) -> None:
     guard = limited.broker._quota_guard
-    file = Path(limited.core.config.quota_file or "")
     while (await send(limited)).status == 200:
         pass
     await guard.look()
@@ -173,25 +191,25 @@ async def test_a_file_that_changes_is_used_and_one_that_is_wrong_is_an_alarm(lim
         ("[anonymous]\nrequests_per_s = -1\n", "anonymous.requests_per_s"),
         ("[anonymous\n", "Expected"),
     ):
-        file.write_text(text)
+        rewrite(limited, text)
         await guard.look()
         await guard.look()
         limited.broker.services.alarms.look()
         (alarm,) = [each for each in limited.broker.services.alarms.active if each.code == "quotas_refused"]
         assert words in alarm.detail
         assert (await send(limited)).status == 429, "the former quotas hold on"
-    file.write_text("[anonymous]\nrequests_per_s = 20\n")
+    rewrite(limited, "[anonymous]\nrequests_per_s = 20\n")
     await guard.look()
     limited.broker.services.alarms.look()
     assert not limited.broker.services.alarms.active
     assert [(await send(limited)).status for _ in range(21)] == [200] * 20 + [429]
-    file.write_text("[default]\n")
+    rewrite(limited, "[default]\n")
     await guard.look()
     assert [(await send(limited)).status for _ in range(50)] == [200] * 50
 
 
 async def test_the_node_looks_at_the_file_by_itself(limited: Node) -> None:
-    Path(limited.core.config.quota_file or "").write_text("[default]\n")
+    rewrite(limited, "[default]\n")
 
     async def is_unlimited() -> bool:
         assert limited.core.quotas is not None
@@ -226,7 +244,7 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words
 
 @pytest.mark.parametrize("path", ["nowhere", ".", "\0"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ConfigError, match="quota_file .*cannot be read"):
+    with pytest.raises(ConfigError, match=r"quota_file .*cannot be read"):
         read_quotas(str(tmp_path / path))
 
 
