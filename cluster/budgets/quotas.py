@@ -9,9 +9,10 @@ Users are told apart by name, all others by their client address. A principal of
 buckets, so those who were silent for a second are forgotten when room is needed.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -20,6 +21,9 @@ from cluster.budgets.token_bucket import BURST_S, TokenBucket
 from cluster.metrics import gauge
 from cluster.problems import RETRY_AFTER_MS, Problem
 from cluster.process.quota_file import QuotaSettings, Rates
+
+Kind = Literal["user", "address"]
+"""What principals are told apart by."""
 
 PRINCIPALS_MAX: Final = 10_000
 """Maximum number of users, and of addresses, that are told apart at a time. Further ones share one quota."""
@@ -82,6 +86,10 @@ class Quota:
         if self._out_bytes is not None:
             self._out_bytes.take(now_s, out_bytes)
 
+    def usage(self, now_s: float) -> tuple[int | None, ...]:
+        """Return what is left of requests, bytes of requests and bytes of answers; None without a limit."""
+        return tuple(None if bucket is None else bucket.left(now_s) for bucket in self._buckets())
+
     def is_full(self, now_s: float) -> bool:
         """Return whether a new quota would be the same."""
         return all(bucket is None or bucket.is_full(now_s) for bucket in self._buckets())
@@ -130,6 +138,16 @@ class Quotas:
     def of_address(self, address: str) -> Quota:
         """Return the quota of a client that does not show who it is."""
         return self._addresses.known.get(address) or self._addresses.add(address, self.steady_s())
+
+    def page(self, kind: Kind, after: str, limit: int) -> list[tuple[str, Quota]]:
+        """Return up to `limit` principals of a kind by name, and their quotas, as far as they are told apart."""
+        known = (self._users if kind == "user" else self._addresses).known
+        names = heapq.nsmallest(limit, (name for name in known if name > after))
+        return [(name, known[name]) for name in names]
+
+    def throttled(self, user: str) -> int | None:
+        """Return the number of refused requests of a user; None when it has no series of its own."""
+        return self._throttled.get(user, 0 if len(self._throttled) < SERIES_MAX else None)
 
     def counters(self) -> Iterator[Metric]:
         """Yield the number of refused requests, of the first SERIES_MAX principals one by one."""

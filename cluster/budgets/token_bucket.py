@@ -1,5 +1,6 @@
 """A token bucket that may owe: it fills at a rate, and what is taken beyond its content delays what comes next."""
 
+import math
 from typing import Final
 
 BURST_S: Final = 1.0
@@ -44,6 +45,10 @@ class TokenBucket:
         earliest_s = now_s + wait_s
         self._turn_s = min(max(self._turn_s + self._last_s, earliest_s), earliest_s + TURNS_S_MAX)
         return self._turn_s - now_s
+
+    def left(self, now_s: float) -> int:
+        """Return the tokens that the bucket holds; negative while it owes."""
+        return math.floor(min(BURST_S, now_s + BURST_S - self._full_s + ROUNDING_S) * self.rate)
 
     def is_full(self, now_s: float) -> bool:
         return self._full_s <= now_s
