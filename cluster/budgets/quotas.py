@@ -165,7 +165,7 @@ class Quotas:
         yield others
         yield gauge(
             "keelmq_quota_throttled_other_principals",
-            f"Number of these principals, {THROTTLED_MAX} at most",
+            f"Number of these principals, {THROTTLED_MAX:,} at most",
             len(self._others),
         )
 
