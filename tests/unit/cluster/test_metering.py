@@ -159,7 +159,8 @@ async def test_users_have_their_own_quota_and_the_administrator_none(tmp_path: P
         tmp_path, "[default]\nrequests_per_s = 2\n[anonymous]\nrequests_per_s = 3\n[users.fast]\nrequests_per_s = 5\n"
     )
     config = node_config(tmp_path, auth="enforce", admin_token_file=str(secret), quota_file=str(file))
-    async with running_node(config, fatal := []) as node:
+    fatal: list[str] = []
+    async with running_node(config, fatal) as node:
         tokens = {}
         for name in ("fast", "slow", "slow-too"):
             assert (await call_as(node, ADMINISTRATOR, "PUT", f"/v1/users/{name}", {"revision": 0})).status == 201

@@ -16,7 +16,8 @@ def named(page: Any) -> list[str]:
 async def test_what_is_left_is_shown_and_may_be_a_debt(tmp_path: Path) -> None:
     file = tmp_path / "quotas.toml"
     file.write_text(f"[anonymous]\nrequests_per_s = 3\nin_bytes_per_s = {KIB}\n")
-    async with running_node(node_config(tmp_path, quota_file=str(file)), fatal := []) as node:
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, quota_file=str(file)), fatal) as node:
         assert (await node.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
         node.clock.now_ms += 60_000
         message = {"messages": [{"body": "x" * 5 * KIB}]}
@@ -45,7 +46,8 @@ async def test_what_is_left_is_shown_and_may_be_a_debt(tmp_path: Path) -> None:
 async def test_users_are_shown_page_by_page_with_their_refusals(tmp_path: Path) -> None:
     file = tmp_path / "quotas.toml"
     file.write_text("[default]\nrequests_per_s = 1\n")
-    async with running_node(node_config(tmp_path, quota_file=str(file)), fatal := []) as node:
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, quota_file=str(file)), fatal) as node:
         quotas = node.core.quotas
         assert quotas is not None
         for name in ("carol", "alice", "bob"):

@@ -150,10 +150,14 @@ def test_new_settings_hold_at_once_and_free_those_whose_rates_changed() -> None:
     assert wait_ms(refusal(quotas.of_user("kept"), clock)) == 49_000
     assert refusal(quotas.of_user("changed"), clock, 8 * MIB) is None
     assert wait_ms(refusal(quotas.of_user("changed"), clock)) == 1_000
-    assert not quotas.is_unlimited
     quotas.use(QuotaSettings())
-    assert quotas.is_unlimited
     assert refusal(quotas.of_user("kept"), clock) is None
+
+
+@pytest.mark.parametrize("section", ["default", "anonymous", "shop"])
+def test_settings_are_unlimited_while_no_section_limits_anything(section: str) -> None:
+    assert quotas_of(Clock(), **{section: Rates(in_bytes_per_s=0)}).is_unlimited
+    assert not quotas_of(Clock(), **{section: Rates(in_bytes_per_s=MIB)}).is_unlimited
 
 
 def test_addresses_without_number_take_bounded_memory_and_no_debt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
