@@ -38,6 +38,7 @@ from cluster.operations.cluster_api import ClusterApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.log_api import LogApi
 from cluster.operations.member_api import MemberApi
+from cluster.operations.quota_api import QuotaApi
 from cluster.operations.replica_api import ReplicaApi
 from cluster.operations.settings_api import SettingsApi
 from cluster.operations.user_api import UserApi
@@ -114,6 +115,7 @@ class Services:
             *FeatureApi(self.core, self.alarms).routes(),
             *LogApi(self.core).routes(),
             *SettingsApi(self.core).routes(),
+            *QuotaApi(self.core).routes(),
             *UserApi(self.core).routes(),
             *ConsoleApi().routes(),
         ]

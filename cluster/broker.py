@@ -18,6 +18,7 @@ from aiohttp import web
 
 from cluster.application import Services
 from cluster.background.scrubber import Scrubber
+from cluster.budgets.quotas import Quotas
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
@@ -25,6 +26,7 @@ from cluster.core.reader_threads import ReaderThreads
 from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
+from cluster.health.quota_guard import QuotaGuard
 from cluster.health.webhook_secret_guard import WebhookSecretGuard
 from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
@@ -34,6 +36,7 @@ from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.http_tls import http_tls, webhook_trust
+from cluster.process.quota_file import read_quotas
 from cluster.process.rebuild import decide, finish_rebuild, joins_since_rebuild
 from cluster.process.trust import administrator_tokens, tls_files
 from cluster.security.webhook_signer import WebhookSigner
@@ -140,6 +143,7 @@ class Broker:
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
             administrator_tokens=administrator_tokens(config),
+            quotas=_quotas(config, clock),
         )
         signer = WebhookSigner(config)
         webhooks = HttpWebhooks(
@@ -154,7 +158,9 @@ class Broker:
         self._gc_pauses = GcPauses()
         self._metrics.add_gauges(self._gc_pauses.metrics)
         self._webhook_secrets = WebhookSecretGuard(self.core, signer, ReaderThreads("webhook-secrets", threads=1))
-        for part in (self._disk_guard, self._loop_watch, self._scrubber, self._certificates, self._webhook_secrets):
+        self._quota_guard = QuotaGuard(self.core, ReaderThreads("quotas", threads=1))
+        watched = (self._disk_guard, self._loop_watch, self._scrubber, self._certificates)
+        for part in (*watched, self._webhook_secrets, self._quota_guard):
             self.services.alarms.add(part.conditions)
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
@@ -203,6 +209,7 @@ class Broker:
         self._scrubber.start()
         self._certificates.start()
         self._webhook_secrets.start()
+        self._quota_guard.start()
         assert runner.server is not None
         make_protocol = partial(HttpProtocol, runner.server)
         server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
@@ -291,6 +298,7 @@ class Broker:
     async def _leave(self, runner: web.AppRunner, server: Listener) -> None:
         logger.info("stopping: handing over")
         await self._webhook_secrets.stop()
+        await self._quota_guard.stop()
         await self._certificates.stop()
         await self._scrubber.stop()
         await self._disk_guard.stop()
@@ -346,6 +354,11 @@ def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig
 def _is_for_want_of_room(error: StartupError) -> bool:
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _quotas(config: NodeConfig, clock: Clock) -> Quotas | None:
+    """Return the quotas of the file; None without one. Raises ConfigError."""
+    return None if config.quota_file is None else Quotas(read_quotas(config.quota_file), clock.steady_s)
 
 
 def _read_secrets(config: NodeConfig) -> tuple[bytes, ...]:

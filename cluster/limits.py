@@ -100,6 +100,7 @@ INT64_MAX: Final = (1 << 63) - 1
 
 ID_PATTERN: Final = "^[A-Za-z0-9_-]{1,64}$(?!\n)"
 POP_HANDLE_PATTERN: Final = "^[0-9a-f]{1,15}-[0-9a-f]{1,7}-[0-9a-f]{1,15}$(?!\n)"
+USER_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$(?!\n)"
 MESSAGE_ID_PATTERN: Final = "^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
 
 NAME_REGEX: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -18,6 +18,8 @@ PROBLEM_JSON: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 CODE: Final = web.ResponseKey("code", str)
 """Key of a response under which its problem's code is kept, for those who count."""
+RETRY_AFTER_MS: Final = "retry_after_ms"
+"""Further member of a problem that knows when to send the request again."""
 
 
 class ProblemKind(NamedTuple):
@@ -96,6 +98,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "offset_out_of_range": ProblemKind(416, "The offset is beyond the end of the queue"),
     "unknown_host": ProblemKind(421, "The Host is not a name of this node"),
     "overloaded": ProblemKind(429, "Too many bytes are in flight", retry=True),
+    "quota_exceeded": ProblemKind(429, "The principal has used its quota", retry=True),
     "too_many_held": ProblemKind(429, "Too many messages are handed out", retry=True),
     "too_many_transactions": ProblemKind(429, "Too many transactions are undecided", retry=True),
     "too_many_timers": ProblemKind(429, "Too many messages wait for their time", retry=True),
@@ -137,7 +140,8 @@ class Problem(Exception):
         if self.kind.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         elif self.kind.retry and self.kind.status in (429, 503, 507):
-            headers["Retry-After"] = str(RETRY_AFTER_S)
+            after_ms = self.extra.get(RETRY_AFTER_MS)
+            headers["Retry-After"] = str(RETRY_AFTER_S if after_ms is None else max(-(-after_ms // 1000), 1))
         response = web.Response(
             status=self.kind.status,
             body=msgspec.json.encode(self.document()),

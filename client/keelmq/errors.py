@@ -20,6 +20,7 @@
     ├── Unavailable                 retryable, and certainly nothing was stored
     │   ├── NoLeader                no leader is known, or no node can be reached or is ready
     │   ├── Overloaded              too much in flight, in this client or at the broker: slow down
+    │   │   └── QuotaExceeded       more than this client may ask for in a second: see .quota, .limit, .retry_after_ms
     │   ├── DiskFull                the leader has no log space; reads continue
     │   └── ChecksumMismatch        the data was damaged in transit
     ├── UnknownOutcome              the write may or may not be stored: retry with the same id
@@ -39,7 +40,10 @@ error of any class has `outcome_unknown` set when an earlier try of its call may
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+RETRY_AFTER_MS_MAX: Final = 86_400_000
+"""Longest time that an answer can ask a client to wait; every call ends by its own deadline anyway."""
 
 
 class KeelMQError(Exception):
@@ -167,6 +171,26 @@ class NoLeader(Unavailable): ...
 class Overloaded(Unavailable): ...
 
 
+class QuotaExceeded(Overloaded):
+    """The principal has used its quota at this node; an administrator can raise it (docs/security.md)."""
+
+    @property
+    def quota(self) -> str:
+        """The quota that is used up: `requests_per_s`, `in_bytes_per_s` or `out_bytes_per_s`."""
+        return str(self.extra.get("quota", ""))
+
+    @property
+    def limit(self) -> int | None:
+        value = self.extra.get("limit")
+        return value if isinstance(value, int) else None
+
+    @property
+    def retry_after_ms(self) -> int:
+        """Time after which the node wants to be asked again; 0 when it does not say."""
+        value = self.extra.get("retry_after_ms")
+        return min(max(value, 0), RETRY_AFTER_MS_MAX) if isinstance(value, int) else 0
+
+
 class DiskFull(Unavailable): ...
 
 
@@ -280,6 +304,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "quorum_at_risk": Conflict,
     "request_timeout": UnknownOutcome,
     "overloaded": Overloaded,
+    "quota_exceeded": QuotaExceeded,
     "no_leader": NoLeader,
     "clock_in_doubt": Unavailable,
     "not_ready": NoLeader,

@@ -12,6 +12,7 @@ from cluster.budgets import time_shares
 from cluster.budgets.capacity import require_capacity
 from cluster.budgets.client_budget import ByteBudget
 from cluster.budgets.connections import Connections, connections_max
+from cluster.budgets.quotas import Quotas
 from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
@@ -72,8 +73,11 @@ class Core:
         clock: Clock,
         id_prefix: str,
         administrator_tokens: Sequence[bytes] = (),
+        quotas: Quotas | None = None,
     ) -> None:
-        """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever."""
+        """Create the core over opened parts. `id_prefix` begins every id of this process, and of no other one ever.
+        Without `quotas` nobody is limited.
+        """
         self.config = config
         self.raft = raft
         self.state = state
@@ -91,6 +95,9 @@ class Core:
         )
         self.access = AccessControl(config.auth, administrator_tokens, state.users, self._latest_ms, self._shown_by)
         metrics.add_gauges(self.access.counters)
+        self.quotas = quotas
+        if quotas is not None:
+            metrics.add_gauges(quotas.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
         self.request_times = RequestTimes()

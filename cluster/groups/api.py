@@ -177,6 +177,7 @@ class GroupCoordinator:
                 errors=(*member_errors, "no_leader", "request_timeout", "request_too_large"),
                 redirects=True,
                 access=of_group("read"),
+                keeps_session=True,
             ),
             Route(
                 "DELETE",

@@ -17,12 +17,13 @@ from cluster.core.core import Core
 from cluster.http.authorization import authorized
 from cluster.http.early_answer import answer_early
 from cluster.http.json_bodies import parse_json
+from cluster.http.metering import metered
 from cluster.http.protocol import NOSNIFF
 from cluster.http.request_body import hold_of
 from cluster.http.request_body import read_body as read_body
 from cluster.http.request_guard import RequestGuard, require_media_type
 from cluster.http.responses import Response, json_body, msgpack_body
-from cluster.http.routes import CLUSTER_PATH, JSON, MSGPACK, Route
+from cluster.http.routes import ALWAYS_SERVED, CLUSTER_PATH, JSON, MSGPACK, Route
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
@@ -36,9 +37,6 @@ APPLIED_INDEX_HEADER: Final = "KeelMQ-Applied-Index"
 
 CLIENT_GONE: Final = 499
 """Status of an answer whose client is gone."""
-
-ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH."""
 
 UNKNOWN_HERE: Final = frozenset(
     {
@@ -130,7 +128,7 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
     application = web.Application(middlewares=middlewares, client_max_size=core.config.max_request_bytes)
     for route in routes:
         # Not add_get, which adds HEAD: it would run long polls whose answer nobody reads.
-        application.router.add_route(route.method, route.path, authorized(core, route))
+        application.router.add_route(route.method, route.path, metered(core, route, authorized(core, route)))
     return application
 
 

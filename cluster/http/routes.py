@@ -24,6 +24,10 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CLUSTER_PATH: Final = "/v1/cluster"
 """Prefix of all administration paths: they do not need the log, and budgets used up by clients do not block them."""
 
+ALWAYS_SERVED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths that are also served on a connection in the reserve, in addition to all paths below CLUSTER_PATH, and that no
+quota limits."""
+
 WRITE_ERRORS: Final = (
     "request_timeout",
     "request_too_large",
@@ -53,6 +57,8 @@ class Route(NamedTuple):
     redirects: bool = False
     """True when a follower answers with 307."""
     takes_idempotency_key: bool = False
+    keeps_session: bool = False
+    """True when a client without an answer loses what it holds: a quota refuses such requests last."""
 
 
 def json_of(kind: type[Response]) -> Mapping[str, type[Response] | None]:

@@ -11,7 +11,7 @@ from cluster.http.app import json_response, read_json
 from cluster.http.requests import Natural, Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import JSON, WRITE_ERRORS, Route, json_of
-from cluster.limits import LIST_MAX
+from cluster.limits import LIST_MAX, USER_PATTERN
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION, SIGNED_IN
 from cluster.security.credentials import make_token
@@ -21,7 +21,7 @@ from store.commands.users import DeleteUser, Effect, PutUser, Rule, Token, UserP
 from store.errors import USER_NOT_FOUND, Refused
 from store.users.users import User
 
-UserName = Annotated[str, Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$(?!\n)")]
+UserName = Annotated[str, Meta(pattern=USER_PATTERN)]
 CertificateName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 CERTIFICATES_MAX: Final = 16

@@ -170,6 +170,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "the same on all nodes. A new node shows the first one to the cluster that it joins."
         ),
     ] = None
+    quota_file: Annotated[
+        str | None,
+        Meta(
+            description="TOML file with the requests, bytes of requests and bytes of answers that each user, and each "
+            "client address without credentials, may ask of this node in a second. Read again when it changes."
+        ),
+    ] = None
     insecure_http: Annotated[
         bool,
         Meta(

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from cluster.process.addresses import ConfigError, check_peers, parse_peer, parse_url
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.http_tls import validate_http_tls
+from cluster.process.quota_file import read_quotas
 from cluster.process.trust import is_loopback, validate_trust, webhook_secrets
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def validate(config: "NodeConfig") -> "NodeConfig":
         )
     validate_trust(config)
     validate_http_tls(config)
+    if config.quota_file is not None:
+        read_quotas(config.quota_file)
     _require_closed_http(config)
     _require_secret_join(config)
     AllowedUrls.of(config)

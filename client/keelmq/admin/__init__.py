@@ -32,6 +32,7 @@ from keelmq.admin.messages import (
     ScheduledPage,
     StoredMessage,
 )
+from keelmq.admin.quotas import QuotaUsage, QuotaUsages
 from keelmq.admin.topics import QueueInfo, TopicInfo
 from keelmq.admin.traces import MessageTrace, TraceEvent
 from keelmq.admin.transactions import (
@@ -80,6 +81,8 @@ __all__ = [
     "NodeStatus",
     "PrincipalInfo",
     "QueueInfo",
+    "QuotaUsage",
+    "QuotaUsages",
     "RebuildStarted",
     "ReplayResult",
     "ReplayedLetter",

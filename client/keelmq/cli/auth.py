@@ -197,6 +197,41 @@ def whoami(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
         say(f"{found.principal}, from {found.address}")
 
 
+@app.command(epilog="Example:  keelmq auth quota")
+def quota(
+    addresses: Annotated[
+        bool, typer.Option("--addresses", help="Client addresses without valid credentials, instead of users.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show what users that were at work lately have left of their quotas at the leader. What is left may be negative:
+    such a user has to wait.
+    """
+    from keelmq.admin.quotas import QuotaUsages
+
+    kind = "address" if addresses else "user"
+    usages = run(servers, lambda it: QuotaUsages(it).all(kind=kind), as_json=as_json)
+    if as_json:
+        print_json({"principals": [each.document for each in usages]})
+        return
+    rows = [
+        (
+            each.principal,
+            _of_quota(each.requests_left, each.requests_per_s),
+            _of_quota(each.in_bytes_left, each.in_bytes_per_s),
+            _of_quota(each.out_bytes_left, each.out_bytes_per_s),
+            "" if each.throttled is None else each.throttled,
+        )
+        for each in usages
+    ]
+    print_table(None, [kind, "requests left", "bytes in left", "bytes out left", "throttled"], rows)
+
+
+def _of_quota(left: int | None, limit: int) -> str:
+    return "no limit" if left is None else f"{left} of {limit}"
+
+
 def _add(
     user: str, effect: str, actions: str, resource: str, network: list[str] | None, servers: str, as_json: bool
 ) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from keelmq import wire
-from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, Unavailable
+from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, QuotaExceeded, Unavailable
 from keelmq.line_log import log
 from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.answers import error_of, retry_after_s
@@ -375,6 +375,9 @@ class Connection:
         if not error.retryable:
             raise error
         call.last_error = error
+        if isinstance(error, QuotaExceeded):  # nobody has acted on it
+            wait_s = error.retry_after_ms / 1000 or retry_after_s(response)
+            return wait_s + call.backoff.next_s()  # apart from others that were told the same
         call.used_a_try()
         call.stored_perhaps = call.stored_perhaps or (error.outcome_unknown and call.request.writes)
         pause_s = call.backoff.next_s()

@@ -11,6 +11,7 @@ from keelmq.errors import (
     InvalidRequest,
     NoLeader,
     Overloaded,
+    QuotaExceeded,
     SendTimeout,
     TopicNotFound,
     UnknownOutcome,
@@ -231,6 +232,39 @@ async def test_overload_honours_retry_after_and_uses_tries(clock: Clock) -> None
     assert caught.value.status == 429
     assert len(transport.requests) == 3
     assert clock.pauses[:2] == [1.0, 1.0]
+
+
+def over_quota(after_ms: object) -> HttpResponse:
+    extra = {"quota": "in_bytes_per_s", "limit": 4096, "retry_after_ms": after_ms}
+    return problem(429, "quota_exceeded", retry_after="2", **extra)
+
+
+async def test_a_call_beyond_the_quota_waits_as_it_is_told_and_uses_no_try(clock: Clock) -> None:
+    answers = [json_answer({}), *[over_quota(1_500)] * 4]
+    connection, transport = connect(clock, lambda request: answers.pop())
+    assert (await post(connection, clock, budget_ms=10_000, tries=1)).status == 200
+    assert len(transport.requests) == 5
+    assert all(1.5 < pause_s < 1.6 for pause_s in clock.pauses)
+
+
+async def test_a_call_that_stays_beyond_the_quota_says_so_when_its_time_is_over(clock: Clock) -> None:
+    connection, transport = connect(clock, lambda request: over_quota(60_000))
+    with pytest.raises(QuotaExceeded, match="no success within 10000 ms, nothing was stored: about") as caught:
+        await post(connection, clock, budget_ms=10_000)
+    assert (caught.value.quota, caught.value.limit, caught.value.retry_after_ms) == ("in_bytes_per_s", 4096, 60_000)
+    assert caught.value.retryable
+    assert not caught.value.outcome_unknown
+    assert isinstance(caught.value, Overloaded)
+    assert clock.now_s == pytest.approx(110.0)
+    assert len(transport.requests) == 1, "it does not ask before the time that it was told"
+
+
+@pytest.mark.parametrize("after_ms", [None, "soon", -5, 10**400, True, 1.5])
+async def test_a_wait_that_no_node_means_does_no_harm(clock: Clock, after_ms: object) -> None:
+    connection, transport = connect(clock, lambda request: over_quota(after_ms))
+    with pytest.raises(QuotaExceeded):
+        await post(connection, clock, budget_ms=10_000)
+    assert 1 <= len(transport.requests) < 500
 
 
 async def test_nothing_is_sent_once_the_budget_is_over(clock: Clock) -> None:

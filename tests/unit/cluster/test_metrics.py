@@ -1,14 +1,27 @@
 """Metrics that wake operators: undecided transactions, consumer lag, dead letters. The page lists them all."""
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.conftest import Node, node_config, running_node
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node with quotas, whose metrics it shows only then."""
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[default]\n")
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path, quota_file=str(quotas)), fatal) as node:
+        yield node
+    assert not fatal
 
 
 async def metrics(node: Node) -> dict[str, float]:

@@ -103,6 +103,7 @@ READ = (
     Sent(admin.ClusterMembers, "delete", "/v1/cluster/members/{node_id}"),
     Sent(admin.RebuildStarted, "post", "/v1/cluster/rebuild"),
     Sent(admin.FeatureLevel, "post", "/v1/cluster/feature-level"),
+    Sent(_listing("principals", admin.QuotaUsage), "get", "/v1/cluster/quotas"),
     Sent(admin.PrincipalInfo, "get", "/v1/principal"),
     Sent(_listing("users", admin.UserInfo), "get", "/v1/users"),
     Sent(admin.UserInfo, "get", USER),

@@ -1,0 +1,54 @@
+"""Charges requests to the quota of their principal, before anything of them is read (cluster/budgets/quotas.py)."""
+
+from aiohttp import web
+
+from cluster.budgets.client_budget import address_of
+from cluster.budgets.quotas import Quota, Quotas
+from cluster.core.core import Core
+from cluster.http.routes import ALWAYS_SERVED, CLUSTER_PATH, Handler, Route
+from cluster.security.principals import ADMINISTRATOR_NAME, ANONYMOUS_NAME
+
+
+def is_free(route: Route) -> bool:
+    """Return whether the route is never charged, because it has to work whatever clients do: health, metrics and
+    administration.
+    """
+    return route.path in ALWAYS_SERVED or route.path.startswith(CLUSTER_PATH) or route.access.action == "admin"
+
+
+def metered(core: Core, route: Route, handler: Handler) -> Handler:
+    """Return the handler of a route behind the quotas; the handler itself when the node has none."""
+    quotas = core.quotas
+    if quotas is None or is_free(route):
+        return handler
+
+    async def charged(request: web.Request) -> web.StreamResponse:
+        quota = None if quotas.is_unlimited else _quota_of(core, quotas, request)
+        if quota is None:
+            return await handler(request)
+        in_bytes = request.content_length
+        # No more than a body may have: an announcement costs its sender nothing, and an address has neighbours.
+        charged_bytes = min(in_bytes or 0, core.config.max_request_bytes)
+        quota.begin(quotas.steady_s(), charged_bytes, keeps_session=route.keeps_session)
+        try:
+            response = await handler(request)
+        finally:
+            if in_bytes is None and request.content.total_bytes:  # a chunked body announces no length
+                quota.received(quotas.steady_s(), request.content.total_bytes)
+        quota.sent(quotas.steady_s(), _size_bytes(response))
+        return response
+
+    return charged
+
+
+def _quota_of(core: Core, quotas: Quotas, request: web.Request) -> Quota | None:
+    """Return the quota of who sends the request; None for the built-in administrator."""
+    name = core.access.principal_of(request).name
+    if name == ADMINISTRATOR_NAME:
+        return None
+    return quotas.of_user(name) if name != ANONYMOUS_NAME else quotas.of_address(address_of((request.remote or "",)))
+
+
+def _size_bytes(response: web.StreamResponse) -> int:
+    body = response.body if isinstance(response, web.Response) else None
+    return len(body) if isinstance(body, bytes | bytearray) else 0

@@ -1,0 +1,172 @@
+"""Quotas on a real cluster: ten principals that ask for more than they may, and the SDK of one that waits."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from keelmq import Connection
+from keelmq.admin.users import Rule, Users
+from keelmq.errors import QuotaExceeded
+from keelmq.transport.retry import Deadline
+from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
+from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.fixtures import Shell
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.process
+
+RATE = 20
+GREEDY_RATE = 10
+LASTS_S = 6.0
+CLIENTS = 3
+"""Number of clients of each principal, and of connections of the one that waits for nothing."""
+PATH = "/v1/topics/shared/messages"
+BODY = b'{"messages": [{"body": "x"}]}'
+OTHERS = tuple(f"service-{number}" for number in range(9))
+GREEDY = "greedy"
+QUOTAS = f"[default]\nrequests_per_s = {RATE}\n[users.{GREEDY}]\nrequests_per_s = {GREEDY_RATE}\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    directory = tmp_path_factory.mktemp("cluster")
+    quotas = directory / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    closed = ClusterProcess(
+        directory,
+        nodes=3,
+        options=(
+            *OPTIONS,
+            *("--auth", "enforce", "--admin-token-file", str(administrator_file(directory))),
+            *("--quota-file", str(quotas)),
+        ),
+    )
+    for node in closed.nodes.values():
+        node.token = ADMINISTRATOR
+    with closed:
+        ok(closed.wait_leader().request("PUT", "/v1/topics/shared", payload={"queues": 1}))
+        yield closed
+
+
+async def tokens_of(cluster: ClusterProcess, *users: str) -> dict[str, str]:
+    """Make users who may send, and return a token of each."""
+    administration = Connection(cluster.servers, token=ADMINISTRATOR)
+    try:
+        tokens = {}
+        for user in users:
+            await Users(administration).put(user, rules=[Rule(actions=("send",), resource="topic:shared")], revision=0)
+            tokens[user] = (await Users(administration).create_token(user)).token
+        return tokens
+    finally:
+        administration.close()
+
+
+def metrics(node: NodeProcess) -> dict[str, float]:
+    lines = ok_text(node).splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def ok_text(node: NodeProcess) -> str:
+    reply = node.request("GET", "/metrics")
+    assert reply.status == 200, reply
+    return reply.body.decode()
+
+
+async def send_as_told(servers: str, token: str, ends_s: float) -> int:
+    """Return how many of the calls of one client succeeded in time."""
+    connection, count = Connection(servers, token=token), 0
+    try:
+        while time.monotonic() < ends_s:
+            await connection.call("POST", PATH, body=BODY, deadline=Deadline(1_000 * PATIENCE_S))
+            count += time.monotonic() < ends_s
+        return count
+    finally:
+        connection.close()
+
+
+async def send_at_once(url: str, token: str, ends_s: float) -> tuple[int, int]:
+    """Return how many requests of a client that waits for nothing were carried out, and how many were refused."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    served = refused = 0
+    async with aiohttp.ClientSession(url, headers=headers) as session:
+        while time.monotonic() < ends_s:
+            async with session.post(PATH, data=BODY) as response:
+                answer = await response.json(content_type=None)
+                assert response.status == 200 or answer["code"] == "quota_exceeded", answer
+                served, refused = served + (response.status == 200), refused + (response.status == 429)
+    return served, refused
+
+
+async def test_each_of_ten_principals_gets_its_share(cluster: ClusterProcess) -> None:
+    """Nine wait as they are told; one sends on and on, is refused far more often, and gets no more than its own."""
+    tokens = await tokens_of(cluster, *OTHERS, GREEDY)
+    leader = cluster.wait_leader()
+    ends_s = time.monotonic() + LASTS_S
+    polite = [send_as_told(leader.url, tokens[user], ends_s) for user in OTHERS for _ in range(CLIENTS)]
+    greedy = [send_at_once(leader.url, tokens[GREEDY], ends_s) for _ in range(CLIENTS)]
+    counts, floods = await asyncio.gather(asyncio.gather(*polite), asyncio.gather(*greedy))
+    got = {user: sum(counts[CLIENTS * at : CLIENTS * at + CLIENTS]) for at, user in enumerate(OTHERS)}
+    got[GREEDY] = sum(served for served, _ in floods)
+    refused = sum(each for _, each in floods)
+    shares = {user: count / ((GREEDY_RATE if user == GREEDY else RATE) * (LASTS_S + 1)) for user, count in got.items()}
+    print(f"shares of the quotas: {shares}; {GREEDY}: {refused} refused in {LASTS_S} s")
+    assert all(share == pytest.approx(1, abs=0.1) for share in shares.values()), shares
+    assert metrics(leader)[f'keelmq_quota_throttled_total{{principal="{GREEDY}"}}'] == refused > got[GREEDY]
+    assert cluster.wait_leader() is leader
+
+
+async def test_the_sdk_waits_within_its_time_and_says_why_it_gave_up(cluster: ClusterProcess, tmp_path: Path) -> None:
+    tokens = await tokens_of(cluster, "waits")
+    connection = Connection(cluster.wait_leader().url, token=tokens["waits"])
+    try:
+        calls = [connection.call("POST", PATH, body=BODY, deadline=Deadline(30_000)) for _ in range(3 * RATE)]
+        assert {response.status for response in await asyncio.gather(*calls)} == {200}
+        with pytest.raises(QuotaExceeded, match=f"nothing was stored: waits has used its quota of .* = {RATE}"):
+            await asyncio.gather(
+                *(connection.call("POST", PATH, body=BODY, deadline=Deadline(400)) for _ in range(3 * RATE))
+            )
+    finally:
+        connection.close()
+
+
+async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> None:
+    file = cluster.directory / "quotas.toml"
+    leader = cluster.wait_leader()
+    tokens = await tokens_of(cluster, "changed")
+    headers = {"Authorization": f"Bearer {tokens['changed']}"}
+
+    def is_refused() -> bool:
+        statuses = [leader.request("POST", PATH, BODY, headers=headers).status for _ in range(2 * RATE)]
+        assert set(statuses) <= {200, 429}
+        return 429 in statuses
+
+    assert is_refused()
+    file.write_text("[default]\n")
+    await until(lambda: not is_refused())
+    file.write_text("[defaults]\n")
+    await until(lambda: 'keelmq_alarm{code="quotas_refused",severity="warning"}' in ok_text(leader))
+    assert not is_refused()
+    file.write_text(QUOTAS)
+    await until(is_refused)
+
+
+async def test_the_command_shows_what_is_left(cluster: ClusterProcess, tmp_path: Path) -> None:
+    tokens = await tokens_of(cluster, "shown")
+    headers = {"Authorization": f"Bearer {tokens['shown']}"}
+    leader = cluster.wait_leader()
+    while leader.request("POST", PATH, BODY, headers=headers).status != 429:
+        pass
+    shell = Shell(cluster)
+    shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
+    usage = {each["principal"]: each for each in shell.json("auth", "quota")["principals"]}["shown"]
+    assert (usage["requests_per_s"], usage["in_bytes_per_s"]) == (RATE, 0)
+    assert usage["requests_left"] <= RATE
+    assert usage["throttled"] == 1
+    (row,) = [line for line in shell("auth", "quota").stdout.splitlines() if line.startswith("shown ")]
+    assert f" of {RATE}" in row
+    assert "no limit" in row
+    assert "shown" not in shell("auth", "quota", "--addresses").stdout
