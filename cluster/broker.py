@@ -17,17 +17,12 @@ from typing import Final
 from aiohttp import web
 
 from cluster.application import Services
-from cluster.background.scrubber import Scrubber
 from cluster.budgets.quotas import Quotas
 from cluster.core.core import Core
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters, WakingStateMachine
 from cluster.core.reader_threads import ReaderThreads
-from cluster.health.certificate_guard import CertificateGuard
-from cluster.health.disk_guard import DiskGuard
-from cluster.health.loop_watch import LoopWatch
-from cluster.health.quota_guard import QuotaGuard
-from cluster.health.webhook_secret_guard import WebhookSecretGuard
+from cluster.guards import Guards
 from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
 from cluster.metrics import MeasuredDisk, Metrics
@@ -42,7 +37,7 @@ from cluster.process.trust import administrator_tokens, tls_files
 from cluster.security.webhook_signer import WebhookSigner
 from cluster.service_manager.notify_socket import NotifySocket
 from cluster.service_manager.reporter import ServiceReporter
-from cluster.telemetry.process import GcPauses, register_process
+from cluster.telemetry.process import register_process
 from cluster.transactions.webhooks import HttpWebhooks
 from raft.config import AddressOverride, PeerAddress, RaftConfig
 from raft.health.clock import SYSTEM_CLOCK, Clock
@@ -150,18 +145,8 @@ class Broker:
             AllowedUrls.of(config), signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
         )
         self.services = Services(self.core, webhooks, self._rebuild)
-        self._disk_guard = DiskGuard(self.core, disk, str(path))
-        self._loop_watch = LoopWatch(self.core)
-        self._scrubber = Scrubber(self.core, disk, ReaderThreads("scrubber", threads=1))
-        self._certificates = CertificateGuard(self.core, self._http_tls, ReaderThreads("certificates", threads=1))
         register_process(self._metrics.registry)
-        self._gc_pauses = GcPauses()
-        self._metrics.add_gauges(self._gc_pauses.metrics)
-        self._webhook_secrets = WebhookSecretGuard(self.core, signer, ReaderThreads("webhook-secrets", threads=1))
-        self._quota_guard = QuotaGuard(self.core, ReaderThreads("quotas", threads=1))
-        watched = (self._disk_guard, self._loop_watch, self._scrubber, self._certificates)
-        for part in (*watched, self._webhook_secrets, self._quota_guard):
-            self.services.alarms.add(part.conditions)
+        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, signer)
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
     @classmethod
@@ -203,13 +188,7 @@ class Broker:
             listener.close()
             raise
         self.services.start()
-        self._disk_guard.start()
-        self._loop_watch.start()
-        self._gc_pauses.start()
-        self._scrubber.start()
-        self._certificates.start()
-        self._webhook_secrets.start()
-        self._quota_guard.start()
+        self._guards.start()
         assert runner.server is not None
         make_protocol = partial(HttpProtocol, runner.server)
         server = await serve_http(self.core.connections, make_protocol, self._http_tls, listener)
@@ -222,7 +201,7 @@ class Broker:
 
     async def look_at_certificates(self) -> None:
         """Use the TLS files for new connections if they were replaced, without waiting for the next round."""
-        await self._certificates.look()
+        await self._guards.certificates.look()
 
     def close(self) -> None:
         """Flush the index, sync the log and close all files. Raises LogFailed when the log cannot be synced."""
@@ -297,17 +276,12 @@ class Broker:
 
     async def _leave(self, runner: web.AppRunner, server: Listener) -> None:
         logger.info("stopping: handing over")
-        await self._webhook_secrets.stop()
-        await self._quota_guard.stop()
-        await self._certificates.stop()
-        await self._scrubber.stop()
-        await self._disk_guard.stop()
+        await self._guards.stop()
         await self.services.leave()
         server.close()
         await runner.cleanup()
         self.core.reads.stop()
-        self._loop_watch.stop()
-        self._gc_pauses.stop()
+        self._guards.stop_watching()
 
 
 def raft_config(config: NodeConfig, data_directory: DataDirectory) -> RaftConfig:

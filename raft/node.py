@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from raft.applied_listeners import AppliedListeners
 from raft.applying import Applying
@@ -19,6 +19,7 @@ from raft.health.clock_agreement import ClockAgreement
 from raft.journal import Journal
 from raft.library import LEADER, ROLE_NAMES
 from raft.membership import Configuration, recover_membership
+from raft.peers.peer_status import PeerStatus as PeerStatus
 from raft.peers.transport import TcpTransport
 from raft.proposals import ProposalQueue, Proposed, awaited
 from raft.replication.commit_notice import CommitNotice
@@ -38,15 +39,6 @@ from store.state.machine import StateMachine
 log = logging.getLogger(__name__)
 
 TICKS_PER_HEARTBEAT = 4
-
-
-class PeerStatus(NamedTuple):
-    connected: bool
-    """And it has said something within two election timeouts."""
-    match_index: int
-    """Leader only: how far the peer's fsynced log is known to equal ours; 0 elsewhere."""
-    snapshot_percent: int | None = None
-    """Leader only: how much of a snapshot the peer has been sent; None while it needs none."""
 
 
 class RaftNode:

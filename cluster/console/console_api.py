@@ -59,7 +59,7 @@ class ConsoleApi:
             Route(
                 "GET",
                 PATH,
-                self.show,
+                self.show_page,
                 "Show the console, a page for people",
                 {200: {"text/html": None}},
                 access=PUBLIC,
@@ -67,7 +67,7 @@ class ConsoleApi:
             Route(
                 "GET",
                 f"{PATH}/{{file}}",
-                self.show,
+                self.show_file,
                 "Return a file of the console",
                 {200: {OCTET_STREAM: None}},
                 errors=("not_found",),
@@ -75,9 +75,15 @@ class ConsoleApi:
             ),
         ]
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def show_page(self, _: web.Request) -> web.Response:
+        return self._answer(PAGE)
+
+    async def show_file(self, request: web.Request) -> web.Response:
+        return self._answer(request.match_info["file"])
+
+    def _answer(self, name: str) -> web.Response:
         """Answer with a file of the page. Raises Problem not_found for any other name."""
-        file = self._files.get(request.match_info.get("file", PAGE))
+        file = self._files.get(name)
         if file is None:
             raise Problem("not_found", f"the console has no such file; it begins at {PATH}")
         return web.Response(body=file.body, headers={**HEADERS, "Content-Type": file.media_type})

@@ -106,12 +106,12 @@ class FeatureApi:
 
     def _conditions(self) -> Iterator[Condition]:
         """Yield, on the leader, an alarm when every node knows a higher level than the one in force, as a reminder to
-        finish an upgrade.
+        finish an upgrade. A level that is about to be raised counts: a new cluster has nothing to be reminded of.
         """
         raft = self._core.raft
-        if not raft.is_leader:
+        if not raft.is_leader or raft.feature_levels.may_be_new:
             return
-        known, in_force = raft.feature_levels.highest_known(), raft.feature_levels.in_force
+        known, in_force = raft.feature_levels.highest_known(), raft.configuration.feature_level
         if known is not None and known > in_force:
             yield Condition(
                 "feature_level_behind",

@@ -6,7 +6,6 @@ Every option is a field of `NodeConfig`. `keelmqd --help` and docs/configuration
 of a name is its unit: `*_ms`, `*_bytes`.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from cluster.process.addresses import is_unspecified as is_unspecified
 from cluster.process.addresses import parse_address as parse_address
 from cluster.process.addresses import parse_peer as parse_peer
 from cluster.process.addresses import parse_url as parse_url
+from cluster.process.config_values import convert, read_file
 from cluster.process.option import CLIENT_VARIABLES
 from cluster.process.option import ENVIRONMENT_PREFIX as ENVIRONMENT_PREFIX
 from cluster.process.option import Option as Option
@@ -418,10 +418,10 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
     values: dict[str, Any] = {}
     known = {option.name: option for option in options()}
     if file is not None:
-        for key, value in _read_file(file).items():
+        for key, value in read_file(file).items():
             if key not in known:
                 raise ConfigError(f"{file}: unknown option {key!r}; keelmqd --help lists them")
-            values[key] = _convert(value, known[key], f"{file}: {key}", strict=True)
+            values[key] = convert(value, known[key], f"{file}: {key}", strict=True)
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
             continue
@@ -429,24 +429,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, s
         if key not in known or variable != variable.upper():
             raise ConfigError(f"environment: unknown option {variable!r}; keelmqd --help lists them")
         raw = [part.strip() for part in text.split(",") if part.strip()] if known[key].is_list else text
-        values[key] = _convert(raw, known[key], variable, strict=False)
+        values[key] = convert(raw, known[key], variable, strict=False)
     for key, flag in flags.items():
-        values[key] = _convert(flag, known[key], known[key].flag, strict=False)
+        values[key] = convert(flag, known[key], known[key].flag, strict=False)
     return validate(NodeConfig(**values))
-
-
-def _read_file(file: str) -> dict[str, Any]:
-    try:
-        with open(file, "rb") as stream:
-            return tomllib.load(stream)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: is not valid TOML: {error}") from None
-
-
-def _convert(value: Any, option: Option, source: str, *, strict: bool) -> Any:
-    try:
-        return msgspec.convert(value, option.type, strict=strict)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}. {option.description}") from None

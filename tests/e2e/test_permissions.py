@@ -24,7 +24,7 @@ from tests.e2e.closed_cluster import (
 )
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, Reply, ok, wait_for
 
-PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json", "/console", "/console/{file}"})
 FOR_EVERY_PRINCIPAL: Final = frozenset({"/v1/cluster", "/v1/principal"})
 LISTS: Final = {"/v1/topics": "topics", "/v1/groups": "groups", "/v1/transactions": "transactions"}
 """Lists that show every principal its own rows, by path: the member with the rows."""

@@ -14,7 +14,6 @@ from keelmq.errors import QuotaExceeded
 from keelmq.transport.retry import Deadline
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
-from tests.e2e.fixtures import Shell
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -152,21 +151,3 @@ async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> 
     assert not is_refused()
     file.write_text(QUOTAS)
     await until(is_refused)
-
-
-async def test_the_command_shows_what_is_left(cluster: ClusterProcess, tmp_path: Path) -> None:
-    tokens = await tokens_of(cluster, "shown")
-    headers = {"Authorization": f"Bearer {tokens['shown']}"}
-    leader = cluster.wait_leader()
-    while leader.request("POST", PATH, BODY, headers=headers).status != 429:
-        pass
-    shell = Shell(cluster)
-    shell.environment["KEELMQ_TOKEN_FILE"] = str(administrator_file(tmp_path))
-    usage = {each["principal"]: each for each in shell.json("auth", "quota")["principals"]}["shown"]
-    assert (usage["requests_per_s"], usage["in_bytes_per_s"]) == (RATE, 0)
-    assert usage["requests_left"] <= RATE
-    assert usage["throttled"] == 1
-    (row,) = [line for line in shell("auth", "quota").stdout.splitlines() if line.startswith("shown ")]
-    assert f" of {RATE}" in row
-    assert "no limit" in row
-    assert "shown" not in shell("auth", "quota", "--addresses").stdout

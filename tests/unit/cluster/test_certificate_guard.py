@@ -55,7 +55,7 @@ async def test_files_that_were_replaced_are_used_and_their_end_is_shown(
     before_s = await shown_end_s(node)
     ends = today() + timedelta(days=300)
     ca.issue(tmp_path, 1, CLUSTER, ends=ends)
-    await node.broker._certificates.look()
+    await node.broker._guards.certificates.look()
     assert await shown_end_s(node) == ends.timestamp() != before_s
     assert f"the certificate ends on {ends:%Y-%m-%d at %H:%M} UTC" in caplog.text
 
@@ -67,14 +67,14 @@ async def test_files_that_cannot_be_used_are_an_alarm_until_they_are_replaced(
     before_s = await shown_end_s(node)
     ca.issue(tmp_path, 1, CLUSTER, uris=())
     for _ in range(3):
-        await node.broker._certificates.look()
+        await node.broker._guards.certificates.look()
     severity, detail = alarms_of(node)["certificate_refused"]
     assert severity == "warning"
     assert "names no node" in detail
     assert len([text for text in caplog.messages if "the new TLS files are not used" in text]) == 1
     assert await shown_end_s(node) == before_s
     ca.issue(tmp_path, 1, CLUSTER)
-    await node.broker._certificates.look()
+    await node.broker._guards.certificates.look()
     assert "certificate_refused" not in alarms_of(node)
 
 
@@ -101,13 +101,13 @@ async def test_files_for_clients_are_guarded_as_well(tmp_path: Path, caplog: pyt
         before_s = await shown_end_s(node, "http")
         ca.issue_server(tmp_path, hosts=("127.0.0.2",))
         for _ in range(2):
-            await node.broker._certificates.look()
+            await node.broker._guards.certificates.look()
         assert alarms(node) == {"certificate_refused": "warning"}
         assert caplog.text.count("the new TLS files are not used: http_tls_cert") == 1
         assert await shown_end_s(node, "http") == before_s
         ends = today() + timedelta(days=300)
         ca.issue_server(tmp_path, ends=ends)
-        await node.broker._certificates.look()
+        await node.broker._guards.certificates.look()
         assert not alarms(node)
         assert await shown_end_s(node, "http") == ends.timestamp()
         node.clock.leapt_ms = int(ends.timestamp()) * 1000 - node.clock.now_ms
@@ -119,7 +119,7 @@ async def test_a_node_without_tls_shows_no_end(tmp_path: Path) -> None:
     async with running_node(node_config(tmp_path), []) as node:
         assert await shown_end_s(node) == 0
         node.clock.leapt_ms = 10 * 365 * DAY_S * 1000
-        await node.broker._certificates.look()
+        await node.broker._guards.certificates.look()
         assert not [code for code in alarms_of(node) if code.startswith("certificate")]
 
 

@@ -16,7 +16,7 @@ class Watched:
 
     def __init__(self, node: Node) -> None:
         self.now_s = 1_000.0
-        node.broker._loop_watch.stop()
+        node.broker._guards.loop.stop()
         node.core.metrics = type(node.core.metrics)()
         self.watch = LoopWatch(node.core, lambda: self.now_s)
         self.watch._loop_thread = threading.get_ident()
@@ -89,7 +89,7 @@ async def test_the_thread_of_a_running_node_sees_its_loop_stand(
     for name in ("BEAT_S", "STALL_S"):
         monkeypatch.setattr(loop_watch, name, 0.02)
     monkeypatch.setattr(loop_watch, "SHOWN_AFTER_S", (0.02,))
-    watch = node.broker._loop_watch
+    watch = node.broker._guards.loop
     watch.stop()
     watch._ended.clear()
     watch.start()

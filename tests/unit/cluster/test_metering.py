@@ -183,7 +183,7 @@ async def test_a_node_without_a_file_has_no_quotas(node: Node) -> None:
 
 
 async def test_a_file_that_changes_is_used_and_one_that_is_wrong_is_an_alarm(limited: Node) -> None:
-    guard = limited.broker._quota_guard
+    guard = limited.broker._guards.quotas
     while (await send(limited)).status == 200:
         pass
     await guard.look()

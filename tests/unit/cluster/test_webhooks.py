@@ -197,7 +197,7 @@ async def test_checks_are_signed_with_each_secret_of_the_file_which_is_read_agai
     fatal: list[str] = []
     config = node_config(tmp_path, webhook_secret_file=secret_file(tmp_path, OLD))
     async with running_node(config, fatal) as node:
-        guard = node.broker._webhook_secrets
+        guard = node.broker._guards.webhook_secrets
         for number, secrets in enumerate([(OLD,), (NEW, OLD), (NEW,)]):
             secret_file(tmp_path, *secrets)
             await guard.look()

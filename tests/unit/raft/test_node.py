@@ -283,6 +283,7 @@ async def test_a_node_that_is_removed_while_it_runs_says_so(tmp_path: Path) -> N
         leader = await leader_of(members)
         removed = next(each for each in members if each is not leader)
         await until(lambda: leader.node.is_caught_up(removed.node.node_id))
+        await until(lambda: leader.node.commit_index >= leader.node.configuration_index > 0)  # of a new cluster's level
         await leader.node.propose_configuration(lambda current: current.without(removed.node.node_id))
         await until(lambda: removed.node.removed_by is not None)
         assert removed.node.leader_id is None
