@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from cluster.http.routes import OCTET_STREAM, Route
+from cluster.http.routes import CONSOLE_PATH, OCTET_STREAM, Route
 from cluster.problems import Problem
 from cluster.security.access import PUBLIC
 
-PATH: Final = "/console"
 PAGE: Final = "index.html"
 MEDIA_TYPES: Final = {
     "html": "text/html; charset=utf-8",
@@ -28,7 +27,6 @@ HEADERS: Final = {
         "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     ),
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
 
@@ -58,7 +56,7 @@ class ConsoleApi:
         return [
             Route(
                 "GET",
-                PATH,
+                CONSOLE_PATH,
                 self.show_page,
                 "Show the console, a page for people",
                 {200: {"text/html": None}},
@@ -66,7 +64,7 @@ class ConsoleApi:
             ),
             Route(
                 "GET",
-                f"{PATH}/{{file}}",
+                f"{CONSOLE_PATH}/{{file}}",
                 self.show_file,
                 "Return a file of the console",
                 {200: {OCTET_STREAM: None}},
@@ -85,5 +83,5 @@ class ConsoleApi:
         """Answer with a file of the page. Raises Problem not_found for any other name."""
         file = self._files.get(name)
         if file is None:
-            raise Problem("not_found", f"the console has no such file; it begins at {PATH}")
+            raise Problem("not_found", f"the console has no such file; it begins at {CONSOLE_PATH}")
         return web.Response(body=file.body, headers={**HEADERS, "Content-Type": file.media_type})

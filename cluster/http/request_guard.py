@@ -11,7 +11,8 @@ headers distinguish such requests from the requests of programs. All are checked
   page cannot send these types to another origin without asking the server first (a CORS preflight), which a node never
   grants; the same holds for the methods DELETE and PUT.
 
-Probes (/healthz, /readyz) are always answered: load balancers send any `Host`, and the answer discloses nothing.
+Probes (/healthz, /readyz) are always answered: load balancers send any `Host`, and the answer discloses nothing. Pages
+of other sites and nodes may link to the console, whose files say nothing; what its own page asks for is checked.
 """
 
 from ipaddress import ip_address
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from cluster.core.core import Core
-from cluster.http.routes import JSON, MSGPACK
+from cluster.http.routes import CONSOLE_PATH, JSON, MSGPACK
 from cluster.problems import Problem
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -53,7 +54,7 @@ class RequestGuard:
             host = headers.get("Host")
             if host is not None and host not in self._known_hosts:
                 self._require_own(host)
-            if "Origin" in headers or "Sec-Fetch-Site" in headers:
+            if ("Origin" in headers or "Sec-Fetch-Site" in headers) and not request.path.startswith(CONSOLE_PATH):
                 self._require_own_page(headers.get("Origin"), headers.get("Sec-Fetch-Site"), host)
         if request.method in METHODS_WITH_BODY:
             if headers.get("Content-Type") not in MEDIA_TYPES:

@@ -21,6 +21,8 @@ TEXT: Final = "text/plain"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 """Header that identifies a request that is sent again."""
 
+CONSOLE_PATH: Final = "/console"
+"""Path of the console and prefix of its files, which are the same for everybody."""
 CLUSTER_PATH: Final = "/v1/cluster"
 """Prefix of all administration paths: they do not need the log, and budgets used up by clients do not block them."""
 

@@ -94,7 +94,7 @@ async def test_an_answer_in_pieces_is_read_to_its_end(node: Node, endpoint: tupl
         (200, b'{"decision":"unknown"}', {}, "unknown"),
         (200, b"I have seen it", {}, "invalid_answer"),
         (200, b"[" * ANSWER_BYTES_MAX, {}, "invalid_answer"),
-        (200, gzip.compress(DECISION), {"Content-Encoding": "gzip"}, "invalid_answer"),
+        (200, gzip.compress(DECISION, mtime=0), {"Content-Encoding": "gzip"}, "invalid_answer"),
         (200, b" " * ANSWER_BYTES_MAX + DECISION, {}, "answer_too_large"),
         (503, DECISION, {}, "error_status"),
     ],
