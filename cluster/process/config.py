@@ -347,8 +347,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         tuple[str, ...],
         Meta(
             description="URLs to which checks may be sent, the same on all nodes: https://host:port/path allows this "
-            "URL and all below it, * all of other machines. Without it, a node whose http_listen is a loopback address "
-            "allows URLs of its own machine, any other node none."
+            "URL and all below it, * all but those of loopback and other special addresses. Without it, a node whose "
+            "http_listen is a loopback address allows URLs of its own machine, any other node none."
         ),
     ] = ()
     webhook_secret_file: Annotated[

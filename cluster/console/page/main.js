@@ -13,7 +13,7 @@ import { transaction, transactions } from "./transactions.js";
  * @type {Array<[RegExp, (parts: Array<string>, query: URLSearchParams) => Promise<Array<Node>>, number]>}
  */
 const VIEWS = [
-  [/^\/$/, overview, 2_000],
+  [/^\/$/, overview, 5_000],
   [/^\/topics$/, topics, 0],
   [/^\/topics\/([^/]+)$/, topic, 5_000],
   [/^\/topics\/([^/]+)\/queues\/(\d+)$/, queue, 0],
