@@ -83,6 +83,16 @@ def test_a_page_of_the_node_itself_is_answered(node: NodeProcess) -> None:
     assert node.request("POST", MESSAGES, SEND, headers=headers).status == 200
 
 
+def test_other_pages_may_link_to_the_console_and_to_nothing_beside_it(node: NodeProcess) -> None:
+    """Another node's console links to this one's; the files say nothing. A foreign name is refused there too."""
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    assert node.request("GET", "/console", headers=headers).status == 200
+    assert node.request("GET", "/console/main.js", headers=headers).status == 200
+    assert node.request("GET", "/consoles", headers=headers).status in (403, 404)
+    assert node.request("GET", "/v1/cluster", headers=headers).status == 403
+    assert node.request("GET", "/console", headers={"Host": "rebound.attacker.example"}).status == 421
+
+
 def test_probes_are_answered_under_any_name(node: NodeProcess) -> None:
     for path in ("/healthz", "/readyz"):
         reply = node.request("GET", path, headers={"Host": "balancer.example", "Sec-Fetch-Site": "cross-site"})
