@@ -2,7 +2,7 @@
 
 import { count, el, svg } from "./dom.js";
 
-const [WIDTH, HEIGHT, SAMPLES_MAX] = [600, 120, 90];
+const [WIDTH, HEIGHT, SAMPLES_MAX] = [600, 120, 60];
 
 /** Remembers samples of counters, and draws their rates. */
 export class Rates {
@@ -28,6 +28,7 @@ export class Rates {
   }
 
   draw() {
+    if (this.samples.length < 2) return el("p", { class: "quiet" }, "The rates of messages follow in a few seconds.");
     const rates = this.series.map(({ metric }) => this.of(metric));
     const top = Math.max(1, ...rates.flat());
     const now = this.series.map(({ label, style }, at) => el("li", { class: style }, `${label}: ${count(Math.round(rates[at].at(-1) ?? 0))} a second`));

@@ -45,13 +45,15 @@ async function draw(isNew) {
   }
   if (turn !== drawn) return; // the user has gone on meanwhile
   // What a user reads, writes or has chosen is not taken away.
-  if (isNew || !main.contains(document.activeElement) || document.activeElement?.matches("[role=region]")) {
+  const used = document.activeElement;
+  if (isNew || used === main || !main.contains(used) || used?.matches("[role=region]")) {
     main.replaceChildren(...nodes);
     mark(path);
   }
   if (isNew) {
     document.title = `${main.querySelector("h1")?.textContent ?? "KeelMQ"} – KeelMQ`;
-    main.focus({ preventScroll: false });
+    main.focus({ preventScroll: true }); // a screen reader goes on here
+    scrollTo(0, 0);
   }
   if (found?.[2]) timer = setTimeout(() => (document.hidden ? again() : draw(false)), found[2]);
 }
