@@ -14,6 +14,7 @@ from raft.membership import Configuration
 from raft.messages import Build
 from raft.state import RaftState
 from store.features import FEATURES, LevelOf, describe
+from store.log.errors import DiskFull
 from store.log.record import KIND_NOOP
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class FeatureLevels:
             return
         try:
             self._propose(lambda configuration: self.raised(configuration, level))
-        except RaftError as error:
+        except (RaftError, DiskFull) as error:
             log.info("the new cluster stays at feature level %d: %s", self.in_force, error)
 
     def _is_new(self) -> bool:

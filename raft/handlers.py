@@ -154,8 +154,10 @@ class SafeRaft:
         """Send, commit and apply what acknowledgements and syncs have made possible since the last step; what goes by
         time waits for the next one. Raises DiskFull when it must be tried again.
         """
-        if not self._may_go_on():
+        self.stalls.notice()
+        if self.own_copy.has_begun_anew():
             return
+        self.own_copy.stop_differing()
         if self.state.role == LEADER:
             self.replication.advance()
         self.applier.apply_committed()
@@ -178,25 +180,19 @@ class SafeRaft:
 
     def on_tick(self) -> None:
         state, replication = self.state, self.replication
-        if not self._may_go_on():
+        self.stalls.notice()
+        if self.own_copy.has_begun_anew():
             return
-        if now() >= self._chores_due_s:
+        if now() >= self._chores_due_s:  # also while the vote of a replica that differs cannot be given up
             self._chores_due_s = now() + CHORES_SHARE * state.config.heartbeat_ms / 1000
             self._do_chores()
+        self.own_copy.stop_differing()
         self.new_disk.tick()
         if state.role == LEADER:
             replication.advance()
             replication.count_all()
         self.election.tick()
         self._settle()
-
-    def _may_go_on(self) -> bool:
-        """Return whether this node may do anything but start again; one that stood, or differs, leads no more."""
-        self.stalls.notice()
-        if self.own_copy.has_begun_anew():
-            return False
-        self.own_copy.stop_differing()
-        return True
 
     def _settle(self) -> None:
         """Note what this node, as leader, has committed, and the configuration that is committed."""
@@ -247,6 +243,8 @@ class SafeRaft:
             self.replicas.on_message(peer, message)
         else:
             self._on_raft_message(peer, message)
+        if self.replicas.difference is not None:  # the step gives the vote up, durably
+            self.wants_step = True
 
     def _on_raft_message(self, peer: int, message: Any) -> None:
         term = message.message.term if isinstance(message, Append) else message.term

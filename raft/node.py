@@ -307,8 +307,6 @@ class RaftNode:
         with the same id), DiskFull.
         """
         self._check_leads()
-        if self.feature_levels.may_be_new:  # a new cluster gets its level before its first command
-            self.feature_levels.tick()
         return self._proposals.submit(proposal)
 
     def refuse_waiting(self, error: RaftError) -> None:
@@ -324,6 +322,8 @@ class RaftNode:
             if self.leader_id is None:
                 raise NoLeader(self.leadership.why_nobody_leads())
             raise NotLeader(self.leader_id)
+        if self.feature_levels.may_be_new:  # a new cluster gets its level before its first command, or other change
+            self.feature_levels.tick()
 
     def _append_entry(self, payload: bytes, on_outcome: Callable[[Entry | None, Any], None]) -> int:
         return self._appending(partial(self._raft.proposing.propose, payload, on_outcome))

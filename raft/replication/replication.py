@@ -57,7 +57,7 @@ class Replication:
         """End the leadership, and drop the data that still waits to be sent."""
         for peer in self._progress:
             self._lanes.drop_waiting(peer)
-        self._progress, self._answered = {}, {}
+        self._progress, self._answered, self._may_send_on = {}, {}, False
         self._prepared = (), Append(_NOTHING, ())
 
     def on_configuration(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from raft.library import LEADER
 from raft.messages import AppendReply
+from raft.replication.progress import WINDOW_MESSAGES
 from tests.unit.raft.test_joining import Started, advance, member
 
 __all__ = ["advance"]
@@ -88,3 +89,17 @@ def test_nothing_of_an_earlier_term_is_committed_before_the_own_no_op_is_durable
     node.on_synced()
     node.advance()
     assert node.state.commit_index == no_op
+
+
+def test_a_leadership_that_ends_leaves_nothing_to_send(advance: Callable[[float], None]) -> None:
+    """A follower that had answered and lacked entries kept the former leader going on for every event."""
+    one = _leader_of_three(advance)
+    node = one.node
+    for number in range(2 * WINDOW_MESSAGES):
+        node.proposing.propose(b"%d" % number, lambda *_: None)
+    node.on_message(
+        2, AppendReply(node.state.term, True, one.log.last_index - WINDOW_MESSAGES, counts=True, votes=True)
+    )
+    assert node.replication.may_send_on
+    node.state.library.step_down()
+    assert not node.replication.may_send_on

@@ -16,7 +16,8 @@ from raft.messages import Build, Vitals, decode, encode, make_append
 from store.features import FEATURES, LEVELS, FeatureLevel, LevelOf, UnknownFeatureLevel
 from store.log.record import KIND_CONFIG, KIND_NOOP, Entry
 from store.version import VERSION
-from tests.unit.raft.members import cluster, leader_of, put_topic
+from tests.unit.raft.members import cluster as cluster_of
+from tests.unit.raft.members import leader_of, put_topic
 from tests.unit.raft.test_joining import Started, advance, member
 from tests.unit.raft.test_transport import until
 
@@ -156,17 +157,22 @@ def test_a_new_cluster_is_raised_once_by_its_first_leader(advance: Callable[[flo
     assert [each.feature_level for each in cluster.proposed] == [ABOVE]
 
 
+@pytest.mark.parametrize("first", ["command", "change of members"])
 async def test_a_new_cluster_is_raised_before_its_first_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """A client that is quicker than the timer once left a new cluster at the first level for good."""
+    """A client, or an operator, that is quicker than the timer once left a new cluster at the first level for good."""
     with monkeypatch.context() as quick:
         quick.setattr(FeatureLevels, "tick", lambda _: None)
-        async with cluster(3, tmp_path) as members:
+        async with cluster_of(3, tmp_path) as members:
             leader = await leader_of(members)
             await until(lambda: leader.node.feature_levels.highest_known() is not None)
             quick.undo()
-            await put_topic(leader)
+            if first == "command":
+                await put_topic(leader)
+            else:
+                with pytest.raises(MembershipRefused, match="not committed yet"):
+                    leader.node.propose_configuration(lambda current: current.with_learner(member(9, voter=False)))
             await until(lambda: leader.node.feature_levels.in_force == FEATURES.maximum)
 
 
