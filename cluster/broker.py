@@ -26,6 +26,7 @@ from cluster.guards import Guards
 from cluster.http.listening import Listener, bind, serve_http, unavailable
 from cluster.http.protocol import HttpProtocol
 from cluster.metrics import MeasuredDisk, Metrics
+from cluster.process.addresses import ConfigError
 from cluster.process.allowed_urls import AllowedUrls
 from cluster.process.config import NodeConfig
 from cluster.process.data_directory import DataDirectory, Identity
@@ -400,7 +401,7 @@ def _startup_errors(config: NodeConfig) -> Iterator[None]:
         yield
     except DiskError as error:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {config.data_dir}: {error}") from error
-    except TlsError as error:
+    except (ConfigError, TlsError) as error:  # a file may have been replaced since the process started
         raise StartupError(ExitCode.BAD_CONFIG, str(error)) from None
     except UnknownFeatureLevel as error:
         raise StartupError(ExitCode.WRONG_VERSION, f"data_dir {config.data_dir}: {error}") from error

@@ -136,6 +136,8 @@ async def reload_at_hang_ups(hang_ups: asyncio.Event, broker: Broker, read_level
             level = read_level()
         except ConfigError as error:
             logger.error("SIGHUP: the configuration is not used, and the log level stays: %s", error)
+        except Exception:  # a bug must not end reloading
+            logger.exception("SIGHUP: the configuration cannot be read, and the log level stays")
         else:
             set_log_level(level)
             # A warning, so that it is seen whatever the level is now.

@@ -381,7 +381,7 @@ class RaftNode:
 
     def _go_on(self) -> None:
         self._is_going_on = False
-        self._drive(self._step if self._raft.wants_step else self._raft.advance)
+        self._drive(self._raft.step if self._raft.wants_step else self._raft.advance)
 
     def _after_sync(self, took_s: float | None) -> None:
         if self._failed:
@@ -398,16 +398,14 @@ class RaftNode:
     def _sync_failed(self, error: BaseException) -> None:
         self._fail(f"the commit log cannot be synced: {error}")
 
-    def _step(self) -> None:
-        self._raft.step()
-        self.feature_levels.tick()
-
     def _drive(self, go_on: Callable[[], None]) -> None:
         if self._failed:
             return
         applied_before = self._state.last_applied
         try:
             go_on()
+            if self.feature_levels.may_be_new:
+                self.feature_levels.tick()
             # before any answer leaves that goes by what was committed now: they are written in a later turn of the loop
             if self._state.knowledge.write(self._state.commit_index):
                 self._sync_thread.request()
@@ -426,7 +424,7 @@ class RaftNode:
 
     async def _tick_for_ever(self) -> None:
         while True:
-            self._drive(self._step)
+            self._drive(self._raft.step)
             await asyncio.sleep(self.config.heartbeat_ms / TICKS_PER_HEARTBEAT / 1000)
 
     def fall_silent(self, start_again: Callable[[], None]) -> None:

@@ -5,15 +5,16 @@ from aiohttp import web
 from cluster.budgets.client_budget import address_of
 from cluster.budgets.quotas import Quota, Quotas
 from cluster.core.core import Core
-from cluster.http.routes import ALWAYS_SERVED, CLUSTER_PATH, Handler, Route
+from cluster.http.routes import ALWAYS_SERVED, CLUSTER_PATH, CONSOLE_PATH, Handler, Route
 from cluster.security.principals import ADMINISTRATOR_NAME, ANONYMOUS_NAME
 
 
 def is_free(route: Route) -> bool:
     """Return whether the route is never charged, because it has to work whatever clients do: health, metrics and
-    administration.
+    administration; and the files of the console, of which a page needs all.
     """
-    return route.path in ALWAYS_SERVED or route.path.startswith(CLUSTER_PATH) or route.access.action == "admin"
+    paths = (CLUSTER_PATH, CONSOLE_PATH)
+    return route.path in ALWAYS_SERVED or route.path.startswith(paths) or route.access.action == "admin"
 
 
 def metered(core: Core, route: Route, handler: Handler) -> Handler:

@@ -11,6 +11,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from cluster.http.routes import JSON
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed, require_address
 from cluster.security.webhook_signer import WebhookSigner
+from cluster.transactions.name_lookups import NameLookups
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
 """Maximum size of an answer. A larger one is no answer."""
@@ -73,7 +74,7 @@ class HttpWebhooks:
         # The caller bounds the requests under way; with a limit here, hanging ones would keep others waiting.
         # Names are looked up for each connection, because they may stand for other addresses by then.
         connector = aiohttp.TCPConnector(
-            limit=0, ssl=self._tls or True, resolver=GuardedResolver(aiohttp.DefaultResolver()), use_dns_cache=False
+            limit=0, ssl=self._tls or True, resolver=GuardedResolver(NameLookups()), use_dns_cache=False
         )
         self._session = aiohttp.ClientSession(
             timeout=timeout,
@@ -100,7 +101,7 @@ class HttpWebhooks:
             raise WebhookFailed(str(error), "not_allowed") from None
         except TimeoutError as error:
             raise WebhookFailed(f"no answer within {self._timeout_s:g} s", "timed_out") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
             refused = _refusal_in(error)
             if refused is not None:
                 raise WebhookFailed(str(refused), "not_allowed") from None

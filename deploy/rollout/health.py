@@ -100,13 +100,25 @@ def why_not_without(views: Sequence[View], node_id: int) -> str | None:
     """
     others = [view for view in views if view.node.id != node_id]
     ready = [view for view in others if view.reason is None]
-    majority = len(views) // 2 + 1
-    if len(ready) < majority:
+    beside, beside_ready = _voters_beside(views)
+    nodes, there = len(views) + beside, len(ready) + beside_ready
+    majority = nodes // 2 + 1
+    if there < majority:
         reasons = "; ".join(f"node {view.node.id}: {view.reason}" for view in others if view.reason is not None)
-        return f"without node {node_id}, {len(ready)} of {len(views)} nodes are ready, and {majority} are needed" + (
+        return f"without node {node_id}, {there} of {nodes} nodes are ready, and {majority} are needed" + (
             f" ({reasons})" if reasons else ""
         )
     return _why_not(ready, views)
+
+
+def _voters_beside(views: Sequence[View]) -> tuple[int, int]:
+    """Return how many voters of the cluster are not in the inventory, and how many of these answer the leader."""
+    status = next((view.status for view in views if view.status is not None and view.status["role"] == "leader"), None)
+    if status is None:
+        return 0, 0
+    known = {view.node.id for view in views}
+    beside = [each for each in status["nodes"] if each["membership"] == "voter" and each["node_id"] not in known]
+    return len(beside), sum(each["connected"] for each in beside)
 
 
 def _why_not(counted: Sequence[View], views: Sequence[View]) -> str | None:

@@ -34,6 +34,8 @@ def running(root: Path) -> tuple[int, list[str]] | None:
         if not entry.name.isdigit():
             continue
         try:
+            if entry.stat().st_uid != os.geteuid():
+                continue  # anybody may have any command line
             parts = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
         except OSError:
             continue  # it has ended
@@ -42,11 +44,20 @@ def running(root: Path) -> tuple[int, list[str]] | None:
     return None
 
 
-def is_ours(root: Path) -> bool:
-    """Return whether the tool made the directory, or may make it: it is missing or empty."""
-    if not root.exists() or (root / MARK).exists():
-        return True
-    return all(path.name == f"{MARK}.new" for path in root.iterdir())
+def is_ours(root: Path, owner: str) -> bool:
+    """Return whether the tool made the directory for this node of this cluster, or may make it: it is missing or
+    empty. `owner` is what the mark says.
+    """
+    mark = root / MARK
+    if mark.exists():
+        return mark.read_text() == owner
+    return not root.exists() or all(path.name == f"{MARK}.new" for path in root.iterdir())
+
+
+def require_ours(root: Path, owner: str) -> None:
+    """Raise AgentError when something else, or another node's data, is in the directory."""
+    if not is_ours(root, owner):
+        raise AgentError(f"{root} is not marked as that of {owner.strip()}: nothing was changed")
 
 
 def own_environment() -> dict[str, str]:
@@ -55,7 +66,7 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
-def facts(root: Path, program: str) -> dict[str, Any]:
+def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
     """Return what is on the host; creates nothing."""
     existing = next(path for path in (root, *root.parents) if path.exists())
     found = running(root)
@@ -69,7 +80,7 @@ def facts(root: Path, program: str) -> dict[str, Any]:
         "program": wanted if wanted and os.access(wanted, os.X_OK) else "",
         "has_data": (root / "data").is_dir() and any((root / "data").iterdir()),
         "has_root": root.exists(),
-        "is_ours": is_ours(root),
+        "is_ours": is_ours(root, owner),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
@@ -103,8 +114,9 @@ def check(program: str, config: str) -> dict[str, Any]:
     return {}
 
 
-def start(root: Path, program: str, config: str) -> dict[str, Any]:
+def start(root: Path, program: str, config: str, owner: str) -> dict[str, Any]:
     """Start the node unless it runs."""
+    require_ours(root, owner)
     if running(root) is None:
         with (root / "keelmqd.log").open("ab") as log:
             subprocess.Popen(  # noqa: S603
@@ -120,8 +132,9 @@ def start(root: Path, program: str, config: str) -> dict[str, Any]:
     return {}
 
 
-def stop(root: Path, timeout_s: float) -> dict[str, Any]:
+def stop(root: Path, timeout_s: float, owner: str) -> dict[str, Any]:
     """End the node with SIGTERM, and wait until it has ended."""
+    require_ours(root, owner)
     found = running(root)
     if found is None:
         return {}
@@ -144,8 +157,9 @@ def logs(root: Path, lines: int) -> dict[str, Any]:
         return {"lines": stream.read().decode(errors="replace").splitlines()[-lines:]}
 
 
-def install(root: Path, archive: Path, name: str) -> dict[str, Any]:
+def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
     """Unpack the bundle, have it install itself into `releases/NAME`, and make it the current release."""
+    require_ours(root, owner)
     release = root / "releases" / name
     if not (release / "complete").exists():
         unpacked = root / "releases" / f"{name}.unpacked"
@@ -169,10 +183,9 @@ def install(root: Path, archive: Path, name: str) -> dict[str, Any]:
     return {}
 
 
-def destroy(root: Path) -> dict[str, Any]:
+def destroy(root: Path, owner: str) -> dict[str, Any]:
     """Remove everything below `root`, the mark last, so that a repetition finds it."""
-    if not is_ours(root):
-        raise AgentError(f"{root} was not made by keelmq-deploy: nothing was removed")
+    require_ours(root, owner)
     if running(root) is not None:
         raise AgentError("the node still runs")
     if not root.exists():

@@ -34,6 +34,7 @@ class Host:
     def __init__(self, inventory: Inventory, node: Node) -> None:
         self.node = node
         self._program = inventory.cluster.program
+        self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
         source = AGENT.read_text()
         if node.ssh:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
@@ -43,13 +44,13 @@ class Host:
             self._command = [sys.executable, "-I", "-c", source]
 
     def facts(self) -> dict[str, Any]:
-        return self._call("facts", root=self.node.root, program=self._program)
+        return self._call("facts", root=self.node.root, program=self._program, owner=self._owner)
 
     def claim(self) -> None:
         """Mark the node's root as one of this tool. Raises HostError when something else is in it."""
         if not self.facts()["is_ours"]:
             raise HostError(self.node, f"{self.node.root} is in use by something else; choose another root or empty it")
-        self.put(".keelmq-deploy", b"")
+        self.put(".keelmq-deploy", self._owner.encode())
 
     def put(self, name: str, content: bytes, mode: int = 0o600) -> str:
         """Store the file below the node's root and return its path."""
@@ -61,20 +62,20 @@ class Host:
         self._call("check", program=program, config=config)
 
     def start(self, program: str, config: str) -> None:
-        self._call("start", root=self.node.root, program=program, config=config)
+        self._call("start", root=self.node.root, program=program, config=config, owner=self._owner)
 
     def stop(self, timeout_s: float) -> None:
-        self._call("stop", root=self.node.root, timeout_s=timeout_s)
+        self._call("stop", root=self.node.root, timeout_s=timeout_s, owner=self._owner)
 
     def logs(self, lines: int) -> list[str]:
         found: list[str] = self._call("logs", root=self.node.root, lines=lines)["lines"]
         return found
 
     def install(self, archive: str, name: str) -> None:
-        self._call("install", root=self.node.root, archive=archive, name=name)
+        self._call("install", root=self.node.root, archive=archive, name=name, owner=self._owner)
 
     def destroy(self) -> None:
-        self._call("destroy", root=self.node.root)
+        self._call("destroy", root=self.node.root, owner=self._owner)
 
     def _call(self, action: str, content: bytes = b"", /, **arguments: Any) -> dict[str, Any]:
         request = json.dumps({"action": action, "arguments": arguments}).encode() + b"\n" + content

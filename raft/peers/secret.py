@@ -31,6 +31,8 @@ def read_peer_secrets(file: Path) -> tuple[bytes, ...]:
             content = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SecretError(f"{file}: {error.strerror}; {HOW_TO_MAKE}") from None
+    except ValueError as error:  # a name that no file can have
+        raise SecretError(f"{str(file)!r}: {error}; {HOW_TO_MAKE}") from None
     if stat.S_IMODE(mode) & 0o077:
         raise SecretError(f"{file}: users other than its owner may read or write the file; run chmod 600 {file}")
     secrets = tuple(line.strip() for line in content.splitlines() if line.strip())

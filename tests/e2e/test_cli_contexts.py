@@ -67,7 +67,9 @@ def test_a_context_holds_servers_and_token_and_flags_override_it(cluster: Cluste
     alone = keelmq("topic", "list", "--servers", cluster.servers, code=1)
     assert "unauthenticated" in alone, "the token of the current context is for its own servers"
     assert "unauthenticated" in keelmq("topic", "list", code=1, KEELMQ_SERVERS=cluster.servers)
-    keelmq("topic", "list", "--servers", cluster.servers, KEELMQ_CONTEXT="shop")
+    exported = keelmq("topic", "list", "--servers", cluster.servers, code=1, KEELMQ_CONTEXT="shop")
+    assert "unauthenticated" in exported, "nor does an exported one meet servers that are typed"
+    keelmq("--context", "shop", "topic", "list", "--servers", cluster.servers)
     assert "context_not_found" in keelmq("--context", "other", "topic", "list", code=1)
 
 

@@ -220,6 +220,20 @@ def test_what_would_cost_the_quorum_is_refused(deployment: Deployment) -> None:
         os.kill(before[frozen], signal.SIGCONT)
 
 
+def test_another_cluster_with_the_same_root_is_left_alone(deployment: Deployment, tmp_path: Path) -> None:
+    """The name that `destroy` asks for is that of the inventory, which may be the wrong one for these directories."""
+    deployment.done("bootstrap")
+    before = deployment.pids()
+    bank = tmp_path / "bank.toml"
+    bank.write_text(deployment.file.read_text().replace('id = "e2e"', 'id = "bank"'))
+    assert bank.read_text() != deployment.file.read_text()
+    for verb in (["destroy", "--yes", "bank"], ["bootstrap"], ["restart"]):
+        command = [sys.executable, "-m", "deploy.rollout", *verb, "--inventory", str(bank)]
+        ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert ended.returncode != 0, (verb, ended.stdout + ended.stderr)
+    assert deployment.pids() == before
+
+
 def test_nothing_is_removed_by_mistake(deployment: Deployment) -> None:
     deployment.done("bootstrap")
     refused = deployment.run("destroy")
@@ -234,7 +248,7 @@ def test_nothing_is_removed_by_mistake(deployment: Deployment) -> None:
     (deployment.root(1) / "letters").write_text("dear")
     refused = deployment.run("destroy", "--yes", "e2e")
     assert refused.returncode == 1
-    assert "was not made by keelmq-deploy" in refused.stderr
+    assert "is not marked as that of node 1 of the cluster e2e" in refused.stderr
     assert (deployment.root(1) / "letters").read_text() == "dear"
     found = deployment.run("preflight")
     assert found.returncode == 1

@@ -96,13 +96,13 @@ FLAGS: Final[ContextVar[Flags]] = ContextVar("FLAGS", default=Flags())  # noqa: 
 
 
 def chosen(servers_flag: bool) -> Context | None:
-    """Return the context that a command uses, or None: the one that --context or KEELMQ_CONTEXT names; otherwise the
-    current one, unless `servers_flag` or a variable says where the cluster is, so that a token is never shown to
-    another cluster than its own. Raises NotFound and InvalidRequest.
+    """Return the context that a command uses, or None: the one that --context names; otherwise the one of
+    KEELMQ_CONTEXT, unless `servers_flag` says where the cluster is; otherwise the current one, unless a variable says
+    so. So a token is shown to typed servers only together with a typed context. Raises NotFound and InvalidRequest.
     """
-    name = FLAGS.get().context or os.environ.get(VARIABLE)
-    if name:
-        return load().get(name)
+    typed, exported = FLAGS.get().context, os.environ.get(VARIABLE)
+    if typed or (exported and not servers_flag):
+        return load().get(typed or exported or "")
     if servers_flag or any(os.environ.get(variable) for variable in CLIENT_VARIABLES):
         return None
     contexts = load()
@@ -119,8 +119,13 @@ def name_in_use(contexts: Contexts) -> str:
 
 def path() -> Path:
     """Return the file: keelmq/contexts.json in XDG_CONFIG_HOME, by default ~/.config."""
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".config") / "keelmq" / "contexts.json"
+    home = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not home.is_absolute():
+        try:
+            home = Path.home() / ".config"
+        except RuntimeError:  # a user without a home, as in a container
+            home = Path("/nonexistent")
+    return home / "keelmq" / "contexts.json"
 
 
 def load() -> Contexts:

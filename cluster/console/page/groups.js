@@ -26,13 +26,13 @@ export async function groups(_, query) {
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, { offsets }, dead] = await Promise.all([get(path), get(`${path}/offsets`, { limit: 500 }), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, { offsets }, dead] = await Promise.all([get(path), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
   return [
     el("h1", {}, `Group ${name}`),
     facts([
       ["Lag", offsets.length ? `${count(lag)} messages` : "not known: nothing is committed yet"],
-      ["Members", found.members.length],
+      ["Members", `${found.members.length}${found.members_next ? "+" : ""}`],
       ["Topics", found.topics.join(", ")],
       ["A message is tried", `${found.retry_max_attempts} times`],
     ]),
@@ -59,6 +59,6 @@ export async function group([name]) {
       found.members,
       "Nobody consumes for this group now.",
     ),
-    messageTable("Dead letters", dead.messages, "No dead letters."),
+    messageTable(dead.next_offset < dead.max_offset ? "The first dead letters" : "Dead letters", dead.messages, "No dead letters."),
   ];
 }

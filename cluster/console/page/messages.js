@@ -82,12 +82,7 @@ function story(message, trace) {
 
 function body(message) {
   if (message.body === undefined) return "";
-  if (message.encoding !== "utf8") return hex(atob(message.body));
-  try {
-    return JSON.stringify(JSON.parse(message.body), null, 2);
-  } catch {
-    return message.body;
-  }
+  return message.encoding === "utf8" ? message.body : hex(atob(message.body)); // as it is: JSON read here would round numbers
 }
 
 function hex(data) {

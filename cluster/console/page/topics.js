@@ -53,7 +53,7 @@ export async function topic([name]) {
     ...(scheduled.messages.length
       ? [
           table(
-            "Delayed messages, the next one first",
+            scheduled.next ? "The next 50 delayed messages" : "Delayed messages, the next one first",
             [
               ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
               ["Queue", (each) => each.queue, true],

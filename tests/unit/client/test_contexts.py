@@ -182,6 +182,7 @@ def test_which_context_a_command_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert using(monkeypatch, KEELMQ_SERVERS="http://x:1", flag="two") == "http://two:1"
     assert using(monkeypatch, KEELMQ_SERVERS="http://x:1", KEELMQ_CONTEXT="two") == "http://two:1"
     assert using(monkeypatch, servers_flag=True, flag="two") == "http://two:1", "for its token and its authorities"
+    assert using(monkeypatch, servers_flag=True, KEELMQ_CONTEXT="two") is None, "an exported one is easily forgotten"
     for variable in contexts.CLIENT_VARIABLES:
         assert using(monkeypatch, False, None, **{variable: "x"}) is None, (
             "the current context is never mixed with variables"

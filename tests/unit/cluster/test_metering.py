@@ -259,6 +259,8 @@ def test_a_section_is_filled_from_the_default(tmp_path: Path) -> None:
 def test_the_routes_that_are_free_are_those_of_health_metrics_and_administration(node: Node) -> None:
     free = {(route.method, route.path) for route in node.broker.services._routes() if is_free(route)}
     assert {path for _, path in free if not path.startswith(("/v1/cluster", "/v1/users"))} == {
+        "/console",
+        "/console/{file}",
         "/healthz",
         "/readyz",
         "/metrics",
