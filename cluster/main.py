@@ -142,7 +142,10 @@ async def reload_at_hang_ups(hang_ups: asyncio.Event, broker: Broker, read_level
             set_log_level(level)
             # A warning, so that it is seen whatever the level is now.
             logger.warning("SIGHUP: the log level is %s; other options are read at the start only", level)
-        await broker.look_at_certificates()
+        try:
+            await broker.look_at_certificates()
+        except Exception:
+            logger.exception("SIGHUP: the TLS files cannot be looked at")
 
 
 def ignore_hangup(*_: object) -> None:

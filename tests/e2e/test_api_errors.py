@@ -251,6 +251,7 @@ CASES = [
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {
+    "quota_exceeded": "test_quotas.py",
     "unauthenticated": "test_permissions.py",
     "forbidden": "test_permissions.py",
     "certificate_taken": "test_permissions.py",

@@ -81,6 +81,7 @@ PARAMETERS: Final = {
     "member_id": "member",
     "token_id": "none",
     "node_id": "9",
+    "file": "main.js",
 }
 
 
