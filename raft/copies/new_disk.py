@@ -71,10 +71,13 @@ class NewDisk:
             self._sender.send(peer, PreVote(state.term, state.log.last_index, state.log.last_term, False))
 
     def _become_voter(self, leader: int) -> None:
-        """The vote in the present term counts as given to the leader that this node follows."""
+        """The vote in the present term counts as given to the leader that this node follows, unless it was given
+        already: a node that stood in that term, and lost, had voted for itself.
+        """
         state = self._state
         try:
-            state.library.set_term(state.term, leader)
+            if state.library.voted_for is None:
+                state.library.set_term(state.term, leader)
             state.journal.become_voter()
         except DiskFull as error:  # the next step tries again
             log.debug("cannot note yet that this node has caught up, and tries again: %s", error)

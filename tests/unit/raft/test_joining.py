@@ -180,3 +180,15 @@ def test_the_last_entry_that_it_knows_to_be_committed_stays(advance: Callable[[f
     assert two.node.replication.needed_from() == 3
     two.hear(1, make_append(4, 3, 4, 3, []))
     assert two.node.replication.needed_from() == 4
+
+
+def test_a_vote_that_was_given_before_the_disk_was_put_back_stays() -> None:
+    """The node had stood in the leader's term and lost. Its disk knew, and the node ended when it was to vote again."""
+    two = Started(2, joins=True)
+    two.node.state.library.set_term(1, 2)
+    two.node.new_disk._become_voter(1)
+    assert (two.hard_state.voted_for, two.hard_state.voter) == (2, True)
+    three = Started(3, joins=True)
+    three.node.state.library.set_term(1, None)
+    three.node.new_disk._become_voter(1)
+    assert (three.hard_state.voted_for, three.hard_state.voter) == (1, True)
