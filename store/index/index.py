@@ -17,7 +17,7 @@ import contextlib
 import errno
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from rocksdict import (
@@ -122,9 +122,19 @@ class Index:
         self._staged[key] = value
         self.touched.append((key, value))
 
+    def put_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Stage many pairs, as `put` for each would."""
+        self._staged.update(pairs)
+        self.touched.extend(pairs)
+
     def delete(self, key: bytes) -> None:
         self._staged[key] = None
         self.touched.append((key,))
+
+    def delete_all(self, deleted: Sequence[bytes]) -> None:
+        """Stage many deletions, as `delete` for each would."""
+        self._staged.update(dict.fromkeys(deleted))
+        self.touched.extend([(key,) for key in deleted])
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         """Delete begin <= key < end, staged pairs included."""

@@ -4,6 +4,7 @@ The whole layout, with the values, is in docs/index-layout.md.
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 KEY_HASH_BYTES: Final = 8
@@ -77,6 +78,7 @@ _TIMER_BY_TIME: Final = struct.Struct(">cIcQQ")
 _KIND_TOPIC: Final = struct.Struct(">2sI")
 _PLACE: Final = struct.Struct(">HQ")
 _ENDED_ID_PLACE: Final = struct.Struct(">2xHQ")  # the end of an id and ID_PLACE, both zero bytes, before a place
+_ENDED_ID_BATCH: Final = struct.Struct(">xsI")  # the end of an id and ID_BATCH, before an ordinal
 _KIND_PLACE: Final = struct.Struct(">2sIHQ")
 _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
@@ -140,8 +142,13 @@ def batch_id(topic_id: int, value: str) -> bytes:
     return _TABLE_U32.pack(BATCH_ID, topic_id) + value.encode()
 
 
+def message_ids(topic_id: int) -> bytes:
+    """Return the prefix of the keys of a topic's message ids; the id follows it."""
+    return _TABLE_U32.pack(MESSAGE_ID, topic_id)
+
+
 def message_id(topic_id: int, value: str) -> bytes:
-    return _TABLE_U32.pack(MESSAGE_ID, topic_id) + value.encode()
+    return message_ids(topic_id) + value.encode()
 
 
 def dedupe_expiry(sequence: int) -> bytes:
@@ -276,6 +283,11 @@ def timer_of_batch(topic_id: int, batch_id: str) -> bytes:
     return topic_timers(topic_id) + _BY_BATCH + batch_id.encode()
 
 
+def timer_of_messages(topic_id: int, message_ids: Iterable[str]) -> list[bytes]:
+    prefix = topic_timers(topic_id) + _BY_MESSAGE
+    return [prefix + message_id.encode() for message_id in message_ids]
+
+
 def timer_of_message(topic_id: int, message_id: str) -> bytes:
     return topic_timers(topic_id) + _BY_MESSAGE + message_id.encode()
 
@@ -302,8 +314,10 @@ def place_parts(rest: bytes) -> tuple[int, int]:
     return int(queue), int(offset)
 
 
-def batch_of_message(topic_id: int, message_id: str, batch_id: str, ordinal: int) -> bytes:
-    return known_of_id(topic_id, message_id) + ID_BATCH + _U32.pack(ordinal) + batch_id.encode()
+def batch_of_messages(topic_id: int, batch_id: str, ordinal_ids: Iterable[tuple[int, str]]) -> list[bytes]:
+    """Return the key of each message of a batch, which is given by its ordinal and its explicit id."""
+    begin, end, pack = _KIND_TOPIC.pack(_BY_ID, topic_id), batch_id.encode(), _ENDED_ID_BATCH.pack
+    return [b"".join((begin, message_id.encode(), pack(ID_BATCH, ordinal), end)) for ordinal, message_id in ordinal_ids]
 
 
 def batch_of_message_parts(rest: bytes) -> tuple[str, int]:

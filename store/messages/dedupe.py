@@ -11,6 +11,7 @@ the oldest records that are out of the window, or too many. The remembered ids a
 the work per entry is bounded.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -99,13 +100,22 @@ class DedupeWindow:
         value = self._index.get(keys.message_id(topic_id, message_id))
         return _decode_message(value) if value is not None else None
 
+    def messages(self, topic_id: int, message_ids: Iterable[str | None]) -> dict[str, SeenMessage]:
+        """Return the place of each id that is known. A request may have thousands of ids, most of them new."""
+        prefix, get = keys.message_ids(topic_id), self._index.get
+        found = [(each, get(prefix + each.encode())) for each in message_ids if each is not None]
+        return {message_id: _decode_message(value) for message_id, value in found if value is not None}
+
     def remember_batch(self, topic_id: int, batch_id: str, seen: SeenBatch) -> None:
         """Remember a batch id. The id must not be known."""
         self._remember(keys.batch_id(topic_id, batch_id), _encode(seen))
 
-    def remember_message(self, topic_id: int, message_id: str, seen: SeenMessage) -> None:
-        """Remember a message id. The id must not be known."""
-        self._remember(keys.message_id(topic_id, message_id), _encode(seen))
+    def remember_messages(self, topic_id: int, seen: Iterable[tuple[str, SeenMessage]]) -> None:
+        """Remember message ids. No id may be known, or given twice."""
+        prefix = keys.message_ids(topic_id)
+        pairs = [(prefix + message_id.encode(), _encode(place)) for message_id, place in seen]
+        self._index.put_all(pairs)
+        self._remembered.extend([key for key, _ in pairs])
 
     def is_cancelled(self, topic_id: int, message_id: str) -> bool:
         return self._index.get(keys.cancelled_message(topic_id, message_id)) is not None
@@ -145,9 +155,7 @@ class DedupeWindow:
         self._oldest = at_ms, len(expired)
         if not self._may_expire(at_ms, len(expired), clock_ms):
             return False
-        for expired_key in expired:
-            self._index.delete(expired_key)
-        self._index.delete(key)
+        self._index.delete_all([*expired, key])
         counters.first_sequence += 1
         counters.entries -= len(expired)
         self._oldest = None

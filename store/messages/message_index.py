@@ -128,22 +128,22 @@ class MessageIndex:
     ) -> None:
         """Note the explicit ids of an accepted batch. The ordinals in `skip` are known already and left out."""
         skipped = frozenset(skip)
-        for ordinal, message_id in enumerate(message_ids):
-            if message_id is not None and ordinal not in skipped:
-                self._index.put(keys.batch_of_message(topic_id, message_id, batch_id, ordinal), b"")
+        added = [(i, each) for i, each in enumerate(message_ids) if each is not None and i not in skipped]
+        self._index.put_all([(key, b"") for key in keys.batch_of_messages(topic_id, batch_id, added)])
 
     def add_keys(
         self, topic_id: int, queue: int, offset: int, hashes: Sequence[bytes], skip: Iterable[int], stored_at_ms: int
     ) -> None:
         """Note the keys of a batch that became visible, except those of the ordinals in `skip`, which did not."""
         skipped = frozenset(skip)
-        for ordinal, joined in enumerate(hashes):
-            if ordinal in skipped:
-                continue
-            for begin in range(0, len(joined), KEY_HASH_BYTES):
-                one = joined[begin : begin + KEY_HASH_BYTES]
-                self._index.put(keys.keyed_message(topic_id, one, stored_at_ms, queue, offset), b"")
-            offset += 1
+        became_visible = [joined for ordinal, joined in enumerate(hashes) if ordinal not in skipped]
+        self._index.put_all(
+            [
+                (keys.keyed_message(topic_id, joined[begin : begin + KEY_HASH_BYTES], stored_at_ms, queue, at), b"")
+                for at, joined in enumerate(became_visible, offset)
+                for begin in range(0, len(joined), KEY_HASH_BYTES)
+            ]
+        )
 
     def add_half(self, topic_id: int, batch_id: str, transaction_id: str) -> None:
         """Note that a half batch was prepared."""

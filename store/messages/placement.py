@@ -269,15 +269,19 @@ class Placement:
 
     def _known_messages(self, topic: Topic, header: BatchHeader, due_ms: int | None) -> tuple[KnownMessage, ...]:
         """Return the messages whose explicit id is known, or repeated within the batch."""
+        message_ids = header.message_ids or ()
+        placed = self._dedupe.messages(topic.id, message_ids)
+        if not placed and not self._timers.counters.reserving and not _has_repeated(message_ids):
+            return ()
         known: list[KnownMessage] = []
         in_batch: dict[str, int | None] = {}
         next_offset = topic.ends[header.queue]
-        for ordinal, message_id in enumerate(header.message_ids or ()):
+        for ordinal, message_id in enumerate(message_ids):
             if message_id is not None:
                 if message_id in in_batch:
                     known.append(KnownMessage(ordinal, header.queue, in_batch[message_id], due_ms))
                     continue
-                seen = self._dedupe.message(topic.id, message_id)
+                seen = placed.get(message_id)
                 if seen is not None:
                     known.append(KnownMessage(ordinal, seen.queue, seen.offset))
                     continue
@@ -292,14 +296,21 @@ class Placement:
     def _remember_messages(self, topic: Topic, message_ids: Sequence[str | None], placed: SeenBatch) -> None:
         """Remember the explicit ids of the appended messages."""
         skipped = {message.ordinal for message in placed.known}
-        offset = placed.offset
-        assert offset is not None
-        for ordinal, message_id in enumerate(message_ids):
-            if ordinal in skipped:
-                continue
-            if message_id is not None:
-                self._dedupe.remember_message(topic.id, message_id, SeenMessage(placed.queue, offset))
-            offset += 1
+        assert placed.offset is not None
+        appended = [each for ordinal, each in enumerate(message_ids) if ordinal not in skipped]
+        self._dedupe.remember_messages(
+            topic.id,
+            [
+                (each, SeenMessage(placed.queue, offset))
+                for offset, each in enumerate(appended, placed.offset)
+                if each is not None
+            ],
+        )
+
+
+def _has_repeated(message_ids: Sequence[str | None]) -> bool:
+    explicit = [each for each in message_ids if each is not None]
+    return len(set(explicit)) != len(explicit)
 
 
 def _seen(

@@ -140,8 +140,8 @@ class Timers:
         counters.reserving += timer.reserves
         if timer.holds_batch_id:
             self._index.put(keys.timer_of_batch(topic_id, timer.block.batch_id), _encode_key(key))
-        for message_id in timer.reserved_ids():
-            self._index.put(keys.timer_of_message(topic_id, message_id), _encode_key(key))
+        encoded = _encode_key(key)
+        self._index.put_all([(each, encoded) for each in keys.timer_of_messages(topic_id, timer.reserved_ids())])
         self._index.put(keys.topic_timer(topic_id, *key), b"")
         stored = keys.timer(*key)
         self._index.put(stored, _encode(timer))
@@ -159,8 +159,7 @@ class Timers:
         counters.reserving -= timer.reserves
         if timer.holds_batch_id:
             self._index.delete(keys.timer_of_batch(topic_id, timer.block.batch_id))
-        for message_id in timer.reserved_ids():
-            self._index.delete(keys.timer_of_message(topic_id, message_id))
+        self._index.delete_all(keys.timer_of_messages(topic_id, timer.reserved_ids()))
         self._index.delete(keys.topic_timer(topic_id, *key))
         stored = keys.timer(*key)
         self._index.delete(stored)

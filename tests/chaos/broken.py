@@ -83,7 +83,8 @@ def forgets_ids() -> None:
     from store.messages.dedupe import DedupeWindow
 
     mine: set[bytes] = set()  # ids of this process; those of an earlier one are forgotten
-    remember, look_up_batch, look_up_message = DedupeWindow._remember, DedupeWindow.batch, DedupeWindow.message
+    remember, look_up_batch = DedupeWindow._remember, DedupeWindow.batch
+    remember_messages, look_up_messages = DedupeWindow.remember_messages, DedupeWindow.messages
 
     def remember_in_memory(self: Any, key: bytes, value: bytes) -> None:
         mine.add(key)
@@ -92,12 +93,19 @@ def forgets_ids() -> None:
     def batch(self: Any, topic_id: int, batch_id: str) -> Any:
         return look_up_batch(self, topic_id, batch_id) if keys.batch_id(topic_id, batch_id) in mine else None
 
-    def message(self: Any, topic_id: int, message_id: str) -> Any:
-        return look_up_message(self, topic_id, message_id) if keys.message_id(topic_id, message_id) in mine else None
+    def remember_messages_in_memory(self: Any, topic_id: int, seen: Any) -> None:
+        seen = list(seen)
+        mine.update(keys.message_id(topic_id, message_id) for message_id, _ in seen)
+        remember_messages(self, topic_id, seen)
+
+    def messages(self: Any, topic_id: int, message_ids: Any) -> Any:
+        found = look_up_messages(self, topic_id, message_ids)
+        return {each: place for each, place in found.items() if keys.message_id(topic_id, each) in mine}
 
     _replace(DedupeWindow, "_remember", remember_in_memory)
+    _replace(DedupeWindow, "remember_messages", remember_messages_in_memory)
     _replace(DedupeWindow, "batch", batch)
-    _replace(DedupeWindow, "message", message)
+    _replace(DedupeWindow, "messages", messages)
 
 
 def delivers_rolled_back() -> None:

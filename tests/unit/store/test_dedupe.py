@@ -124,12 +124,12 @@ def test_a_large_record_goes_only_when_enough_ids_stay(tmp_path: Path, max_entri
     index = Index.open(str(tmp_path / "large"))
     window = DedupeWindow(index, DedupeCounters(), window_ms=100, max_entries=max_entries, min_entries=3)
     for ordinal in range(10):
-        window.remember_message(1, f"large{ordinal}", SeenMessage(0, ordinal))
+        window.remember_messages(1, [(f"large{ordinal}", SeenMessage(0, ordinal))])
     window.end_entry(clock_ms=1_000)
     for number in range(3):
         assert window.counters.entries == 10 + number
         assert all(window.message(1, f"large{ordinal}") for ordinal in range(10))
-        window.remember_message(1, f"small{number}", SeenMessage(0, 10 + number))
+        window.remember_messages(1, [(f"small{number}", SeenMessage(0, 10 + number))])
         window.end_entry(clock_ms=5_000)
     assert window.counters.entries == 3
     assert not any(window.message(1, f"large{ordinal}") for ordinal in range(10))
