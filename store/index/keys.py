@@ -78,7 +78,6 @@ _TIMER_BY_TIME: Final = struct.Struct(">cIcQQ")
 _KIND_TOPIC: Final = struct.Struct(">2sI")
 _PLACE: Final = struct.Struct(">HQ")
 _ENDED_ID_PLACE: Final = struct.Struct(">2xHQ")  # the end of an id and ID_PLACE, both zero bytes, before a place
-_ENDED_ID_BATCH: Final = struct.Struct(">xsI")  # the end of an id and ID_BATCH, before an ordinal
 _KIND_PLACE: Final = struct.Struct(">2sIHQ")
 _KEYED_PLACE: Final = struct.Struct(">2sI8sQHQ")
 _PLACE_EVENT: Final = struct.Struct(">QIB")
@@ -316,8 +315,8 @@ def place_parts(rest: bytes) -> tuple[int, int]:
 
 def batch_of_messages(topic_id: int, batch_id: str, ordinal_ids: Iterable[tuple[int, str]]) -> list[bytes]:
     """Return the key of each message of a batch, which is given by its ordinal and its explicit id."""
-    begin, end, pack = _KIND_TOPIC.pack(_BY_ID, topic_id), batch_id.encode(), _ENDED_ID_BATCH.pack
-    return [b"".join((begin, message_id.encode(), pack(ID_BATCH, ordinal), end)) for ordinal, message_id in ordinal_ids]
+    topic, kind, batch, pack = _KIND_TOPIC.pack(_BY_ID, topic_id), b"\x00" + ID_BATCH, batch_id.encode(), _U32.pack
+    return [b"".join((topic, message_id.encode(), kind, pack(ordinal), batch)) for ordinal, message_id in ordinal_ids]
 
 
 def batch_of_message_parts(rest: bytes) -> tuple[str, int]:

@@ -61,5 +61,11 @@ async def test_a_node_that_the_others_could_not_reach_adds_none_and_says_what_to
         assert ("--peer-listen" if listening == "peer_listen" else "--http-url") in refused.body["detail"]
         assert node.core.raft.configuration_index == before, "nothing was changed"
     async with running_node(config, fatal) as node:
-        assert (await add(node)).status == 200
+
+        async def is_added() -> bool:  # once the node has written its new addresses into the log
+            added = await add(node)
+            assert added.status == 200 or added.body["code"] == "change_in_progress"
+            return added.status == 200
+
+        await node.wait(is_added)
     assert not fatal
