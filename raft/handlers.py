@@ -252,9 +252,10 @@ class SafeRaft:
         is_of_its_term = not isinstance(message, PreVote) or term <= own_term
         if is_of_its_term:
             self.election.hear(term)
-            self.new_disk.heard(peer)
         self._dispatch(peer, message, own_term)
-        if is_of_its_term:  # nothing impossible: a forgery would have the peer's disk found to have forgotten it
+        if is_of_its_term:  # nothing impossible: a forgery would have the peer's disk found to have forgotten it, or a
+            # new disk here count before it knows the peer's term
+            self.new_disk.heard(peer)
             self.state.knowledge.heard(peer, term)
 
     def _dispatch(self, peer: int, message: Any, own_term: int) -> None:

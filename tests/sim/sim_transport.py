@@ -10,7 +10,7 @@ from raft.config import PeerAddress
 from raft.errors import ProtocolError
 from raft.feature_levels import own_build
 from raft.membership import Membership
-from raft.messages import FRAME, Arrived, Build, decode, encode
+from raft.messages import FRAME, Arrived, Build, PreVote, decode, encode
 from raft.peers.lanes import ARRIVED_BYTES, CONTROL, DATA, DataLane, Part, lane_of
 
 from .addresses import PLACES
@@ -140,6 +140,8 @@ class SimTransport(Transport):  # type: ignore[misc]  # untyped library
             self._lanes[source].arrived(message.total_bytes)
         if not forged:
             self._replica.observer.on_receive(self._replica, source, message)
+        elif isinstance(message, PreVote) and message.term <= self._replica.raft.state.term:
+            return  # the node was frozen, and elections went on: by now a member may say it
         self._onMessageReceived(self.peers[source], message)
 
     def peer_up(self, peer: int, incarnation: str) -> None:

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from pysyncobj import syncobj as library
 
 from raft.config import PeerAddress, RaftConfig
+from raft.errors import ProtocolError
 from raft.handlers import SafeRaft
 from raft.journal import Journal
 from raft.library import LEADER
@@ -192,3 +194,16 @@ def test_a_vote_that_was_given_before_the_disk_was_put_back_stays() -> None:
     three.node.state.library.set_term(1, None)
     three.node.new_disk._become_voter(1)
     assert (three.hard_state.voted_for, three.hard_state.voter) == (1, True)
+
+
+def test_an_impossible_message_is_no_word_of_its_sender() -> None:
+    """The new disk would count before it knows in which terms the sender stands."""
+    two = Started(2, joins=True)
+    two.connect(1)
+    two.connect(3)
+    two.hear(3, make_append(1, 0, 0, 0, ()))
+    with pytest.raises(ProtocolError, match="is not a Raft message"):
+        two.node.on_message(1, SimpleNamespace(term=1))
+    heard = two.node.new_disk._rejoin.has_heard_all
+    assert heard(frozenset({3}))
+    assert not heard(frozenset({1}))
