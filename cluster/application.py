@@ -34,6 +34,7 @@ from cluster.messages.produce import ProduceApi, QueueChooser
 from cluster.messages.pull import PullApi
 from cluster.messages.scheduled_api import ScheduledApi
 from cluster.messages.topic_api import TopicApi
+from cluster.operations.backup_api import BackupApi
 from cluster.operations.cluster_api import ClusterApi
 from cluster.operations.feature_api import FeatureApi
 from cluster.operations.log_api import LogApi
@@ -64,6 +65,7 @@ class Services:
         self.alarms = Alarms(core)
         self._checks = CheckApi(core, webhooks)
         self.groups = GroupCoordinator(core)
+        self._backups = BackupApi(core)
         self._timers = TimerService(core)
         self._retention = RetentionService(core)
         self.alarms.add(self._retention.log_front.conditions)
@@ -114,6 +116,7 @@ class Services:
             *self._replica.routes(),
             *FeatureApi(self.core, self.alarms).routes(),
             *LogApi(self.core).routes(),
+            *self._backups.routes(),
             *SettingsApi(self.core).routes(),
             *QuotaApi(self.core).routes(),
             *UserApi(self.core).routes(),
@@ -146,4 +149,5 @@ class Services:
         await self.groups.stop()
         await self.core.raft.stop()
         await self._checks.stop()
+        self._backups.stop()
         self.core.waiters.close()

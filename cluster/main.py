@@ -1,4 +1,7 @@
-"""The command `keelmqd`: runs a node, or prints its log. The exit codes are in cluster/process/exit_codes.py."""
+"""The command `keelmqd`: runs a node, prints its log, restores or recovers its data.
+
+The exit codes are in cluster/process/exit_codes.py.
+"""
 
 import argparse
 import asyncio
@@ -21,8 +24,13 @@ from cluster.process.join import joined
 from cluster.process.log_command import LOG_ACTIONS, log_command
 from cluster.process.logging_setup import set_log_level, set_up_logging
 from cluster.process.loop_steps import MeasuredEventLoop
+from cluster.process.recover_command import COMMAND as RECOVER
+from cluster.process.recover_command import recover_command
+from cluster.process.restore_command import COMMAND as RESTORE
+from cluster.process.restore_command import restore_command
 from cluster.service_manager.notify_socket import NotifySocket
 from store.features import FEATURES
+from store.log.commit_log import SEGMENT_BYTES_DEFAULT
 from store.log.errors import LogFailed
 
 logger = logging.getLogger("keelmqd")
@@ -38,11 +46,14 @@ PRIVATE_UMASK: Final = 0o077
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command `keelmqd` and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    command = given.pop(0) if given and given[0] in ("run", "log") else "run"
+    command = given.pop(0) if given and given[0] in ("run", "log", RESTORE, RECOVER) else "run"
     try:
         if command == "log":
             parsed = log_parser().parse_args(given)
             return log_command(parsed.action, parsed.data_dir, parsed.from_index)
+        if command in (RESTORE, RECOVER):
+            os.umask(PRIVATE_UMASK)
+            return restore(given) if command == RESTORE else recover(given)
         return run_command(given)
     except StartupError as error:
         print(f"keelmqd: {error}", file=sys.stderr)
@@ -188,7 +199,9 @@ def run_parser() -> argparse.ArgumentParser:
     codes = ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     parser = argparse.ArgumentParser(
         prog="keelmqd",
-        usage="keelmqd [run] [options]\n       keelmqd log {dump,verify} --data-dir DIR",
+        usage="keelmqd [run] [options]\n       keelmqd log {dump,verify} --data-dir DIR\n"
+        "       keelmqd restore --backup FILE --data-dir DIR --node-id ID --peer ID=HOST:PORT=URL ...\n"
+        "       keelmqd recover --data-dir DIR [--i-accept-the-loss-of-what-only-others-had]",
         description="Run one node of a KeelMQ cluster. Options come from a TOML file, then from KEELMQ_<OPTION> in the "
         "environment, then from the command line; the last source wins.",
         epilog=f"exit codes: {codes}",
@@ -215,6 +228,67 @@ def run_parser() -> argparse.ArgumentParser:
             help=(option.description + default).replace("%", "%%"),
         )
     return parser
+
+
+def restore(given: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="keelmqd restore",
+        description="Make the empty data directory of one node of a new cluster from a backup. Run it for every node, "
+        "with the same backup, --peer options and --restore-id.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--backup", required=True, metavar="FILE", help="file of `keelmq backup create`")
+    parser.add_argument("--data-dir", required=True, help="the node's data directory, which must be empty or missing")
+    parser.add_argument("--node-id", required=True, type=int, help="id of the node")
+    parser.add_argument(
+        "--peer",
+        dest="peers",
+        action="append",
+        required=True,
+        metavar="ID=HOST:PORT=URL",
+        help="every node of the new cluster, this one included",
+    )
+    parser.add_argument("--cluster-id", help="id of the new cluster (default: that of the backup)")
+    parser.add_argument(
+        "--restore-id", metavar="ID", help="the same for all nodes; made and printed when it is missing"
+    )
+    parser.add_argument(
+        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="as for the node (default: %(default)s)"
+    )
+    parsed = parser.parse_args(given)
+    return restore_command(
+        parsed.backup,
+        parsed.data_dir,
+        parsed.node_id,
+        parsed.peers,
+        cluster_id=parsed.cluster_id,
+        restore_id=parsed.restore_id,
+        segment_bytes=parsed.segment_bytes,
+    )
+
+
+def recover(given: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="keelmqd recover",
+        description="When a majority of the voters is lost for good: make this stopped node the only voter of a new "
+        "cluster with its data. Without the flag it prints what the node knows, and changes nothing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data-dir", required=True, help="the node's data directory")
+    parser.add_argument(
+        "--peer", metavar="ID=HOST:PORT=URL", help="this node's addresses, if they are not those that its log has"
+    )
+    parser.add_argument(
+        "--i-accept-the-loss-of-what-only-others-had",
+        dest="accepted",
+        action="store_true",
+        help="do it: what was acknowledged and is not in this node's log is lost",
+    )
+    parser.add_argument(
+        "--segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="as for the node (default: %(default)s)"
+    )
+    parsed = parser.parse_args(given)
+    return recover_command(parsed.data_dir, parsed.peer, accepted=parsed.accepted, segment_bytes=parsed.segment_bytes)
 
 
 def log_parser() -> argparse.ArgumentParser:

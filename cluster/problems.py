@@ -55,6 +55,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     "member_not_found": ProblemKind(404, "The member is not in the group"),
     "transaction_not_found": ProblemKind(404, "The transaction does not exist"),
     "message_not_found": ProblemKind(404, "No message has this id"),
+    "backup_not_found": ProblemKind(404, "The backup is not under way"),
     "not_scheduled": ProblemKind(404, "The message is not scheduled"),
     "method_not_allowed": ProblemKind(405, "The path does not support this method"),
     "request_timeout": ProblemKind(408, "The request was not sent in time", retry=True),

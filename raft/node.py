@@ -107,6 +107,8 @@ class RaftNode:
         self._state = self._raft.state
         self._raft.own_copy.on_forgotten = partial(self.fall_silent, on_forgotten)
         self._raft.log_writer.on_feature_level = on_feature_level
+        self.read_state = self._raft.snapshots.read
+        """Returns a reader of the state as of `applied_index`, whatever is applied meanwhile."""
         self.durable_on = self._raft.replication.durable_on
         self._commit_notice = CommitNotice(self._state, self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with

@@ -282,6 +282,7 @@ ERRORS_BY_CODE: Mapping[str, type[KeelMQError]] = {
     "subscription_mismatch": Conflict,
     "topic_exists_with_more_queues": Conflict,
     "node_not_found": NotFound,
+    "backup_not_found": NotFound,
     "node_exists": Conflict,
     "too_many_nodes": Conflict,
     "user_not_found": NotFound,

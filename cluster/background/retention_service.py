@@ -203,7 +203,7 @@ class RetentionService:
         needed = min(core.state.log_floor, core.state.applied_index + 1, core.log.synced_index + 1)
         if not core.log.can_drop_before(needed):
             return  # the usual case, checked first: `needed_from` walks through the log's positions
-        needed = min(needed, core.raft.needed_from())
+        needed = core.log_pins.first_index(min(needed, core.raft.needed_from()))
         if not core.log.can_drop_before(needed):
             return
         before = core.log.base.index

@@ -17,6 +17,7 @@ from cluster.budgets.request_deadline import remaining_s
 from cluster.budgets.time_shares import Client, TimeShares
 from cluster.budgets.turns import BODY_TURN_BYTES, PAGE_TURN_BYTES, REBALANCED_AT_ONCE, Turns
 from cluster.core.background import Background
+from cluster.core.log_pins import LogPins
 from cluster.core.log_reads import LogReads
 from cluster.core.long_poll import AppliedWaiters
 from cluster.limits import RESPONSE_BYTES_MAX
@@ -116,6 +117,8 @@ class Core:
         self.response_budget = ByteBudget(
             RESPONSE_BYTES_MAX, share_percent, "responses wait to be read by their clients"
         )
+        self.log_pins = LogPins()
+        """What backups under way need of the log."""
         self.loop_delay_s = 0.0
         """Seconds by which the event loop was late for its last beat; the loop watch sets it."""
         self._on_fatal = on_fatal

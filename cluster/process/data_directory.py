@@ -3,6 +3,7 @@
     lock           flock()ed while a process uses the directory
     identity       {"cluster_id", "node_id", "incarnation", "cluster_uid"}: compared at every start
     feature_level  {"level", "version"}: of the newest configuration in the log, written before that; absent at level 1
+    unfinished     what `keelmqd restore` or `keelmqd recover` has begun here: no node runs on it meanwhile
     log/ hard_state index/ watermarks    see docs/log-format.md
 
 The incarnation tells the other nodes whether this is still the disk that they knew: it changes when the directory holds
@@ -15,6 +16,7 @@ import fcntl
 import logging
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -32,6 +34,8 @@ REBUILD_FILE: Final = "rebuild"
 REBUILT_FILE: Final = "rebuilt"
 """Name of the file after a rebuild. With it, or REBUILD_FILE, log and hard state may be missing by decision
 (cluster/process/rebuild.py)."""
+
+UNFINISHED_FILE: Final = "unfinished"
 
 DIRECTORY_MODE: Final = 0o700
 OTHERS_MODE: Final = 0o077
@@ -59,6 +63,31 @@ class StoredFeatureLevel(msgspec.Struct, frozen=True):
 
     level: int
     version: str
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """The work of an offline command that is under way in a directory, or was interrupted: `command` has to be run
+    again with `cluster_uid`, the name of the cluster that it makes.
+    """
+
+    command: str
+    cluster_uid: str
+
+
+def note_unfinished(path: Path, work: Unfinished) -> None:
+    """Note that no node may start here before `DataDirectory.finish`; durable on return. Raises StartupError."""
+    write_durably(path / UNFINISHED_FILE, msgspec.json.encode(work))
+
+
+def read_unfinished(path: Path) -> Unfinished | None:
+    """Return the unfinished work in a directory; None without any. Raises StartupError when it cannot be read."""
+    file = path / UNFINISHED_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Unfinished)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error})") from None
 
 
 class DataDirectory:
@@ -108,12 +137,33 @@ class DataDirectory:
         write_durably(self.path / IDENTITY_FILE, msgspec.json.encode(named))
         self._stored = named
 
+    def rename_cluster(self, cluster_uid: str) -> None:
+        """Have the directory belong to another cluster; durable on return. Raises StartupError."""
+        self._stored = msgspec.structs.replace(self._stored, cluster_uid=cluster_uid)
+        write_durably(self.path / IDENTITY_FILE, msgspec.json.encode(self._stored))
+
+    def finish(self) -> None:
+        """Note that the work is done: from now on a node may run here. Durable on return. Raises StartupError."""
+        try:
+            (self.path / UNFINISHED_FILE).unlink()
+            sync_directory(self.path)
+        except OSError as error:
+            raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {self.path}: {error.strerror}") from error
+
     @classmethod
-    def open(cls, path: Path, identity: Identity) -> Self:
+    def open(
+        cls,
+        path: Path,
+        identity: Identity,
+        *,
+        command: str = "",
+        prepare: Callable[[Path], None] = lambda _: None,
+    ) -> Self:
         """Create the directory if it is missing, lock it, and claim or check its identity; durable on return.
 
-        Raises StartupError when another process uses the directory, when it belongs to another node or a newer version,
-        or when it cannot be used.
+        An offline `command` may take up its own unfinished work; `prepare(path)` is called in the locked directory
+        before anything is written. Raises StartupError when another process uses the directory, when it belongs to
+        another node or a newer version, when other work in it is unfinished, or when it cannot be used.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -126,6 +176,8 @@ class DataDirectory:
             ) from None
         try:
             _take_lock(lock, path)
+            _require_finished(path, command)
+            prepare(path)
             level = _require_known_level(path)
             return cls(path, lock, _claim(path, identity), level)
         except BaseException:
@@ -144,6 +196,16 @@ def _take_lock(lock: IO[bytes], path: Path) -> None:
             ExitCode.DATA_DIR_UNUSABLE,
             f"data_dir {path}: in use by another process; stop it, or give this node a directory of its own",
         ) from None
+
+
+def _require_finished(path: Path, command: str) -> None:
+    work = read_unfinished(path)
+    if work is not None and work.command != command:
+        raise StartupError(
+            ExitCode.DATA_DIR_UNUSABLE,
+            f"data_dir {path}: `keelmqd {work.command}` was interrupted here and its work is half done; run it again "
+            "with the same options",
+        )
 
 
 def _claim(path: Path, identity: Identity) -> StoredIdentity:
@@ -192,6 +254,19 @@ def _require_known_level(path: Path) -> int:
     return stored.level
 
 
+def read_identity(path: Path) -> StoredIdentity:
+    """Return the identity of a directory that a node has used. Raises StartupError when there is none."""
+    file = path / IDENTITY_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=StoredIdentity)
+    except FileNotFoundError:
+        raise StartupError(
+            ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: no node has used it; give a node's data directory"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: {file} cannot be read ({error})") from None
+
+
 def _write_identity(path: Path, identity: Identity, cluster_uid: str = "") -> StoredIdentity:
     """Write the identity with a new incarnation and return it; durable on return. Raises StartupError."""
     new = StoredIdentity(identity.cluster_id, identity.node_id, uuid.uuid4().hex, cluster_uid)
@@ -208,10 +283,15 @@ def write_durably(file: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.rename(file)
-        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(file.parent)
     except OSError as error:
         raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"{file}: cannot be written: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from cluster.process.data_directory import REBUILD_FILE, REBUILT_FILE, DataDirectory, write_durably
+from cluster.process.data_directory import REBUILD_FILE, REBUILT_FILE, DataDirectory, sync_directory, write_durably
 from cluster.process.exit_codes import ExitCode, StartupError
 from store.log.differs import FILE_NAME as DIFFERS_FILE
 from store.log.watermarks import FILE_NAME as WATERMARKS_FILE
@@ -58,15 +58,26 @@ def finish_rebuild(directory: DataDirectory, remove: Callable[[Path], None] | No
         for part in PARTS:
             (remove or _remove)(path / part)
             (remove or _remove)(path / f"{part}.tmp")
-        _sync(path)
+        sync_directory(path)
         os.rename(path / REBUILD_FILE, path / REBUILT_FILE)
-        _sync(path)
+        sync_directory(path)
     except OSError as error:
         raise StartupError(
             ExitCode.DATA_DIR_UNUSABLE,
             f"data_dir {path}: cannot be emptied for the rebuild: {error}; mend that, and start again",
         ) from None
     return True
+
+
+def remove_copy(path: Path) -> None:
+    """Remove every part of the copy of the data, and the trace of a rebuild. Raises StartupError."""
+    try:
+        for part in (*PARTS, REBUILT_FILE):
+            _remove(path / part)
+            _remove(path / f"{part}.tmp")
+        sync_directory(path)
+    except OSError as error:
+        raise StartupError(ExitCode.DATA_DIR_UNUSABLE, f"data_dir {path}: cannot be emptied: {error}") from None
 
 
 def joins_since_rebuild(path: Path) -> bool:
@@ -86,11 +97,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -152,10 +152,11 @@ class Admission:
         if secret is None:
             return Welcome(0, "the proof does not fit: the nodes have different peer secrets", "")
         refusal = refusal_of(self._config, membership, uid, self.hello)
-        removed = bool(refusal) and was_removed(self._config, membership, self.hello)
+        foreign = is_foreign(self._config, uid, self.hello)
+        removed = bool(refusal) and not foreign and was_removed(self._config, membership, self.hello)
         incarnation = "" if refusal else self._config.incarnation
         welcome = Welcome(self._config.node_id, refusal, incarnation, removed, build=own_build())
-        if not is_foreign(self._config, uid, self.hello):  # no process ends because of another cluster's level
+        if not foreign:  # no process ends because of another cluster's level
             level = membership.settled.configuration.level
             welcome = msgspec.structs.replace(welcome, feature_level=level.level, feature_version=level.version)
         said = acceptor_statement(self.hello, self.challenge, welcome)

@@ -24,6 +24,7 @@ from raft.snapshots.receiver import SnapshotReceiver
 from raft.snapshots.sender import SnapshotSender
 from raft.state import RaftState
 from store.snapshots.install import SnapshotStore
+from store.snapshots.snapshot import SnapshotReader
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,11 @@ class Snapshots:
         self._transfers = 0
         self._logged_s = 0.0
         self._receiver: SnapshotReceiver | None = None
+
+    def read(self) -> SnapshotReader:
+        """Return a reader of this node's state as it is now. Needs a store."""
+        assert self._store is not None, "a node without a store has no backups"
+        return self._store.read(self._state.log.base)
 
     # --- leader ------------------------------------------------------------------------------------------------
 

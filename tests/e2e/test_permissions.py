@@ -67,6 +67,7 @@ BODIES: Final[dict[tuple[str, str], Any]] = {
     ("PUT", "/v1/cluster/settings"): {},
 }
 QUERIES: Final = {
+    "/v1/backups/{backup_id}": "?frame=0",
     "/v1/users/{user}/explain": "?action=send&resource=topic:x",
     "/v1/topics/{topic}/queues/{queue}/messages": "?offset=0",
     "/v1/topics/{topic}/queues/{queue}/offsets": "?at=earliest",
@@ -82,6 +83,7 @@ PARAMETERS: Final = {
     "token_id": "none",
     "node_id": "9",
     "file": "main.js",
+    "backup_id": "none",
 }
 
 

@@ -1,6 +1,7 @@
 """Administration of a cluster: `Admin`, and the structs that it returns."""
 
 from keelmq.admin.admin import PAGE_MAX, Admin, ResetTo
+from keelmq.admin.backups import BackupBegun
 from keelmq.admin.changes import ClusterMember, ClusterMembers, ClusterSettings, FeatureLevel, NodeBuild, RebuildStarted
 from keelmq.admin.cluster import (
     Alarm,
@@ -53,6 +54,7 @@ __all__ = [
     "Admin",
     "Alarm",
     "AssignedQueue",
+    "BackupBegun",
     "ClusterMember",
     "ClusterMembers",
     "ClusterSettings",

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from typing import Final, Literal
+from urllib.parse import quote
 
+from keelmq.admin.backups import BackupBegun
 from keelmq.admin.calls import AdminCalls, given_of, group_path, message_path, query_of, topic_path
 from keelmq.admin.changes import ClusterMembers, ClusterSettings, FeatureLevel, RebuildStarted
 from keelmq.admin.cluster import ClusterStatus
@@ -40,6 +42,8 @@ LOG_BYTES: Final = 1024 * 1024
 LOG_MARGIN_MS: Final = 5_000
 OFFSET_MAX: Final = (1 << 63) - 1
 NODE_ID_MAX: Final = 1 << 31
+
+OCTETS: Final = "application/octet-stream, application/json"
 
 ResetTo = Literal["earliest", "latest"]
 
@@ -271,7 +275,7 @@ class Admin:
         response = await self._connection.call(
             "GET",
             "/v1/log?" + query_of({"from_index": from_index, "max_bytes": max_bytes, "wait_ms": wait_ms}),
-            accept="application/octet-stream, application/json",
+            accept=OCTETS,
             deadline=Deadline(wait_ms + LOG_MARGIN_MS),
             follower_ok=True,
             waits_ms=wait_ms,
@@ -306,7 +310,7 @@ class Admin:
         response = await self._connection.call(
             "GET",
             "/v1/log/events?" + query_of(query),
-            accept="application/octet-stream, application/json",
+            accept=OCTETS,
             deadline=Deadline(wait_ms + LOG_MARGIN_MS),
             anywhere=anywhere,
             follower_ok=not anywhere,
@@ -382,3 +386,23 @@ class Admin:
         return await self._calls.view(
             FeatureLevel, "POST", "/v1/cluster/feature-level", {} if level is None else {"level": level}
         )
+
+    async def begin_backup(self) -> BackupBegun:
+        """Begin a backup at the node that the connection asks; all frames have to be read there.
+
+        Raises Overloaded while as many backups as a node allows are under way.
+        """
+        return await self._calls.view(BackupBegun, "POST", "/v1/backups", {}, anywhere=True)
+
+    async def backup_frame(self, backup_id: str, frame: int) -> bytes:
+        """Return one frame of the backup's file: the next one, or the last one again. `frame` counts from 0.
+
+        Raises NotFound (`backup_not_found`) when the node gave the backup up, and LogRangeRemoved; begin anew then.
+        """
+        target = f"/v1/backups/{quote(backup_id, safe='')}?{query_of({'frame': frame})}"
+        return (await self._connection.call("GET", target, accept=OCTETS, anywhere=True)).body
+
+    async def end_backup(self, backup_id: str, *, stored: bool) -> None:
+        """End a backup. With `stored`, the node counts it as one that can be restored."""
+        target = f"/v1/backups/{quote(backup_id, safe='')}" + ("?stored=true" if stored else "")
+        await self._connection.call("DELETE", target, anywhere=True)

@@ -6,6 +6,7 @@ import typer
 
 from keelmq.cli import (
     auth,
+    backup,
     cert,
     cluster,
     consume,
@@ -49,6 +50,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(log.app, name="log")
+app.add_typer(backup.app, name="backup")
 app.add_typer(auth.app, name="auth")
 app.add_typer(cert.app, name="cert")
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)

@@ -102,6 +102,7 @@ READ = (
     Sent(admin.ClusterMembers, "put", "/v1/cluster/members/{node_id}/address"),
     Sent(admin.ClusterMembers, "delete", "/v1/cluster/members/{node_id}"),
     Sent(admin.RebuildStarted, "post", "/v1/cluster/rebuild"),
+    Sent(admin.BackupBegun, "post", "/v1/backups"),
     Sent(admin.FeatureLevel, "post", "/v1/cluster/feature-level"),
     Sent(_listing("principals", admin.QuotaUsage), "get", "/v1/cluster/quotas"),
     Sent(admin.PrincipalInfo, "get", "/v1/principal"),

@@ -1,0 +1,120 @@
+"""A backup is restored, wherever the command is interrupted; two restores of one file are two clusters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.broker import Broker
+from cluster.process import restore_command as command
+from cluster.process.config import NodeConfig
+from cluster.process.data_directory import DataDirectory, read_identity
+from cluster.process.exit_codes import ExitCode, StartupError
+from store.log.hard_state import HardState
+from tests.unit.cluster.conftest import node_config, running_node
+from tests.unit.cluster.test_backup import begin, frames
+
+SEGMENT_BYTES = 1 << 20
+
+
+class Interrupted(Exception):
+    """Raised where the process dies."""
+
+
+async def backed_up(path: Path) -> tuple[Path, str]:
+    """Return a backup of a node with one message, and the name of its cluster."""
+    async with running_node(node_config(path), []) as node:
+        assert (await node.call("PUT", "/v1/topics/orders", {"queues": 1})).status == 201
+        payload = {"messages": [{"body": "before", "queue": 0}]}
+        assert (await node.call("POST", "/v1/topics/orders/messages", payload)).status == 200
+        begun = await begin(node)
+        read = await frames(node, f"/v1/backups/{begun['backup_id']}")
+        return written(path / "one.backup", read), node.core.state.cluster_uid
+
+
+def written(file: Path, read: list[bytes]) -> Path:
+    file.write_bytes(b"".join(read))
+    return file
+
+
+def exists(data_dir: str) -> bool:
+    return Path(data_dir).exists()
+
+
+def restore(file: Path, config: NodeConfig, data_dir: str | None = None, restore_id: str = "drill") -> int:
+    peer = f"{config.node_id}={config.peer_listen}=http://{config.http_listen}"
+    return command.restore_command(
+        str(file),
+        data_dir or config.data_dir,
+        config.node_id,
+        [peer],
+        cluster_id=None,
+        restore_id=restore_id,
+        segment_bytes=SEGMENT_BYTES,
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (command, "note_unfinished"),
+        (command, "remove_copy"),
+        (command, "_fill"),
+        (command, "append_configuration"),
+        (command, "apply_up_to"),
+        (command, "rename_state"),
+        (HardState, "become_voter"),
+        (DataDirectory, "rename_cluster"),
+        (DataDirectory, "finish"),
+    ],
+)
+async def test_it_is_done_again_wherever_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
+) -> None:
+    file, uid = await backed_up(tmp_path / "old")
+    config = node_config(tmp_path)
+    inner: Callable[..., Any] = getattr(where, name)
+
+    def die(*arguments: Any) -> None:
+        inner(*arguments)
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, die)
+        with pytest.raises(Interrupted):
+            restore(file, config)
+    if name != "finish":
+        with pytest.raises(StartupError, match="`keelmqd restore` was interrupted here"):
+            Broker.open(config, pytest.fail)
+        assert restore(file, config) == ExitCode.STOPPED
+    with pytest.raises(StartupError, match="is not empty"):
+        restore(file, config)
+    async with running_node(config, []) as node:
+        pulled = (await node.call("GET", "/v1/topics/orders/queues/0/messages?offset=0")).body
+        assert [message["body"] for message in pulled["messages"]] == ["before"]
+        assert node.core.log.base.index == 2
+        assert node.core.state.cluster_uid not in ("", uid)
+
+
+async def test_the_name_follows_from_all_that_the_nodes_must_have_in_common(tmp_path: Path) -> None:
+    file, uid = await backed_up(tmp_path / "old")
+    config = node_config(tmp_path)
+    names = []
+    for number, restore_id in enumerate(("drill", "drill", "another")):
+        place = str(tmp_path / f"data-{number}")
+        assert restore(file, config, place, restore_id) == ExitCode.STOPPED
+        names.append(read_identity(Path(place)).cluster_uid)
+    assert names[0] == names[1]
+    assert len({*names, uid}) == 3
+
+
+async def test_a_backup_of_another_format_is_refused_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = await backed_up(tmp_path / "old")
+    config = node_config(tmp_path)
+    monkeypatch.setattr(command, "INDEX_FORMAT", b"9")
+    with pytest.raises(StartupError, match="its state has the format '3', this version reads '9'"):
+        restore(file, config)
+    assert not exists(config.data_dir)
