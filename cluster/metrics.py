@@ -144,6 +144,11 @@ class Metrics:
         return Histogram(name, description, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
 
+def value_of(counter: Counter) -> int:
+    """Return the value of a counter without labels."""
+    return int(next(sample.value for metric in counter.collect() for sample in metric.samples))
+
+
 def _texts(metric: Metric) -> Iterator[bytes]:
     """Yield the text of one metric, in parts of at most SAMPLES_PER_STEP samples. The head is in the first part."""
     samples = metric.samples

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.core.core import Core
 from cluster.http.app import json_response, read_json
@@ -15,7 +15,16 @@ from cluster.limits import LIST_MAX, USER_PATTERN
 from cluster.problems import Problem
 from cluster.security.access import ADMINISTRATION, SIGNED_IN
 from cluster.security.credentials import make_token
-from cluster.security.permissions import NETWORKS_MAX, RULES_MAX, Action, Permissions, check_rule, resource_of
+from cluster.security.permissions import (
+    NETWORKS_MAX,
+    RULES_MAX,
+    Action,
+    Permissions,
+    Resource,
+    actions_on,
+    check_rule,
+    resource_of,
+)
 from cluster.security.principals import RESERVED_NAMES
 from store.commands.users import DeleteUser, Effect, PutUser, Rule, Token, UserPut
 from store.errors import USER_NOT_FOUND, Refused
@@ -112,11 +121,20 @@ class VerdictView(Response, kw_only=True, frozen=True):
     rule: RuleView | None
 
 
+class PrincipalQuery(Request, kw_only=True, frozen=True):
+    """Asks what the principal may do with `resource`, such as topic:orders."""
+
+    resource: str | None = None
+
+
 class PrincipalView(Response, kw_only=True, frozen=True):
-    """The principal whose credentials the request shows, and the address from which it comes."""
+    """The principal whose credentials the request shows, and the address from which it comes. `actions` are those that
+    it may do on the resource of the query.
+    """
 
     principal: str
     address: str
+    actions: tuple[Action, ...] | UnsetType = UNSET
 
 
 _user_decoder: Final = msgspec.json.Decoder(UserRequest)
@@ -141,6 +159,7 @@ class UserApi:
                 self.principal,
                 "Show as whom the cluster knows the client",
                 {200: json_of(PrincipalView)},
+                query=PrincipalQuery,
                 access=SIGNED_IN,
             ),
             Route(
@@ -229,9 +248,14 @@ class UserApi:
 
     async def principal(self, request: web.Request) -> web.Response:
         control = self._core.access
-        return json_response(
-            PrincipalView(principal=control.principal_of(request).name, address=control.shown_by(request).address)
-        )
+        query = parse_query(PrincipalQuery, request.query)
+        actions: tuple[Action, ...] | UnsetType = UNSET
+        if query.resource is not None:
+            resource = _resource(query.resource)
+            # Whether it exists is not told: a rule is a name's, not a topic's.
+            actions = tuple(each for each in actions_on(resource.kind) if control.may(request, each, resource))
+        name, address = control.principal_of(request).name, control.shown_by(request).address
+        return json_response(PrincipalView(principal=name, address=address, actions=actions))
 
     async def list_all(self, request: web.Request) -> web.Response:
         self._core.require_leader()
@@ -297,10 +321,7 @@ class UserApi:
         self._core.require_leader()
         user = self._user(_path_name(request))
         query = parse_query(ExplainQuery, request.query)
-        try:
-            resource = resource_of(query.resource)
-        except ValueError as error:
-            raise Problem("invalid_request", f"resource: {error}") from None
+        resource = _resource(query.resource)
         verdict = Permissions(user.rules, query.address).verdict(query.action, resource)
         rule = None if verdict.rule is None else _rule_view(verdict.rule)
         return json_response(VerdictView(allowed=verdict.allowed, rule=rule))
@@ -317,6 +338,14 @@ class UserApi:
         command = PutUser(user.user, user.certificates, user.tokens, user.rules, user.revision, by)
         put: UserPut = (await self._core.propose(command)).result
         return msgspec.structs.replace(user, revision=put.revision)
+
+
+def _resource(text: str) -> Resource:
+    """Return the resource that a query names. Raises Problem invalid_request."""
+    try:
+        return resource_of(text)
+    except ValueError as error:
+        raise Problem("invalid_request", f"resource: {error}") from None
 
 
 def _path_name(request: web.Request) -> str:

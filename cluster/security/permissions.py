@@ -37,6 +37,11 @@ _MEANT: Final[dict[Kind, frozenset[Action]]] = {
 """Actions that are checked on the resources of a kind."""
 
 
+def actions_on(kind: Kind) -> tuple[Action, ...]:
+    """Return the actions that are checked on the resources of a kind, in the order of ACTIONS."""
+    return tuple(action for action in ACTIONS if action in _MEANT[kind])
+
+
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 
@@ -96,7 +101,7 @@ def check_rule(rule: Rule) -> None:
             raise ValueError(f"resource: {rule.resource!r}: * stands at the end only")
         never = [action for action in rule.actions if action != ANY and action not in _MEANT[resource.kind]]
         if never:
-            meant = ", ".join(action for action in ACTIONS if action in _MEANT[resource.kind])
+            meant = ", ".join(actions_on(resource.kind))
             raise ValueError(f"actions: {never[0]} does not exist for a {resource.kind}, which knows {meant}")
     if len(rule.networks) > NETWORKS_MAX:
         raise ValueError(f"networks: at most {NETWORKS_MAX}")

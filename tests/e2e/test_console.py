@@ -1,86 +1,20 @@
 """The console in a real browser: what it shows, what it does, and what it does not let happen."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.e2e.closed_cluster import ADMINISTRATOR
 from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
 from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
-from tests.patience import PATIENCE_S
-from tests.requirements import CHROMIUM, path_of
+from tests.e2e.console_page import Page
+from tests.e2e.console_page import driver as driver
+from tests.e2e.console_page import page as page
 
-NARROW_PX = 380
 HOSTILE_BODY = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
-CHROMIUM_OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-)
-
 closed = make_closed_cluster()
-
-
-class Page:
-    """The console in a browser."""
-
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
-
-    def open(self, node: NodeProcess, view: str = "/") -> None:
-        self.driver.get("about:blank")  # otherwise only the part behind the # changes, and the page stays
-        self.driver.get(f"{node.url}/console#{view}")
-
-    def main(self) -> str:
-        """Return what the view shows; it is empty between two pages."""
-        return str(self.driver.execute_script("return document.querySelector('main')?.innerText ?? ''"))
-
-    def until(self, *texts: str) -> str:
-        """Wait until the view shows all texts; return what it shows."""
-        WebDriverWait(self.driver, PATIENCE_S).until(
-            lambda _: all(text in self.main() for text in texts), f"{texts} are not shown, but:\n{self.main()}"
-        )
-        return self.main()
-
-    def follow(self, text: str) -> None:
-        self.element(By.LINK_TEXT, text).click()
-
-    def element(self, by: str, value: str) -> WebElement:
-        return WebDriverWait(self.driver, PATIENCE_S).until(lambda driver: driver.find_element(by, value))
-
-    def complaints(self) -> list[dict[str, Any]]:
-        """Return what the browser says about the page, such as a violation of its security policy."""
-        return [each for each in self.driver.get_log("browser") if "favicon" not in each["message"]]  # type: ignore[no-untyped-call]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    CHROMIUM.require()
-    options = webdriver.ChromeOptions()
-    for option in (*CHROMIUM_OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(option)
-    options.binary_location = path_of("chromium")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(path_of("chromedriver")))
-    yield made
-    made.quit()
-
-
-@pytest.fixture
-def page(driver: webdriver.Chrome) -> Iterator[Page]:
-    """Return a page that nobody has used. The browser must have nothing to complain of in the end."""
-    driver.set_window_size(1200, 900)
-    made = Page(driver)
-    made.complaints()
-    yield made
-    found = made.complaints()
-    assert not found, found
 
 
 def send(node: NodeProcess, topic: str, body: str, key: str) -> str:
@@ -127,6 +61,19 @@ def test_a_message_is_found_by_its_key_and_tells_its_story(cluster: ClusterProce
     page.until("Topics by name", "console-orders")
 
 
+def test_a_message_is_found_from_the_number_of_its_order_in_three_clicks(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    message_id = send(leader, "console-clicks", "x", "order-18")
+    page.open(leader)
+    page.until("Nodes")
+    page.follow("Find a message")
+    page.element(By.ID, "topic").send_keys("console-clicks")
+    page.element(By.ID, "key").send_keys("order-18")
+    page.element(By.XPATH, "//form[.//input[@id='key']]//button").click()
+    page.follow(message_id)
+    page.until("What became of it", "produced", "order-18")
+
+
 def test_an_operator_commits_a_transaction_with_a_reason(cluster: ClusterProcess, page: Page) -> None:
     leader = cluster.wait_leader()
     prepare(leader, "console-orders", "console-undecided")
@@ -167,27 +114,6 @@ def test_a_follower_names_the_leader_for_what_only_that_one_answers(cluster: Clu
     page.until("Ask the leader")
     page.follow(f"Open this view at {leader.url}")
     page.until("Group console-there", "Committed offsets")
-
-
-def test_it_fits_a_narrow_screen(cluster: ClusterProcess, page: Page) -> None:
-    leader = cluster.wait_leader()
-    send(leader, "console-narrow", "a long body " * 100, "k")
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": NARROW_PX, "height": 800, "deviceScaleFactor": 1, "mobile": False},
-    )
-    try:
-        for view, text in (
-            ("/", "Nodes"),
-            ("/topics", "console-narrow"),
-            ("/topics/console-narrow/queues/0", "a long body"),
-            ("/transactions?state=all", "The oldest first"),
-        ):
-            page.open(leader, view)
-            page.until(text)
-            assert page.driver.execute_script("return document.documentElement.scrollWidth") <= NARROW_PX, view
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_closed_cluster_asks_for_a_token_and_shows_nothing_without(

@@ -6,7 +6,8 @@ export class ApiError extends Error {
   /** @param {number} status @param {string} code @param {string} detail */
   constructor(status, code, detail) {
     super(detail);
-    [this.status, this.code] = [status, code];
+    this.status = status;
+    this.code = code;
   }
 }
 
@@ -29,19 +30,18 @@ export async function post(path, body) {
   return (await call("POST", path, body)).json();
 }
 
-/** Samples of the node's metrics by name, labels left out: samples of the same name are summed. */
-export async function metrics() {
-  const text = await (await call("GET", "/metrics")).text();
-  /** @type {Record<string, number>} */
-  const sums = {};
-  for (const line of text.split("\n")) {
-    const name = /^[a-z_]+/.exec(line)?.[0];
-    if (name) sums[name] = (sums[name] ?? 0) + Number(line.slice(line.lastIndexOf(" ")));
-  }
-  return sums;
+/** @param {string} path @param {unknown} body */
+export async function put(path, body) {
+  return (await call("PUT", path, body)).json();
 }
 
-async function call(method, path, body = undefined) {
+/** @param {string} path */
+export async function remove(path) {
+  await call("DELETE", path);
+}
+
+/** @param {string} method @param {string} path @param {unknown} [body] */
+async function call(method, path, body) {
   const headers = new Headers();
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.set("Authorization", `Bearer ${token}`);
@@ -49,7 +49,7 @@ async function call(method, path, body = undefined) {
   let response;
   try {
     // Never along a redirect: the token is for this node, and a browser lets no page read another node's answer.
-    response = await fetch(path, { method, headers, body: body && JSON.stringify(body), redirect: "manual" });
+    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), redirect: "manual" });
   } catch {
     throw new ApiError(0, "unreachable", "This node does not answer.");
   }

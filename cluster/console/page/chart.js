@@ -1,43 +1,54 @@
-// A line chart of rates over the last minutes, drawn as SVG.
+// Line charts of the last minutes, drawn as SVG.
 
 import { count, el, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT, SAMPLES_MAX] = [600, 120, 60];
 
-/** Remembers samples of counters, and draws their rates. */
-export class Rates {
-  /** @param {Array<{metric: string, label: string, style: string}>} series */
-  constructor(series) {
-    this.series = series;
-    /** @type {Array<{at: number, sums: Record<string, number>}>} */
-    this.samples = [];
+/** Remembers what was measured of one thing while the page shows it, and draws it. */
+export class Chart {
+  /** @param {string} title @param {Record<string, string>} series their names, each with its style */
+  constructor(title, series) {
+    this.title = title;
+    this.series = Object.entries(series);
+    /** @type {string|number} */
+    this.of = "";
+    /** @type {Array<Record<string, number>>} */
+    this.points = [];
+    /** @type {{at: number, sums: Record<string, number>} | undefined} */
+    this.last = undefined;
   }
 
-  /** @param {Record<string, number>} sums */
-  add(sums) {
-    this.samples.push({ at: performance.now(), sums });
-    if (this.samples.length > SAMPLES_MAX) this.samples.shift();
+  /** Adds a point; of another thing it is the first. @param {string|number} of @param {Record<string, number>} values */
+  measured(of, values) {
+    this.begin(of);
+    this.points.push(values);
+    if (this.points.length > SAMPLES_MAX) this.points.shift();
   }
 
-  /** @param {string} metric */
-  of(metric) {
-    return this.samples.slice(1).map(({ at, sums }, before) => {
-      const [from, grown] = [this.samples[before], (sums[metric] ?? 0) - (this.samples[before].sums[metric] ?? 0)];
-      return (1000 * Math.max(0, grown)) / (at - from.at);
-    });
+  /** Adds the rates since the counters were last seen. @param {string|number} of @param {Record<string, number>} sums */
+  counted(of, sums) {
+    this.begin(of);
+    const [at, last] = [performance.now(), this.last];
+    this.last = { at, sums };
+    if (last) this.measured(of, Object.fromEntries(this.series.map(([name]) => [name, (1000 * Math.max(0, sums[name] - last.sums[name])) / (at - last.at)])));
+  }
+
+  /** @param {string|number} of */
+  begin(of) {
+    if (of !== this.of) [this.of, this.points, this.last] = [of, [], undefined];
   }
 
   draw() {
-    if (this.samples.length < 2) return el("p", { class: "quiet" }, "The rates of messages follow in a few seconds.");
-    const rates = this.series.map(({ metric }) => this.of(metric));
-    const top = Math.max(1, ...rates.flat());
-    const now = this.series.map(({ label, style }, at) => el("li", { class: style }, `${label}: ${count(Math.round(rates[at].at(-1) ?? 0))} a second`));
-    const lines = rates.map((points, at) => svg("polyline", { class: this.series[at].style, points: points.map((rate, x) => `${(x * WIDTH) / (SAMPLES_MAX - 2)},${HEIGHT - (rate / top) * (HEIGHT - 4)}`).join(" ") }));
+    if (!this.points.length) return el("p", { class: "quiet" }, `${this.title}: shown in a few seconds.`);
+    const top = Math.max(1, ...this.points.flatMap((point) => Object.values(point)));
+    const at = (value, x) => `${(x * WIDTH) / (SAMPLES_MAX - 1)},${HEIGHT - 2 - (value / top) * (HEIGHT - 4)}`;
+    const now = this.series.map(([name, style]) => el("li", { class: style }, `${name}: ${count(Math.round(this.points.at(-1)?.[name] ?? 0))}`));
+    const lines = this.series.map(([name, style]) => svg("polyline", { class: style, points: this.points.map((point, x) => at(point[name], x)).join(" ") }));
     return el(
       "figure",
       {},
-      el("figcaption", {}, `Messages a second at this node, up to ${count(Math.round(top))}`),
-      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "Rates over the last minutes" }, ...lines),
+      el("figcaption", {}, `${this.title}, up to ${count(Math.round(top))}`),
+      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${this.title} in the last minutes` }, ...lines),
       el("ul", { class: "legend" }, now),
     );
   }

@@ -71,6 +71,7 @@ export function time(ms) {
 export const count = (number) => Number(number).toLocaleString("en");
 
 export function duration(ms) {
+  /** @type {Array<[string, number]>} */
   const units = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000]];
   const unit = units.find(([, size]) => Math.abs(ms) >= size);
   return unit ? `${+(ms / unit[1]).toFixed(1)} ${unit[0]}` : `${Math.round(ms)} ms`;

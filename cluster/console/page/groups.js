@@ -1,9 +1,14 @@
 // Consumer groups: members, lag, dead letters.
 
+import { rights } from "./actions.js";
 import { get } from "./api.js";
+import { Chart } from "./chart.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
-import { messageTable } from "./messages.js";
+import { replayAll, replayOne, resetForm } from "./group_actions.js";
+import { preview } from "./messages.js";
 import { next } from "./topics.js";
+
+const lags = new Chart("Lag in messages", { lag: "first" });
 
 export async function groups(_, query) {
   const page = await get("/v1/groups", { limit: 100, after: query.get("after") });
@@ -26,8 +31,9 @@ export async function groups(_, query) {
 
 export async function group([name]) {
   const path = `/v1/groups/${part(name)}`;
-  const [found, { offsets }, dead] = await Promise.all([get(path), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, may, { offsets }, dead] = await Promise.all([get(path), rights(`group:${name}`), get(`${path}/offsets`), get(`${path}/dead-letters`, { limit: 50 }).catch(() => ({ messages: [] }))]);
   const lag = offsets.reduce((sum, each) => sum + each.lag, 0);
+  if (offsets.length) lags.measured(name, { lag });
   return [
     el("h1", {}, `Group ${name}`),
     facts([
@@ -47,6 +53,8 @@ export async function group([name]) {
       offsets,
       "Nothing is committed yet.",
     ),
+    ...(offsets.length ? [lags.draw()] : []),
+    resetForm(name, [...new Set([...offsets.map((each) => each.topic), ...found.topics])], may("reset")),
     table(
       "Members",
       [
@@ -59,6 +67,20 @@ export async function group([name]) {
       found.members,
       "Nobody consumes for this group now.",
     ),
-    messageTable(dead.next_offset < dead.max_offset ? "The first dead letters" : "Dead letters", dead.messages, "No dead letters."),
+    table(
+      dead.next_offset < dead.max_offset ? "The first dead letters" : "Dead letters",
+      [
+        ["Message", (each) => link(`#/messages/${part(each.message_id)}`, each.message_id)],
+        ["From", (each) => (each.origin ? `${each.origin.topic}, queue ${each.origin.queue}, offset ${each.origin.offset}` : "")],
+        ["Attempts", (each) => each.attempt ?? "", true],
+        ["Last reason", (each) => each.history?.at(-1)?.reason ?? ""],
+        ["Body", (each) => el("code", {}, preview(each))],
+        ["Replayed", (each) => time(each.replayed_at_ms)],
+        ["Action", (each) => (each.replayed_at_ms ? "" : replayOne(name, each, may("reset")))],
+      ],
+      dead.messages,
+      "No dead letters.",
+    ),
+    ...(dead.messages.some((each) => !each.replayed_at_ms) ? [el("p", {}, replayAll(name, may("reset")))] : []),
   ];
 }

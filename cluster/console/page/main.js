@@ -1,16 +1,18 @@
 // The page's addresses: each view has one, behind the #, and is drawn anew while its data changes.
 
 import { ApiError, get, hasToken, setToken } from "./api.js";
-import { el, link } from "./dom.js";
+import { el } from "./dom.js";
 import { group, groups } from "./groups.js";
 import { find, message } from "./messages.js";
 import { overview } from "./overview.js";
+import { problem } from "./problems.js";
+import { settings } from "./settings.js";
 import { queue, topic, topics } from "./topics.js";
 import { transaction, transactions } from "./transactions.js";
 
 /**
  * Path, view, and the time in ms after which it is drawn anew (0: never).
- * @type {Array<[RegExp, (parts: Array<string>, query: URLSearchParams) => Promise<Array<Node>>, number]>}
+ * @type {Array<[RegExp, (parts: any, query: URLSearchParams) => Promise<Array<Node>>, number]>}
  */
 const VIEWS = [
   [/^\/$/, overview, 5_000],
@@ -21,6 +23,7 @@ const VIEWS = [
   [/^\/groups\/([^/]+)$/, group, 5_000],
   [/^\/transactions$/, transactions, 5_000],
   [/^\/transactions\/([^/]+)$/, transaction, 5_000],
+  [/^\/settings$/, settings, 0],
   [/^\/find$/, find, 0],
   [/^\/messages\/([^/]+)$/, message, 0],
 ];
@@ -46,7 +49,8 @@ async function draw(isNew) {
   if (turn !== drawn) return; // the user has gone on meanwhile
   // What a user reads, writes or has chosen is not taken away.
   const used = document.activeElement;
-  if (isNew || used === main || !main.contains(used) || used?.matches("[role=region]")) {
+  const isUnused = (used === main || !main.contains(used) || used?.matches("[role=region]")) && !main.querySelector("details[open]");
+  if (isNew || isUnused) {
     main.replaceChildren(...nodes);
     mark(path);
   }
@@ -73,12 +77,7 @@ function mark(path) {
 async function why(error) {
   if (!(error instanceof ApiError)) throw error;
   if (error.status === 401) return [signIn(hasToken() ? error.message : "")];
-  const nodes = [el("h1", {}, error.code === "leader_only" ? "Ask the leader" : "That did not work"), el("p", { role: "alert" }, error.message, " ", el("code", {}, error.code))];
-  if (error.code === "leader_only") {
-    const { leader_url: url } = await get("/v1/cluster").catch(() => ({}));
-    if (/^https?:\/\//.test(url ?? "")) nodes.push(el("p", {}, link(`${url}/console${location.hash}`, `Open this view at ${url}`)));
-  }
-  return nodes;
+  return [el("h1", {}, error.code === "leader_only" ? "Ask the leader" : "That did not work"), el("div", { role: "alert" }, await problem(error))];
 }
 
 function signIn(refused) {
@@ -112,6 +111,18 @@ async function whom() {
   place.replaceChildren(...(cluster.cluster_id ? [`${cluster.cluster_id}, node ${cluster.node_id}`] : []), ...(hasToken() ? [" ", el("button", { onclick: signOut }, "Sign out")] : []));
 }
 
-addEventListener("hashchange", () => draw(true));
+const said = /** @type {HTMLElement} */ (document.getElementById("said"));
+addEventListener("hashchange", () => {
+  said.replaceChildren();
+  draw(true);
+});
+document.querySelector(".skip")?.addEventListener("click", (event) => {
+  event.preventDefault(); // what stands behind the # is the view
+  main.focus();
+});
+addEventListener("done", (event) => {
+  said.replaceChildren(.../** @type {CustomEvent} */ (event).detail);
+  draw(true);
+});
 whom();
 draw(true);

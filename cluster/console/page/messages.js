@@ -24,7 +24,7 @@ export function messageTable(caption, messages, empty) {
   );
 }
 
-function preview(message) {
+export function preview(message) {
   const text = message.encoding === "utf8" ? message.body : `base64 ${message.body}`;
   return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
 }

@@ -1,17 +1,14 @@
 // The cluster at a glance: alarms, nodes, rates.
 
-import { get, metrics } from "./api.js";
-import { Rates } from "./chart.js";
+import { get } from "./api.js";
+import { Chart } from "./chart.js";
 import { bytes, count, el, link, table, time } from "./dom.js";
 
-const rates = new Rates([
-  { metric: "keelmq_produced_messages_total", label: "produced", style: "first" },
-  { metric: "keelmq_pulled_messages_total", label: "pulled", style: "second" },
-]);
+const rates = new Chart("Messages a second at this node", { produced: "first", pulled: "second" });
 
 export async function overview() {
-  const [cluster, sums] = await Promise.all([get("/v1/cluster"), metrics().catch(() => null)]);
-  if (sums) rates.add(sums);
+  const [cluster, counters] = await Promise.all([get("/v1/cluster"), get("/v1/cluster/counters").catch(() => null)]);
+  if (counters) rates.counted(cluster.node_id, { produced: counters.produced_messages, pulled: counters.pulled_messages });
   const roles = (node) => (node.node_id === cluster.leader_id ? "leader" : node.membership);
   const answers = (node) => (node.node_id === cluster.node_id || node.connected ? "answers" : el("strong", { class: "bad" }, cluster.role === "leader" ? "does not answer" : "not connected to this node"));
   return [
@@ -43,6 +40,6 @@ export async function overview() {
       ],
       cluster.nodes,
     ),
-    ...(sums ? [rates.draw()] : []),
+    ...(counters ? [rates.draw()] : []),
   ];
 }

@@ -1,12 +1,16 @@
 // Topics, their queues, and the messages in a queue.
 
+import { rights } from "./actions.js";
 import { get } from "./api.js";
+import { Chart } from "./chart.js";
 import { count, duration, el, link, part, table, time } from "./dom.js";
 import { messageTable } from "./messages.js";
+import { alterTopic, createTopic, sendForm, takeBack } from "./topic_actions.js";
 
 const PAGE = 20;
+const rates = new Chart("Messages a second", { sent: "first" });
 const held = (topic) => topic.queue_offsets.reduce((sum, each) => sum + each.max_offset - each.min_offset, 0);
-const retention = (topic) => (topic.retention_ms === null ? "for ever" : duration(topic.retention_ms));
+const retention = (topic) => (topic.retention_ms < 0 ? "for ever" : duration(topic.retention_ms));
 
 export async function topics(_, query) {
   const system = query.get("system") === "true";
@@ -25,16 +29,19 @@ export async function topics(_, query) {
         ["Created", (topic) => time(topic.created_at_ms)],
       ],
       page.topics,
-      "No topics yet. `keelmq topic create NAME` makes one.",
+      "No topics yet.",
     ),
     ...next(page.next, (after) => `#/topics?after=${part(after)}${system ? "&system=true" : ""}`),
+    createTopic(),
   ];
 }
 
 export const next = (after, href) => (after === null || after === undefined ? [] : [el("p", {}, link(href(after), "Next page"))]);
 
 export async function topic([name]) {
-  const [found, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const [found, may, scheduled] = await Promise.all([get(`/v1/topics/${part(name)}`), rights(`topic:${name}`), get(`/v1/topics/${part(name)}/scheduled`, { limit: 50 }).catch(() => ({ messages: [] }))]);
+  const system = found.system ? "This topic is the system's: only the broker writes to it." : "";
+  rates.counted(name, { sent: found.queue_offsets.reduce((sum, each) => sum + each.max_offset, 0) });
   return [
     el("h1", {}, `Topic ${name}`),
     el("p", {}, `${found.system ? "system" : found.type}, ${count(held(found))} messages, kept ${retention(found)}. `, link(`#/find?topic=${part(name)}`, "Find messages by key")),
@@ -50,6 +57,9 @@ export async function topic([name]) {
       ],
       found.queue_offsets,
     ),
+    rates.draw(),
+    sendForm(found, system || may("send")),
+    alterTopic(found, system || may("alter")),
     ...(scheduled.messages.length
       ? [
           table(
@@ -59,6 +69,7 @@ export async function topic([name]) {
               ["Queue", (each) => each.queue, true],
               ["Delivered at", (each) => time(each.deliver_at_ms)],
               ["Sent at", (each) => time(each.scheduled_at_ms)],
+              ["Action", (each) => takeBack(name, each.message_id, may("send"))],
             ],
             scheduled.messages,
           ),

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { count, duration, el, facts, link, part, table, time } from "./dom.js";
+import { problem } from "./problems.js";
 import { timeline } from "./timeline.js";
 import { next } from "./topics.js";
 
@@ -57,7 +58,7 @@ function decision(id, state) {
     ["reason", "Reason"],
   ];
   const inputs = fields.map(([name]) => /** @type {HTMLInputElement} */ (el("input", { id: name, name, required: true, maxlength: 255 })));
-  const said = el("p", { role: "status" });
+  const said = el("div", { role: "alert" });
   const form = /** @type {HTMLFormElement} */ (el("form", { onsubmit: (event) => event.preventDefault() }, el("h2", {}, "Decide it"), el("p", {}, "Only if you know what the database of the producer says: a decision is final, and this page cannot look there."), fields.flatMap(([name, label], at) => [el("label", { for: name }, label), inputs[at]])));
   const act = (verb, question) => async () => {
     if (!form.reportValidity() || !confirm(`${question}\n\n${id}`)) return;
@@ -68,7 +69,7 @@ function decision(id, state) {
       /** @type {HTMLElement} */ (document.activeElement)?.blur();
       dispatchEvent(new HashChangeEvent("hashchange"));
     } catch (error) {
-      said.replaceChildren(`Not done: ${error.message}`);
+      said.replaceChildren(...(await problem(error)));
     }
   };
   const actions = [

@@ -1,0 +1,220 @@
+"""What the console changes, in a real browser: each action asks first, does it through the API, and says so."""
+
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.e2e.closed_cluster import GROUP, TOPIC, rule, someone
+from tests.e2e.closed_cluster import closed_cluster as make_closed_cluster
+from tests.e2e.cluster_process import ClusterProcess, NodeProcess, ok
+from tests.e2e.console_page import Page
+from tests.e2e.console_page import driver as driver
+from tests.e2e.console_page import page as page
+
+closed = make_closed_cluster()
+
+
+def make(node: NodeProcess, topic: str, queues: int = 1) -> None:
+    ok(node.request("PUT", f"/v1/topics/{topic}", payload={"queues": queues, "type": "any"}))
+
+
+def send(node: NodeProcess, topic: str, *messages: dict[str, Any]) -> None:
+    ok(node.request("POST", f"/v1/topics/{topic}/messages", payload={"messages": messages}))
+
+
+def topic_of(node: NodeProcess, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = ok(node.request("GET", f"/v1/topics/{name}"))
+    return found
+
+
+def committed(node: NodeProcess, group: str) -> list[int]:
+    return [each["offset"] for each in ok(node.request("GET", f"/v1/groups/{group}/offsets"))["offsets"]]
+
+
+def dead_letters(node: NodeProcess, group: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ok(node.request("GET", f"/v1/groups/{group}/dead-letters"))["messages"]
+    return found
+
+
+def test_a_topic_is_created_and_altered(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    page.open(leader, "/topics")
+    page.fill("create", topic="made-here", queues="2", hours="24")
+    page.press("Create", "create")
+    assert "made-here with 2 queues" in page.confirm(wanted=False)
+    assert leader.request("GET", "/v1/topics/made-here").status == 404, "it was not confirmed"
+    page.press("Create", "create")
+    page.confirm()
+    page.said("Created: topic made-here")
+    assert topic_of(leader, "made-here")["retention_ms"] == 24 * 3_600_000
+    page.fill("create", topic="made-here", queues="9")
+    page.press("Create", "create")
+    page.confirm()
+    page.until("Topic made-here exists")
+    assert topic_of(leader, "made-here")["queues"] == 2
+    page.open(leader, "/topics/made-here")
+    page.fill("alter", queues="3", hours="-1")
+    page.press("Alter", "alter")
+    assert "2 queues become 3; messages are kept for ever" in page.confirm()
+    page.said("Altered.")
+    altered = topic_of(leader, "made-here")
+    assert (altered["queues"], altered["retention_ms"], altered["type"]) == (3, -1, "any")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "stored"),
+    [
+        ("text", "<b>17</b>", ("utf8", "<b>17</b>")),
+        ("json", '{"order": 12345678901234567890}', ("utf8", '{"order": 12345678901234567890}')),
+        ("hex", "00 ff 10", ("base64", "AP8Q")),
+    ],
+)
+def test_a_message_is_sent(cluster: ClusterProcess, page: Page, kind: str, body: str, stored: tuple[str, str]) -> None:
+    leader = cluster.wait_leader()
+    make(leader, f"send-{kind}", 2)
+    page.open(leader, f"/topics/send-{kind}")
+    page.fill("send", body=body, form=kind, keys="order-17, ann", queue="1")
+    page.press("Send", "send")
+    page.confirm()
+    page.said("Sent: message")
+    page.element(By.CSS_SELECTOR, "#said a").click()
+    page.until("order-17, ann", "What became of it", "produced")
+    (sent,) = ok(leader.request("GET", f"/v1/topics/send-{kind}/queues/1/messages?offset=0"))["messages"]
+    assert (sent["encoding"], sent["body"]) == stored
+
+
+def test_wrong_input_and_errors_of_the_api_are_shown_and_change_nothing(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "send-wrong")
+    ok(leader.request("PUT", "/v1/topics/send-wrong", payload={"type": "normal"}))
+    page.open(leader, "/topics/send-wrong")
+    page.fill("send", body="{]", form="json")
+    page.press("Send", "send")
+    page.until("The body is not JSON", "invalid_request")
+    page.fill("send", body="abc", form="hex")
+    page.press("Send", "send")
+    page.until("The body is not hexadecimal")
+    page.fill("send", body="abc", form="text", delay="60")
+    page.press("Send", "send")
+    page.confirm()
+    page.until("topic_type_mismatch")
+    assert topic_of(leader, "send-wrong")["queue_offsets"][0]["max_offset"] == 0
+
+
+def test_a_delayed_message_is_taken_back(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "take-back")
+    send(leader, "take-back", {"body": "later", "message_id": "later-1", "delay_ms": 3_600_000})
+    page.open(leader, "/topics/take-back")
+    page.until("later-1")
+    page.press("Take back")
+    assert "later-1" in page.confirm()
+    page.said("Taken back: later-1")
+    assert ok(leader.request("GET", "/v1/topics/take-back/scheduled"))["messages"] == []
+
+
+def test_a_reset_shows_first_what_it_does(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "reset", 2)
+    for queue, number in ((0, 5), (1, 3)):
+        send(leader, "reset", *({"body": "x", "queue": queue} for _ in range(number)))
+    at = [{"topic": "reset", "queue": 0, "offset": 4}, {"topic": "reset", "queue": 1, "offset": 1}]
+    ok(leader.request("PUT", "/v1/groups/reset-group/offsets", payload={"offsets": at}))
+    page.open(leader, "/groups/reset-group")
+    page.until("3 messages")
+    page.fill("reset", to="earliest")
+    button = page.element(By.XPATH, "//*[@id='reset']//button[.='Reset']")
+    assert not button.is_enabled(), "nothing was shown yet"
+    page.press("Preview", "reset")
+    page.until("0 messages skipped, 5 given again")
+    page.fill("reset", to="latest")
+    assert not button.is_enabled(), "another reset was shown"
+    page.press("Preview", "reset")
+    page.until("3 messages skipped, 0 given again")
+    page.fill("reset", to="offset", offset="2", queue="0")
+    page.press("Preview", "reset")
+    page.until("0 messages skipped, 2 given again")
+    page.press("Reset", "reset")
+    assert "2 are given again" in page.confirm(wanted=False)
+    assert committed(leader, "reset-group") == [4, 1]
+    page.press("Reset", "reset")
+    page.confirm()
+    page.said("Reset: queue 0 goes on at 2")
+    assert committed(leader, "reset-group") == [2, 1]
+
+
+def test_dead_letters_are_replayed_one_and_all(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    make(leader, "dead")
+    send(leader, "dead", *({"body": "x", "message_id": f"dead-{number}"} for number in range(3)))
+    ok(leader.request("PUT", "/v1/groups/dead-group", payload={"retry_max_attempts": 0}))
+    given_back = [{"topic": "dead", "queue": 0, "offset": offset, "reason": "no account"} for offset in range(3)]
+    ok(leader.request("POST", "/v1/groups/dead-group/retries", payload={"messages": given_back}))
+    page.open(leader, "/groups/dead-group")
+    page.until("dead-2", "no account")
+    page.press("Replay")
+    assert "dead-0" in page.confirm()
+    page.said("Replayed: dead-0")
+    assert [bool(each.get("replayed_at_ms")) for each in dead_letters(leader, "dead-group")] == [True, False, False]
+    page.press("Replay all")
+    page.confirm()
+    page.said("Replayed: 2 dead letters")
+    assert all(each.get("replayed_at_ms") for each in dead_letters(leader, "dead-group"))
+
+
+def test_the_settings_are_changed_with_the_keyboard_alone(cluster: ClusterProcess, page: Page) -> None:
+    leader = cluster.wait_leader()
+    page.open(leader, "/settings")
+    page.until("Settings and members", "voter")
+
+    def focus() -> str:
+        return str(page.driver.execute_script("return document.activeElement.id || document.activeElement.textContent"))
+
+    def tab_to(wanted: str) -> None:
+        for _ in range(20):
+            if focus() == wanted:
+                return
+            page.driver.switch_to.active_element.send_keys(Keys.TAB)
+        raise AssertionError(f"no key leads to {wanted}, but to {focus()}")
+
+    tab_to("Change the settings")
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    tab_to("settings-reject")
+    page.driver.switch_to.active_element.send_keys(Keys.DOWN)
+    tab_to("Change")
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.confirm()
+    page.said("Changed.")
+    page.until("new ones are refused")
+    assert ok(leader.request("GET", "/v1/cluster/settings"))["reject_transactions"] is True
+    ok(leader.request("PUT", "/v1/cluster/settings", payload={"reject_transactions": False}))
+
+
+def test_who_may_only_look_sees_why_nothing_can_be_done(closed: ClusterProcess, page: Page) -> None:
+    leader = closed.wait_leader()
+    looks = someone(
+        leader, rule("read", on=f"topic:{TOPIC}"), rule("read", on=f"group:{GROUP}"), rule("describe", on="cluster")
+    )
+    later = {"messages": [{"body": "later", "message_id": "later", "delay_ms": 3_600_000}]}
+    ok(leader.request("POST", f"/v1/topics/{TOPIC}/messages", payload=later))
+    page.open(leader, "/")
+    page.until("Sign in")
+    page.element(By.ID, "token").send_keys(looks.token + "\n")
+    page.until("Nodes")
+    for view, forms, action in (
+        (f"/topics/{TOPIC}", ("send", "alter"), f"keelmq auth acl allow {looks.name} alter topic:{TOPIC}"),
+        (f"/groups/{GROUP}", ("reset",), f"keelmq auth acl allow {looks.name} reset group:{GROUP}"),
+        ("/settings", ("settings",), f"keelmq auth acl allow {looks.name} admin cluster"),
+    ):
+        page.open(leader, view)
+        for form in forms:
+            page.element(By.CSS_SELECTOR, f"#{form} summary").click()
+            assert not page.element(By.CSS_SELECTOR, f"#{form} fieldset p > button").is_enabled(), view
+        page.until(action)
+    page.open(leader, f"/topics/{TOPIC}")
+    back = page.element(By.XPATH, "//button[.='Take back']")
+    assert not back.is_enabled()
+    assert "may not send" in str(back.get_attribute("title"))
+    page.press("Sign out", "whom")
