@@ -78,9 +78,8 @@ class RequestTimes:
                 if spent_s >= slow_s:
                     self._log_slow(request, route, scope, spent_s)
                 scope.ended = True
-            if not response.prepared and (
-                response.status >= FIRST_ERROR_STATUS or REQUEST_ID_HEADER in request.headers
-            ):
+            is_told = response.status >= FIRST_ERROR_STATUS or scope.given_id is not None
+            if is_told and not response.prepared:
                 response.headers[REQUEST_ID_HEADER] = scope.id
             if response.status >= FIRST_ERROR_STATUS:
                 self._count_refusal(response)

@@ -45,7 +45,9 @@ class Webhooks(Protocol):
         ...
 
     async def post(self, url: str, body: bytes, traceparent: str | None = None) -> WebhookReply:
-        """POST a JSON body and return the answer. `traceparent` is sent as a header of that name. Raises WebhookFailed when there is no answer in time."""
+        """POST a JSON body and return the answer. `traceparent` is sent as a header of that name. Raises WebhookFailed
+        when there is no answer in time.
+        """
         ...
 
 
