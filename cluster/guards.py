@@ -9,6 +9,7 @@ from cluster.health.alarms import Alarms
 from cluster.health.certificate_guard import CertificateGuard
 from cluster.health.disk_guard import DiskGuard
 from cluster.health.loop_watch import LoopWatch
+from cluster.health.quorum_watch import QuorumWatch
 from cluster.health.quota_guard import QuotaGuard
 from cluster.health.webhook_secret_guard import WebhookSecretGuard
 from cluster.process.http_tls import HttpTls
@@ -25,6 +26,7 @@ class Guards:
     ) -> None:
         self.disk = DiskGuard(core, disk, str(path))
         self.loop = LoopWatch(core)
+        self.quorum = QuorumWatch(core)
         self.scrubber = Scrubber(core, disk, ReaderThreads("scrubber", threads=1))
         self.certificates = CertificateGuard(core, http_tls, ReaderThreads("certificates", threads=1))
         self.webhook_secrets = WebhookSecretGuard(core, signer, ReaderThreads("webhook-secrets", threads=1))
@@ -38,6 +40,7 @@ class Guards:
     def start(self) -> None:
         self.disk.start()
         self.loop.start()
+        self.quorum.start()
         self._gc_pauses.start()
         self.scrubber.start()
         for guard in self._files:
@@ -48,6 +51,7 @@ class Guards:
         for guard in reversed(self._files):
             await guard.stop()
         await self.scrubber.stop()
+        await self.quorum.stop()
         await self.disk.stop()
 
     def stop_watching(self) -> None:

@@ -18,7 +18,7 @@ import uvloop
 
 from cluster import VERSION
 from cluster.broker import Broker
-from cluster.process.config import ConfigError, NodeConfig, load, options
+from cluster.process.config import ConfigError, NodeConfig, describe, load, options
 from cluster.process.exit_codes import ExitCode, StartupError
 from cluster.process.join import joined
 from cluster.process.log_command import LOG_ACTIONS, log_command
@@ -72,7 +72,7 @@ def run_command(given: Sequence[str]) -> int:
         return ExitCode.STOPPED
     os.umask(PRIVATE_UMASK)
     set_up_logging(config.log_level, config.log_format)
-    logger.info("KeelMQ %s, which knows feature level %s", VERSION, FEATURES.describe())
+    logger.info("KeelMQ %s, which knows feature level %s, runs with %s", VERSION, FEATURES.describe(), describe(config))
     signal.signal(signal.SIGHUP, ignore_hangup)
     manager = NotifySocket.from_environment(os.environ)
     config = joined(config)

@@ -24,6 +24,7 @@ from cluster.limits import RESPONSE_BYTES_MAX
 from cluster.metrics import Metrics
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
+from cluster.process.request_scope import note_queued, note_replicated
 from cluster.security.access_control import AccessControl, Shown
 from cluster.security.client_certificate import client_certificate_name
 from cluster.telemetry.refusals import ProposalRefusals, counting_refusals
@@ -101,7 +102,7 @@ class Core:
             metrics.add_gauges(quotas.counters)
         self.time_shares = TimeShares(config.address_time_percent)
         metrics.add_gauges(self.time_shares.counters)
-        self.request_times = RequestTimes()
+        self.request_times = RequestTimes(config.slow_request_ms, self._principal_name)
         metrics.add_gauges(self.request_times.metrics)
         self.refusals = ProposalRefusals()
         metrics.add_gauges(self.refusals.metrics)
@@ -162,12 +163,14 @@ class Core:
         return client
 
     async def _in_time(self, turn: Callable[[], Awaitable[None]]) -> None:
-        timeout_s = self._timeout_s()
+        timeout_s, begun_s = self._timeout_s(), time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await turn()
         except TimeoutError:
             raise Overloaded(f"the request's turn did not come within {timeout_s:g} s; nothing was stored") from None
+        finally:
+            note_queued(time.perf_counter() - begun_s)
 
     @counting_refusals
     async def propose(self, command: Command, blocks: Sequence[bytes] = ()) -> Applied:
@@ -359,6 +362,9 @@ class Core:
         """Return the later one of the replicated clock, which stands on a node that is cut off, and this node's own."""
         return max(self.now_ms(), self._clock.wall_ms())
 
+    def _principal_name(self, request: web.Request) -> str:
+        return self.access.principal_of(request).name
+
     def _shown_by(self, request: web.Request) -> Shown:
         """Return the credentials of a request."""
         shown = request.headers.getall("Authorization", ())
@@ -403,9 +409,11 @@ class Core:
 
 
 def _count_wait(begun_s: float) -> None:
+    seconds = time.perf_counter() - begun_s
+    note_replicated(seconds)
     client = time_shares.current()
     if client is not None:
-        client.waited(time.perf_counter() - begun_s)
+        client.waited(seconds)
 
 
 def _outcome(future: Proposed, timeout_s: float) -> Applied | Exception:

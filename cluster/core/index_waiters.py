@@ -7,6 +7,9 @@ thousand readers that wait for an entry far ahead cost nothing until it is there
 import asyncio
 import bisect
 import itertools
+import time
+
+from cluster.process.request_scope import note_polled
 
 Waiter = tuple[int, int, "asyncio.Future[None]"]
 """Index of the entry, a number that makes the tuple unique, and the future that wakes the waiter."""
@@ -47,12 +50,14 @@ class IndexWaiters:
             return False
         waiter = (index, next(self._numbers), asyncio.get_running_loop().create_future())
         bisect.insort(self._waiting, waiter)
+        begun_s = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter[2]
         except TimeoutError:
             return False
         finally:
+            note_polled(begun_s)
             place = bisect.bisect_left(self._waiting, waiter)
             if place < len(self._waiting) and self._waiting[place] is waiter:
                 del self._waiting[place]

@@ -6,11 +6,13 @@ that moves again and again wakes its members no faster than MEMBERS_TOLD_PER_S.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from cluster.core.index_waiters import IndexWaiters
+from cluster.process.request_scope import note_polled
 from store.commands.entry import Result
 from store.errors import Refused
 from store.index.index import Index
@@ -201,11 +203,14 @@ async def _wait_among(
 
 
 async def _wait(future: "asyncio.Future[None]", timeout_s: float) -> bool:
+    begun_s = time.perf_counter()
     try:
         async with asyncio.timeout(timeout_s):
             await future
     except TimeoutError:
         return False
+    finally:
+        note_polled(begun_s)
     return True
 
 

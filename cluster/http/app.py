@@ -27,6 +27,7 @@ from cluster.http.routes import ALWAYS_SERVED, CLUSTER_PATH, JSON, MSGPACK, Rout
 from cluster.http.writer import SMALL_RESPONSE_BYTES, write_large
 from cluster.limits import JSON_BYTES_MAX
 from cluster.problems import Problem, problem_of
+from cluster.process.request_scope import REQUEST_ID_HEADER, current
 from raft.errors import NoLeader, NotLeader
 from store.log.errors import DiskFull
 
@@ -172,6 +173,9 @@ async def _deliver(core: Core, request: web.Request, response: web.Response, add
     if request.method == "GET":  # the outcome of a write is sent whatever the budget, because the write is done
         core.response_budget.require_room(address, len(body))
     response.headers[NOSNIFF] = "nosniff"
+    scope = current()
+    if scope is not None and scope.given_id is not None:
+        response.headers[REQUEST_ID_HEADER] = scope.id
     with core.response_budget.holding(address, len(body)):
         return await write_large(request, response, body, response_timeout_s(core))
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
+from cluster.process import request_scope
 from cluster.process.line_pace import LinePace
 
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
@@ -16,8 +17,24 @@ _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Replacements of the control characters that JSON encoding does not escape."""
 
 
+FIELDS: Final = "fields"
+"""Name in `extra` of the further fields of a line, a dict, which JSON lines show by name."""
+_ROOMS_OF_MANY_REQUESTS: Final = ("raft.", "store.")
+"""Loggers whose steps carry out many requests at once, so that none of them is the cause of a line."""
+
+
+def note_request(record: logging.LogRecord) -> bool:
+    """Give the record the ids of the request that is being answered. Returns True, so that every record is logged."""
+    scope = request_scope.current()
+    if scope is not None and not record.name.startswith(_ROOMS_OF_MANY_REQUESTS):
+        record.request_id, record.trace_id = scope.id, scope.trace_id
+    return True
+
+
 class PlainFormatter(logging.Formatter):
-    """Formats plain lines such as `2026-01-31T12:00:00.123Z INFO  raft.node: became leader of term 5`."""
+    """Formats plain lines such as `2026-01-31T12:00:00.123Z INFO    raft.node: became leader of term 5`. Lines of a
+    request have its ids in front of the message: `WARNING cluster.http.slow: [request 5f3a9c01-2b trace 4bf9…] …`.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -28,9 +45,16 @@ class PlainFormatter(logging.Formatter):
         """Format the record. Further lines of a message are indented, so that none looks like a separate log line."""
         return super().format(record).translate(_CONTROLS).replace("\n", "\n    ")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is the library's)
+        request_id, trace_id = getattr(record, "request_id", None), getattr(record, "trace_id", None)
+        if request_id is not None:
+            trace = f" trace {trace_id}" if trace_id else ""
+            record.message = f"[request {request_id}{trace}] {record.message}"
+        return super().formatMessage(record)
+
 
 class JsonFormatter(logging.Formatter):
-    """Formats one JSON object per line."""
+    """Formats one JSON object per line. docs/logs.md promises the names of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -39,6 +63,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for name in ("request_id", "trace_id"):
+            if (value := getattr(record, name, None)) is not None:
+                line[name] = value
+        line |= getattr(record, FIELDS, {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode().translate(_JSON_CONTROLS)
@@ -59,6 +87,7 @@ def set_up_logging(level: str, form: Literal["plain", "json"]) -> None:
     """Send the lines of every logger to standard error in the given form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter() if form == "plain" else JsonFormatter())
+    handler.addFilter(note_request)
     handler.addFilter(without_trace_of_strangers)
     handler.addFilter(LinePace())  # by the level that a line has then: errors of strangers hide no bugs
     root = logging.getLogger()

@@ -1,7 +1,11 @@
-"""Measures HTTP requests by route: how long they take, how many are being answered, and which errors they end with."""
+"""Measures HTTP requests by route: how long they take, how many are being answered, and which errors they end with.
+Logs those that are slow.
+"""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import Any, Final
 
 from aiohttp import web
@@ -9,7 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from cluster.problems import CODE
+from cluster.process.logging_setup import FIELDS
+from cluster.process.request_scope import CURRENT, REQUEST_ID_HEADER, RequestScope
 from cluster.telemetry.durations import Durations
+
+logger = logging.getLogger(__name__)
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_ROUTE: Final = "other"
@@ -33,7 +41,15 @@ class _Route:
 class RequestTimes:
     """Owns the measurements of all routes. Use on the event loop only."""
 
-    def __init__(self, steady_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        slow_ms: int,
+        principal_of: Callable[[web.Request], str],
+        steady_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Create it. Requests that take `slow_ms` or longer are logged, none if it is 0."""
+        self._slow_s = slow_ms / 1000 if slow_ms else inf
+        self._principal_of = principal_of
         self._steady_s = steady_s
         self._routes: dict[tuple[object, str], _Route] = {}
         """By resource and method. Requests without a route share one: their method may be any word."""
@@ -43,19 +59,28 @@ class RequestTimes:
         """Return the outermost middleware, which measures each request from its head to its answer, long polls and
         answers that are written piece by piece included.
         """
-        routes, steady_s = self._routes, self._steady_s
+        routes, steady_s, slow_s = self._routes, self._steady_s, self._slow_s
 
         @web.middleware
         async def measure(request: web.Request, handler: Inner) -> web.StreamResponse:
             resource = request.match_info.route.resource
             route = routes.get((resource, request.method)) or self._route(resource, request.method)
             route.in_flight += 1
+            scope = RequestScope(request.headers)
+            CURRENT.set(scope)
             begun_s = steady_s()
             try:
                 response = await handler(request)
             finally:
                 route.in_flight -= 1
-                route.durations.observe(steady_s() - begun_s)
+                spent_s = steady_s() - begun_s
+                route.durations.observe(spent_s)
+                if spent_s >= slow_s:
+                    self._log_slow(request, route, scope, spent_s)
+                scope.ended = True
+            is_told = response.status >= FIRST_ERROR_STATUS or scope.given_id is not None
+            if is_told and not response.prepared:
+                response.headers[REQUEST_ID_HEADER] = scope.id
             if response.status >= FIRST_ERROR_STATUS:
                 self._count_refusal(response)
             return response
@@ -66,6 +91,28 @@ class RequestTimes:
         if resource is None:
             return self._routes.setdefault((None, ""), _Route("", NO_ROUTE))
         return self._routes.setdefault((resource, method), _Route(method, resource.canonical))
+
+    def _log_slow(self, request: web.Request, route: _Route, scope: RequestScope, spent_s: float) -> None:
+        """Log the request, unless it was only waiting for what its client waits for."""
+        busy_s = spent_s - scope.polled_s
+        if busy_s < self._slow_s:
+            return
+        method, path = route.labels
+        principal = self._principal_of(request)
+        fields = {
+            "method": method or "other",
+            "route": path,
+            "principal": principal,
+            "duration_ms": round(busy_s * 1000),
+            "queued_ms": round(scope.queued_s * 1000),
+            "replication_ms": round(scope.replicated_s * 1000),
+            "long_poll_ms": round(scope.polled_s * 1000),
+        }
+        logger.warning(
+            "slow request: %s %s by %s took %d ms: %d ms for its turn, %d ms until its commands were applied",
+            *(fields[name] for name in ("method", "route", "principal", "duration_ms", "queued_ms", "replication_ms")),
+            extra={FIELDS: fields},
+        )
 
     def _count_refusal(self, response: web.StreamResponse) -> None:
         code = response.get(CODE)

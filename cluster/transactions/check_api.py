@@ -17,6 +17,7 @@ from cluster.limits import CHECKS_MAX, URL_LENGTH_MAX
 from cluster.messages.block_reader import BlockReader
 from cluster.problems import Problem
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed
+from cluster.process.request_scope import TRACEPARENT_HEADER, trace_id_of
 from cluster.security import permissions
 from cluster.security.access import of_producer_group
 from cluster.transactions.check_service import CheckService, CheckView
@@ -212,7 +213,7 @@ class CheckApi:
             return True
         calls = self._core.metrics.webhook_calls
         try:
-            status, answer = await self._webhooks.post(url, json_body(view))
+            status, answer = await self._webhooks.post(url, json_body(view), _traceparent_of(view))
         except WebhookFailed as error:
             calls[error.failure].inc()
             logger.warning("check of %s could not be POSTed to %s: %s", check.transaction_id, url, error)
@@ -236,3 +237,9 @@ class CheckApi:
         except COMMAND_ERRORS as error:
             logger.warning("answer %s to the check of %s: %s", decision, check.transaction_id, error)
         return True
+
+
+def _traceparent_of(view: CheckView) -> str | None:
+    """Return the trace that the first message with a valid one belongs to, so that the check becomes part of it."""
+    given = (message.properties.get(TRACEPARENT_HEADER) for message in view.messages)
+    return next((each for each in given if each is not None and trace_id_of(each) is not None), None)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from cluster.core.core import Core
 from cluster.http.responses import Response
 from cluster.messages.block_reader import BlockReader, message_view
 from cluster.messages.message_views import MessageView
+from cluster.process.request_scope import note_polled
 from cluster.transactions.check_pace import SCAN_SHARE, CheckPace
 from store.commands.transactions import CheckVia, Discard, RecordChecks
 from store.commands.views import DueCheck
@@ -132,6 +134,7 @@ class CheckService:
         waiting.append(poller)
         seen = _Seen(group, client_id)
         self._note_poll(seen)
+        begun_s = time.perf_counter()
         try:
             if timeout_s <= 0:
                 self._scan()
@@ -145,6 +148,7 @@ class CheckService:
             self.release(check.transaction_id for check in poller.checks)
             raise
         finally:
+            note_polled(begun_s)
             waiting.remove(poller)
             if not waiting and self._pollers.get(group) is waiting:
                 del self._pollers[group]

@@ -10,6 +10,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from cluster.http.routes import JSON
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed, require_address
+from cluster.process.request_scope import TRACEPARENT_HEADER
 from cluster.security.webhook_signer import WebhookSigner
 from cluster.transactions.name_lookups import NameLookups
 
@@ -43,8 +44,10 @@ class Webhooks(Protocol):
         """Stop: nothing is posted any more."""
         ...
 
-    async def post(self, url: str, body: bytes) -> WebhookReply:
-        """POST a JSON body and return the answer. Raises WebhookFailed when there is no answer in time."""
+    async def post(self, url: str, body: bytes, traceparent: str | None = None) -> WebhookReply:
+        """POST a JSON body and return the answer. `traceparent` is sent as a header of that name. Raises WebhookFailed
+        when there is no answer in time.
+        """
         ...
 
 
@@ -88,11 +91,13 @@ class HttpWebhooks:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, url: str, body: bytes) -> WebhookReply:
+    async def post(self, url: str, body: bytes, traceparent: str | None = None) -> WebhookReply:
         assert self._session is not None
         try:
             target = self._allowed.require(url)
             headers = {"Content-Type": JSON, **self._signer.headers(body, self._wall_ms() // 1000)}
+            if traceparent is not None:
+                headers[TRACEPARENT_HEADER] = traceparent
             async with self._session.post(target, data=body, headers=headers, allow_redirects=False) as response:
                 if not 200 <= response.status < 300:
                     return WebhookReply(response.status, b"")

@@ -102,7 +102,11 @@ class Leadership:
         return self._state.configuration.has_majority(self._replication.answering_voters())
 
     def quorum_margin(self) -> int:
-        """Return how many voters may fall silent before there is no majority any more; negative while there is none.
+        """Return how many voters may fall silent before there is no majority any more; negative while there is none."""
+        return len(self.heard_voters()) - self._state.majority
+
+    def heard_voters(self) -> frozenset[int]:
+        """Return the voters that count for a majority now.
 
         A leader counts the voters that answer it and would elect another one; other nodes count those that they hear.
         """
@@ -113,7 +117,7 @@ class Leadership:
             heard = {peer for peer in state.other_voters if state.connected(peer) and self._presence.is_present(peer)}
             if self._vital_signs.votes or state.has_blank_log:
                 heard.add(state.node_id)
-        return len(heard & state.configuration.voters) - state.majority
+        return frozenset(heard & state.configuration.voters)
 
     def full_disks(self) -> list[int]:
         """Return the voters for want of whose room this node, as leader, could not carry a write out.

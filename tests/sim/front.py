@@ -106,7 +106,7 @@ class SimWebhooks:
     async def stop(self) -> None:
         """Do nothing, because there is nothing to close."""
 
-    async def post(self, url: str, body: bytes) -> WebhookReply:
+    async def post(self, url: str, body: bytes, traceparent: str | None = None) -> WebhookReply:
         front = self._replica.front
         clients = self._replica.clients
         answered: asyncio.Future[WebhookReply] = asyncio.get_running_loop().create_future()

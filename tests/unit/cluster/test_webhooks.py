@@ -21,6 +21,7 @@ from tests.unit.cluster.test_check_service import IMMUNITY_MS, prepare
 
 OLD, NEW = "old-secret-".ljust(40, "o"), "new-secret-".ljust(40, "n")
 DECISION = b'{"decision":"commit"}'
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Endpoint:
@@ -259,3 +260,17 @@ def test_a_secret_file_that_cannot_be_used_ends_the_start(tmp_path: Path, conten
 def test_a_secret_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="webhook_secret_file"):
         load(None, {}, {"webhook_secret_file": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize(("given", "sent"), [(TRACEPARENT, TRACEPARENT), (TRACEPARENT.upper(), None)])
+async def test_a_check_carries_the_trace_of_its_transaction_if_it_is_valid(
+    node: Node, endpoint: tuple[Endpoint, BaseTestServer], given: str, sent: str | None
+) -> None:
+    service, server = endpoint
+    check_url = {"check_url": str(server.make_url("/check"))}
+    assert (await node.call("PUT", "/v1/producer-groups/shop", check_url)).status == 200
+    await prepare(node, "t", messages=[{"topic": "orders", "body": "one", "properties": {"traceparent": given}}])
+    node.clock.now_ms += IMMUNITY_MS
+    await calls(node, "commit")
+    [(_, _, headers)] = service.asked
+    assert headers.get("traceparent") == sent
