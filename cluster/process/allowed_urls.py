@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 EVERY_HOST: Final = "*"
 _AUTHORITY_END: Final = re.compile("[/?#]")
-_NAT64: Final = IPv6Network("64:ff9b::/96")
+_SEGMENT_END: Final = re.compile(r"[/\\]")
+_DECODINGS_MAX: Final = 4
+"""How often a path is percent-decoded to look for dot segments; one that has not come to rest by then is refused."""
+_IPV4_IN_LAST_BITS: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
+"""NAT64, and the former IPv4-compatible form: the last 32 bits are an IPv4 address."""
+_METADATA: Final = IPv6Network("fd00:ec2::254/128")
+"""The metadata service of clouds by IPv6, which no property of the address tells; 169.254.169.254 is link-local."""
 _THIS_NETWORK_BITS: Final = 24
 """Bits to shift an IPv4 address by to get its first byte; 0 is "this network", which reaches this machine."""
 
@@ -92,7 +98,7 @@ def parse(text: str) -> URL:
         raise UrlInvalid(
             "check_url: a URL without user, password and fragment; webhook_secret_file lets the service know the broker"
         )
-    if not {".", ".."}.isdisjoint(unquote(url.raw_path).split("/")) or _has_dots(text):
+    if _has_dots(url.raw_path) or _has_dots(_written_path(text)):
         raise UrlInvalid("check_url: a URL whose path has no . and .. segments")
     return url
 
@@ -106,16 +112,16 @@ def is_special_host(host: str) -> bool:
 
 
 def is_special(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether the address is loopback, link-local, unspecified, multicast or reserved, also one that is embedded
-    in an IPv6 address.
+    """Return whether the address is loopback, link-local, unspecified, multicast, reserved or a metadata service, also
+    one that is embedded in an IPv6 address.
     """
     if isinstance(address, IPv6Address):
         embedded = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
+        if any(address in network for network in _IPV4_IN_LAST_BITS):
             embedded = IPv4Address(int(address) & 0xFFFF_FFFF)
         if embedded is not None and is_special(embedded):
             return True
-        reserved = False
+        reserved = address in _METADATA
     else:
         reserved = address.is_reserved or int(address) >> _THIS_NETWORK_BITS == 0
     return reserved or address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
@@ -145,7 +151,21 @@ def _host(url: URL) -> str:
     return (url.host or "").lower().removesuffix(".")
 
 
-def _has_dots(text: str) -> bool:
-    """Return whether the text has dot segments, which the parser has resolved already."""
-    path = unquote(text.partition("?")[0].partition("://")[2].partition("/")[2])
-    return not {".", ".."}.isdisjoint(path.split("/"))
+def _written_path(text: str) -> str:
+    """Return the path as it is written: the parser has resolved dot segments already."""
+    return text.partition("?")[0].partition("://")[2].partition("/")[2]
+
+
+def _has_dots(path: str) -> bool:
+    """Return whether a server may read dot segments in the path: some decode twice, take a backslash for a slash, or
+    ignore the parameters of a segment (`..;x`).
+    """
+    for _ in range(_DECODINGS_MAX):
+        names = {segment.partition(";")[0] for segment in _SEGMENT_END.split(path)}
+        if not {".", ".."}.isdisjoint(names):
+            return True
+        decoded = unquote(path)
+        if decoded == path:
+            return False
+        path = decoded
+    return True
