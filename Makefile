@@ -132,7 +132,7 @@ monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: fault
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.monitoring $(MONITORING_ARGS)
 
-deploy-test: $(TOOLS) $(DIST) ## hosts as network namespaces, from nothing to a served message; verbs under load, and killed at each step
+deploy-test: $(TOOLS) $(DIST) ## hosts as network namespaces, from nothing to a served message, and verbs under load
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.deploy $(DEPLOY_TEST_ARGS)
 

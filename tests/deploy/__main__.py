@@ -1,9 +1,8 @@
 """Run `make deploy-test`: three hosts as network namespaces with an sshd each, which nothing but a bundle reaches.
 
 From nothing to a served message; a closed port that preflight names; a second run that changes nothing. Then, under a
-load of which no call may fail and no message be lost: restart, upgrade to another release and rollback, a wiped host
-that is replaced, and the tool killed at each step of upgrade and replace and run again. The last line is
-`RESULT {json}`.
+load of which no call may fail and no message be lost: restart, upgrade to another release, rollback, and a wiped host
+that is replaced. The last line is `RESULT {json}`.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from tests.chaos.isolation import ISOLATED_VARIABLE, enter_isolation
 from tests.chaos.network import Network, host_of
 from tests.deploy.hosts import PEER_PORT, SSH, hosts
 from tests.e2e.cluster_process import wait_for
-from tests.e2e.test_deploy import Deployment, kill_once, load
+from tests.e2e.test_deploy import Deployment, load
 
 NODE_IDS: Final = (1, 2, 3)
 SERVED_S_MAX: Final = 60.0
@@ -36,7 +35,6 @@ NOT_RUN: Final = 2
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make deploy-test", description=__doc__)
     parser.add_argument("--bundle", type=Path, help="File of `make bundle`; without it, one is made.")
-    parser.add_argument("--short", action="store_true", help="Do not kill the tool at each step.")
     given = parser.parse_args()
     if SSH.reason is not None:
         print(f"deploy-test: {SSH.reason}", file=sys.stderr)
@@ -46,12 +44,12 @@ def main() -> int:
         # Namespaces have no way to an index of packages, so the bundle is made before.
         with tempfile.TemporaryDirectory() as work:
             given.bundle = bundle(Path(work), Path("dist"), report)
-    arguments = ["--bundle", str(given.bundle.absolute()), *(["--short"] if given.short else [])]
+    arguments = ["--bundle", str(given.bundle.absolute())]
     if (reason := enter_isolation(arguments, "tests.deploy")) is not None:
         print(f"deploy-test: {reason}", file=sys.stderr)
         return NOT_RUN
     with tempfile.TemporaryDirectory() as directory, hosts(Path(directory), NODE_IDS) as (network, deployment):
-        result = asyncio.run(Trial(report, network, deployment, given.bundle).run(short=given.short))
+        result = asyncio.run(Trial(report, network, deployment, given.bundle).run())
     report.result(result)
     return 0
 
@@ -66,7 +64,7 @@ class Trial:
         self._a = str(release)
         self._b = str(_another(release, deployment.directory / "b.tar.gz"))
 
-    async def run(self, *, short: bool) -> dict[str, object]:
+    async def run(self) -> dict[str, object]:
         deployment = self._deployment
         await self._closed_port()
         begun_s = time.monotonic()
@@ -85,8 +83,6 @@ class Trial:
             again = await self._done("rollback")
             assert result_of(again)["steps"] <= 1, again  # it waits until all are healthy
             await self._replace(deployment.leader())
-            upgrades = 0 if short else await self._killed_upgrades()
-            replacements = 0 if short else await self._killed_replacements()
         await self._done("status")
         await self._done("destroy", "--yes", "e2e")
         assert deployment.pids() == {}
@@ -95,8 +91,6 @@ class Trial:
             "acknowledged": len(acknowledged),
             "failed_calls": 0,
             "lost": 0,
-            "killed_upgrades": upgrades,
-            "killed_replacements": replacements,
         }
 
     async def _done(self, *arguments: str) -> str:
@@ -120,37 +114,6 @@ class Trial:
         os.kill(self._deployment.pids()[number], signal.SIGKILL)
         wait_for(lambda: number not in self._deployment.pids(), "the node to be gone")
         shutil.rmtree(self._deployment.root(number))
-
-    async def _kill_at(self, step: str, arguments: tuple[str, ...]) -> None:
-        self._report.step(f"{' '.join(arguments)}, killed at {step}")
-        await asyncio.to_thread(kill_once, self._deployment, arguments, lambda text: f"{step}: " in text)
-
-    async def _killed_upgrades(self) -> int:
-        """Kill the tool at each step of installing and restarting; return the number of steps."""
-        number, wanted, other = 0, self._b, self._a
-        for plan in range(2):
-            # First the installations, then configuring, restarting and waiting, which are a plan of their own.
-            steps = len(NODE_IDS) if plan == 0 else 2 * len(NODE_IDS) + 1
-            for step in range(1, steps + 1):
-                arguments = ("upgrade", "--bundle", wanted)
-                await self._kill_at(f"{step} of {steps}", arguments)
-                await self._done(*arguments)
-                again = await self._done(*arguments)
-                assert result_of(again)["steps"] <= 1, again  # it waits until all are healthy
-                number, wanted, other = number + 1, other, wanted
-        self._a = other
-        return number
-
-    async def _killed_replacements(self) -> int:
-        steps = 4  # install, configure, start, wait
-        for step in range(1, steps + 1):
-            number = self._deployment.leader()
-            self._wipe(number)
-            arguments = ("replace", str(number), "--bundle", self._a)
-            await self._kill_at(f"{step} of {steps}", arguments)
-            await self._done(*arguments)
-            await self._done("status")
-        return steps
 
 
 def _another(release: Path, path: Path) -> Path:
