@@ -48,8 +48,9 @@ POWERLOSS_ARGS ?=
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
 MONITORING_ARGS ?=
+DEPLOY_TEST_ARGS ?=
 
-.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
+.PHONY: help setup check lint test demo lineage sim mutants chaos powerloss fuzz soak monitoring-test deploy-test bench cluster cluster-add cluster-stop lock audit dist bundle format clean
 
 help: ## list the targets
 	@echo 'KeelMQ: make <target>'
@@ -130,6 +131,10 @@ soak: $(TOOLS) ## a steady load with short retention; disk and memory of each no
 monitoring-test: $(TOOLS) ## alerts and dashboards with a real Prometheus: faults of real nodes raise them (two minutes): MONITORING_ARGS='--fault lag'
 	@tests/prepare.sh
 	@$(BIN)/python -m tests.monitoring $(MONITORING_ARGS)
+
+deploy-test: $(TOOLS) $(DIST) ## hosts as network namespaces, from nothing to a served message, and verbs under load
+	@tests/prepare.sh
+	@$(BIN)/python -m tests.deploy $(DEPLOY_TEST_ARGS)
 
 bench: $(TOOLS) ## throughput, latency and memory beside the floor of this machine
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -12,9 +12,9 @@ HAND_OVER_TIMEOUT_MS = 3_000
 """Milliseconds a leader waits for another node to take over, before it goes on leading or just leaves."""
 
 
-async def hand_over(raft: SafeRaft) -> None:
-    """Hand over leadership. Returns when this node no longer leads or HAND_OVER_TIMEOUT_MS is over. The caller proposes
-    nothing meanwhile.
+async def hand_over(raft: SafeRaft, to: int | None = None) -> None:
+    """Hand over leadership, to the voter `to` or else to the fittest. Returns when this node no longer leads or
+    HAND_OVER_TIMEOUT_MS is over. The caller proposes nothing meanwhile.
 
     Entries under way are committed first, so that their proposers are told. This takes at most half of the time, since
     the disk of this node may hang.
@@ -25,7 +25,7 @@ async def hand_over(raft: SafeRaft) -> None:
         async with asyncio.timeout(HAND_OVER_TIMEOUT_MS / 1000):
             while raft.state.role == LEADER:
                 if raft.state.commit_index >= raft.state.log.last_index or loop.time() >= patient_until_s:
-                    raft.leadership.ask_successor()
+                    raft.leadership.ask_successor(to)
                 await asyncio.sleep(raft.state.config.heartbeat_ms / 1000)
         log.info("leadership handed over")
     except TimeoutError:

@@ -265,12 +265,14 @@ class RaftNode:
 
     # --- membership --------------------------------------------------------------------------------------------
 
-    async def hand_over(self) -> bool:
-        """Hand leadership over, taking nothing meanwhile; return whether another node leads in HAND_OVER_TIMEOUT_MS."""
+    async def hand_over(self, to: int | None = None) -> bool:
+        """Hand leadership over, to the voter `to` or else to the fittest, taking nothing meanwhile; return whether this
+        node has ceased to lead in HAND_OVER_TIMEOUT_MS.
+        """
         if self._state.role == LEADER and self._state.other_voters:
             self._handing_over = True
             try:
-                await hand_over(self._raft)
+                await hand_over(self._raft, to)
             finally:
                 self._handing_over = False
         return bool(self._state.role != LEADER)

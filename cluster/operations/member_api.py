@@ -103,6 +103,16 @@ class MemberApi:
                 access=ADMINISTRATION,
             ),
             Route(
+                "POST",
+                path + "/{node_id}/lead",
+                self.lead,
+                "Hand leadership over to a voter that has caught up",
+                view,
+                errors=("node_not_found", "not_caught_up", "change_in_progress", "no_leader"),
+                redirects=True,
+                access=ADMINISTRATION,
+            ),
+            Route(
                 "DELETE",
                 path + "/{node_id}",
                 self.remove,
@@ -156,6 +166,27 @@ class MemberApi:
 
         await self._core.change_members(change)
         return self._answer()
+
+    async def lead(self, request: web.Request) -> web.Response:
+        """Hand over to the named voter. The next leader answers, to which this one redirects: there it is done."""
+        core = self._core
+        core.require_leader()
+        node_id = _node_id(request)
+        raft = core.raft
+        known = raft.configuration.find(node_id)
+        if known is None:
+            raise Problem("node_not_found", f"node {node_id} is not in the cluster")
+        if node_id == raft.node_id:
+            return self._answer()
+        self._require_committed()
+        if not (known.voter and raft.is_caught_up(node_id)):
+            reason = self._what_is_missing(node_id) if known.voter else f"node {node_id} is a learner"
+            raise MembershipRefused("not_caught_up", reason)
+        if not await raft.hand_over(node_id):
+            raise Problem("no_leader", f"node {node_id} has not taken the leadership over in time; try again")
+        if raft.leader_id in (None, raft.node_id):
+            raise Problem("no_leader", "leadership was handed over, the next leader is not known yet; try again")
+        raise NotLeader(raft.leader_id)
 
     async def remove(self, request: web.Request) -> web.Response:
         core = self._core

@@ -10,10 +10,16 @@ from typing import Final
 
 from deploy.reporting.report import Report
 from deploy.rollout.inventory import InventoryError, read_inventory
+from deploy.rollout.node_verbs import NodeVerbs
 from deploy.rollout.rolling import Unsafe
-from deploy.rollout.verbs import ERRORS, Verbs
+from deploy.rollout.verbs import ERRORS
 
-VERBS: Final = ("preflight", "install", "bootstrap", "status", "restart", "upgrade", "logs", "destroy")
+NODE_VERBS: Final = ("transfer", "drain", "undrain", "add", "remove", "replace")
+"""Verbs that are about one node, whose id follows."""
+VERBS: Final = (
+    *("preflight", "install", "bootstrap", "status", "restart", "upgrade", "rollback", *NODE_VERBS),
+    *("certs", "logs", "bundle", "destroy"),
+)
 DONE, FAILED, USAGE, UNSAFE = range(4)
 
 
@@ -23,13 +29,35 @@ def main() -> int:
         inventory = read_inventory(options.inventory)
     except InventoryError as error:
         return _end(USAGE, str(error))
+    if options.node is not None and all(node.id != options.node for node in inventory.nodes):
+        return _end(USAGE, f"{options.inventory} has no node {options.node}")
+    report = Report()
     try:
-        Verbs(inventory, options, Report()).run()
+        verbs = NodeVerbs(inventory, options, report)
+    except OSError as error:  # a file that the inventory names
+        return _end(USAGE, str(error))
+    code, reason = DONE, ""
+    try:
+        verbs.run()
     except Unsafe as error:
-        return _end(UNSAFE, f"refused: {error}")
+        code, reason = UNSAFE, f"refused: {error}"
     except ERRORS as error:
-        return _end(FAILED, f"{error}\nWhat is done is kept: run the same command again once the cause is mended.")
-    return DONE
+        code, reason = FAILED, f"{error}\nWhat is done is kept: run the same command again once the cause is mended."
+    if code != DONE:
+        _end(code, reason)
+    report.result(
+        {
+            "verb": options.verb,
+            "cluster_id": inventory.cluster.id,
+            "node_id": options.node,
+            "dry_run": options.dry_run,
+            "exit_code": code,
+            "steps": verbs.steps,
+            "steps_done": verbs.steps_done,
+            "reason": reason or None,
+        }
+    )
+    return code
 
 
 def _end(code: int, message: str) -> int:
@@ -40,6 +68,7 @@ def _end(code: int, message: str) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="keelmq-deploy", description=__doc__, allow_abbrev=False)
     parser.add_argument("verb", choices=VERBS)
+    parser.add_argument("node", nargs="?", type=int, help=f"Id of the node: {', '.join(NODE_VERBS)}.")
     parser.add_argument("--inventory", type=Path, default=Path("cluster.toml"), help="default: cluster.toml")
     parser.add_argument("--dry-run", action="store_true", help="Print the plan, and change nothing.")
     parser.add_argument("--bundle", type=Path, help="File that `make bundle` made, to install first.")
@@ -49,7 +78,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--accept-downtime", action="store_true", help="restart, upgrade: also where the others are no majority."
     )
-    options = parser.parse_args()
+    parser.add_argument("--renew", action="store_true", help="certs: replace the certificates; the keys stay.")
+    parser.add_argument("--output", type=Path, help="bundle: the file to write (INVENTORY.support.tar.gz).")
+    options = parser.parse_intermixed_args()
+    if (options.verb in NODE_VERBS) != (options.node is not None):
+        parser.error(f"{options.verb} {'needs the id of a node' if options.node is None else 'is about all nodes'}")
     if not 0 < options.timeout_s < 86_400 or options.lines < 1:
         parser.error("--timeout-s and --lines have to be positive")
     return options

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from deploy.rollout.inventory import Inventory, Node
+from deploy.rollout.inventory import CERTIFICATES_END, Inventory, Node
 
 PROBE_TIMEOUT_S: Final = 3.0
+CALL_TIMEOUT_S: Final = 10.0
+"""Longest administrative call; a leader that hands over takes 3 s at most."""
 POLL_S: Final = 0.1
 BEHIND_ENTRIES_MAX: Final = 1_000
 """Number of entries that a follower may lack and still count as a copy of what is committed."""
@@ -40,7 +42,9 @@ class Probe:
         self._headers: dict[str, str] = {}
         if cluster.token_file:
             self._headers["Authorization"] = f"Bearer {Path(cluster.token_file).read_text().strip()}"
-        self._tls = ssl.create_default_context(cafile=cluster.ca_file or None)
+        own_authority = inventory.beside(CERTIFICATES_END) / "ca.crt"
+        ca_file = cluster.ca_file or (str(own_authority) if own_authority.exists() else None)
+        self._tls = ssl.create_default_context(cafile=ca_file)
 
     def views(self) -> list[View]:
         return [self.view(node) for node in self._inventory.nodes]
@@ -56,16 +60,30 @@ class Probe:
         except (OSError, http.client.HTTPException, ValueError) as error:
             return View(node, str(error) or repr(error), None)
 
+    def call(self, node: Node, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        """Return status and answer of an administrative call of this node. Raises Unhealthy when it does not answer."""
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            code, answer = self._request(node, method, path, content, CALL_TIMEOUT_S)
+            return code, json.loads(answer) if answer else {}
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unhealthy(f"node {node.id} ({node.host}): {method} {path}: {str(error) or repr(error)}") from None
+
     def _get(self, node: Node, path: str) -> tuple[int, bytes]:
+        return self._request(node, "GET", path, None, PROBE_TIMEOUT_S)
+
+    def _request(self, node: Node, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         parts = urlsplit(node.url)
         host = parts.hostname or ""
         connection = (
-            http.client.HTTPSConnection(host, parts.port, timeout=PROBE_TIMEOUT_S, context=self._tls)
+            http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=self._tls)
             if parts.scheme == "https"
-            else http.client.HTTPConnection(host, parts.port, timeout=PROBE_TIMEOUT_S)
+            else http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
         )
         try:
-            connection.request("GET", path, headers=self._headers)
+            # Calls that change something say what they send, also without a body.
+            headers = self._headers if method == "GET" else {**self._headers, "Content-Type": "application/json"}
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             return response.status, response.read(ANSWER_BYTES_MAX)
         finally:

@@ -1,5 +1,5 @@
 """What happens on a host: one request in, one answer out, both JSON. Its source is sent with each call, so the host
-needs nothing but Python >= 3.11; it imports nothing of this project.
+needs nothing but Python >= 3.11.4; it imports nothing of this project.
 
 The first line of standard input is the request; what follows is the content of a file. Everything may be repeated. The
 running process itself says what runs (`/proc`), and no file that could be wrong does.
@@ -10,17 +10,22 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 POLL_S = 0.05
+CONNECT_TIMEOUT_S = 3.0
 LOG_BYTES_MAX = 1 << 20
 MARK = ".keelmq-deploy"
 """File that says that the tool made the directory which it is in."""
+DRAINED = "drained"
+"""File that says that the node was stopped on purpose, and is not to be started until `undrain`."""
 
 
 class AgentError(Exception):
@@ -81,9 +86,69 @@ def facts(root: Path, program: str, owner: str) -> dict[str, Any]:
         "has_data": (root / "data").is_dir() and any((root / "data").iterdir()),
         "has_root": root.exists(),
         "is_ours": is_ours(root, owner),
+        "has_previous": (root / "previous").is_symlink(),
+        "is_drained": (root / DRAINED).exists(),
         "pid": found[0] if found else 0,
         "command": found[1] if found else [],
     }
+
+
+def disk_defect(root: Path) -> dict[str, Any]:
+    """Return why a file in the directory cannot be made durable, empty when it can. The file never has a name."""
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None:
+        return {"reason": ""}
+    try:
+        file = os.open(existing, flag | os.O_RDWR, 0o600)
+    except OSError:
+        return {"reason": ""}  # not every file system has files without names
+    try:
+        os.write(file, b"keelmq")
+        os.fdatasync(file)
+    except OSError as error:
+        return {"reason": str(error)}
+    finally:
+        os.close(file)
+    return {"reason": ""}
+
+
+def listen(ports: list[int]) -> dict[str, Any]:
+    """Accept connections at the ports of all addresses until standard input ends. Says so in a line of its own."""
+    sockets = []
+    try:
+        for port in ports:
+            try:
+                sockets.append(_listening(port))
+            except OSError as error:
+                raise AgentError(f"port {port} cannot be used: {error.strerror or error}") from None
+        print(json.dumps({"listening": ports}), flush=True)
+        sys.stdin.buffer.read()
+    finally:
+        for each in sockets:
+            each.close()
+    return {}
+
+
+def _listening(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def reach(targets: list[list[Any]]) -> dict[str, Any]:
+    """Connect to each host and port; return those that refuse, with the reason."""
+
+    def attempt(target: list[Any]) -> str:
+        try:
+            socket.create_connection((target[0], target[1]), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            return error.strerror or str(error) or type(error).__name__
+        return ""
+
+    with ThreadPoolExecutor(max(1, len(targets))) as pool:
+        reasons = list(pool.map(attempt, targets))
+    return {"refused": [[*target, reason] for target, reason in zip(targets, reasons, strict=True) if reason]}
 
 
 def put(path: Path, sha256: str, mode: int) -> dict[str, Any]:
@@ -176,11 +241,57 @@ def install(root: Path, archive: Path, name: str, owner: str) -> dict[str, Any]:
         (release / "complete").touch()
         shutil.rmtree(unpacked)
     archive.unlink(missing_ok=True)
-    new = root / "current.new"
-    new.unlink(missing_ok=True)
-    new.symlink_to(release)
-    new.rename(root / "current")
+    current = root / "current"
+    if current.is_symlink() and current.readlink() != release:
+        point(root / "previous", current.readlink())
+    point(current, release)
     return {}
+
+
+def point(link: Path, target: Path) -> None:
+    """Make `link` point to `target`, at once."""
+    new = link.with_name(link.name + ".new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    new.rename(link)
+
+
+def rollback(root: Path, owner: str) -> dict[str, Any]:
+    """Make the release before the current one again, if there is one. A repetition finds none, and changes nothing."""
+    require_ours(root, owner)
+    if (root / "previous").is_symlink():
+        (root / "previous").rename(root / "current")
+    return {}
+
+
+def drain(root: Path, owner: str, drained: bool) -> dict[str, Any]:
+    """Note on the host that the node is out of service, or that it is back."""
+    require_ours(root, owner)
+    if drained:
+        (root / DRAINED).touch()
+    else:
+        (root / DRAINED).unlink(missing_ok=True)
+    return {}
+
+
+def version(program: str) -> dict[str, Any]:
+    """Return what the keelmqd says of its version, empty when it cannot."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, env=own_environment())  # noqa: S603
+    return {"version": done.stdout.strip() if done.returncode == 0 else ""}
+
+
+def hang_up(root: Path, owner: str) -> dict[str, Any]:
+    """Have the node read its certificates and log level again."""
+    require_ours(root, owner)
+    found = running(root)
+    if found is not None:
+        os.kill(found[0], signal.SIGHUP)
+    return {}
+
+
+def digest(path: Path) -> dict[str, Any]:
+    """Return the SHA-256 of the file, empty without one."""
+    return {"sha256": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
 
 
 def destroy(root: Path, owner: str) -> dict[str, Any]:
@@ -207,6 +318,14 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "stop": stop,
     "logs": logs,
     "install": install,
+    "rollback": rollback,
+    "drain": drain,
+    "hang_up": hang_up,
+    "disk_defect": disk_defect,
+    "listen": listen,
+    "reach": reach,
+    "version": version,
+    "digest": digest,
     "destroy": destroy,
 }
 PATHS = ("root", "path", "archive")

@@ -16,7 +16,8 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,6 +27,11 @@ OWN_OPTIONS: Final = ("cluster_id", "node_id", "data_dir", "peers")
 """Options of keelmqd that follow from the inventory, so that its `options` may not have them."""
 _PATH: Final = re.compile(r"/[A-Za-z0-9_.+/-]*[A-Za-z0-9_+-]")
 _SSH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*")
+
+CERTIFICATES_END: Final = ".pki"
+"""End of the name of the directory beside the inventory with the authority and all keys."""
+TLS_FILES: Final = {"ca.crt": 0o644, "node.crt": 0o644, "node.key": 0o600}
+"""Names and modes of what `certs` brings to the `etc` of a node."""
 
 OptionValue = str | int | bool | list[str]
 
@@ -40,6 +46,8 @@ class ClusterTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     """Directory on each host that the tool owns: programs, configuration, log and data."""
     program: str = ""
     """Path of a keelmqd that is on the hosts already; without it, a bundle has to be installed."""
+    tls: Literal["", "peers", "all"] = ""
+    """Whether `certs` makes certificates: for connections between nodes, or for those of clients too."""
     python: str = "python3"
     token_file: str = ""
     ca_file: str = ""
@@ -75,6 +83,9 @@ class Node(msgspec.Struct, kw_only=True, frozen=True):
     root: str
     config: str
     """Content of its configuration file."""
+    peer: str
+    joining_configs: tuple[str, ...]
+    """The same for a node with an empty disk that joins a running cluster, at each of the other nodes."""
 
 
 class Inventory(msgspec.Struct, kw_only=True, frozen=True):
@@ -148,10 +159,31 @@ def _node(file: InventoryFile, node: NodeTable, makes_secret: bool) -> Node:
     }
     if makes_secret:
         options["peer_secret_file"] = f"{root}/etc/peer_secret"
+    if file.cluster.tls:
+        options |= {
+            "tls_ca": f"{root}/etc/ca.crt",
+            "tls_cert": f"{root}/etc/node.crt",
+            "tls_key": f"{root}/etc/node.key",
+        }
+    if file.cluster.tls == "all":
+        options |= {"http_tls_cert": f"{root}/etc/node.crt", "http_tls_key": f"{root}/etc/node.key"}
+        options["http_ca"] = f"{root}/etc/ca.crt"
     options |= {**file.options, **node.options}
     host = node.host or node.ssh or "this machine"
+    # keelmqd takes no peers beside join: they follow from the cluster, and the node says itself where it is.
+    joining = {name: value for name, value in options.items() if name != "peers"}
+    joining = {"peer_listen": node.peer, "http_listen": urlsplit(node.url).netloc, "http_url": node.url, **joining}
+    others = [each.url.rstrip("/") for each in file.node if each.id != node.id]
     return Node(
-        id=node.id, host=host, ssh=node.ssh, url=node.url.rstrip("/"), zone=node.zone, root=root, config=_toml(options)
+        id=node.id,
+        host=host,
+        ssh=node.ssh,
+        url=node.url.rstrip("/"),
+        zone=node.zone,
+        root=root,
+        config=_toml(options),
+        peer=node.peer,
+        joining_configs=tuple(_toml({**joining, "join": url}) for url in others),
     )
 
 

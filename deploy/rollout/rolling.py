@@ -21,9 +21,9 @@ class Unsafe(Exception):
     """Going on could cost the quorum; nothing was stopped. The text says why."""
 
 
-def config_name(node: Node) -> str:
-    """Return the name of the node's configuration file: by its content, so that a command line says what runs."""
-    return f"etc/keelmqd-{hashlib.sha256(node.config.encode()).hexdigest()[:12]}.toml"
+def config_name(config: str) -> str:
+    """Return the name of a configuration file: by its content, so that a command line says what runs."""
+    return f"etc/keelmqd-{hashlib.sha256(config.encode()).hexdigest()[:12]}.toml"
 
 
 class Deployed:
@@ -40,14 +40,22 @@ class Deployed:
         return int(self.facts["pid"])
 
     @property
-    def config_path(self) -> str:
-        return f"{self.node.root}/{config_name(self.node)}"
+    def has_disk(self) -> bool:
+        return bool(self.facts["has_data"])
+
+    @property
+    def is_drained(self) -> bool:
+        return bool(self.facts["is_drained"])
+
+    def config_path(self, config: str) -> str:
+        return f"{self.node.root}/{config_name(config)}"
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the running process is of the wanted program and configuration."""
+        """Whether the running process is of the wanted program and configuration, that for joining included."""
         command = self.facts["command"]
-        return bool(command) and command[-1] == self.config_path and self.program in command[:-2]
+        wanted = [self.config_path(each) for each in (self.node.config, *self.node.joining_configs)]
+        return bool(command) and command[-1] in wanted and self.program in command[:-2]
 
     @property
     def program(self) -> str:
@@ -57,16 +65,17 @@ class Deployed:
             raise HostError(self.node, "there is no keelmqd; next: keelmq-deploy install --bundle FILE")
         return found
 
-    def prepare(self, secret: bytes | None) -> None:
+    def prepare(self, secret: bytes | None, config: str | None = None) -> None:
         """Bring the configuration, and have keelmqd check it. The running node does not change."""
+        content = config or self.node.config
         self.host.claim()
         if secret is not None:
             self.host.put("etc/peer_secret", secret)
-        self.host.put(config_name(self.node), self.node.config.encode())
-        self.host.check(self.program, self.config_path)
+        self.host.put(config_name(content), content.encode())
+        self.host.check(self.program, self.config_path(content))
 
-    def start(self) -> None:
-        self.host.start(self.program, self.config_path)
+    def start(self, config: str | None = None) -> None:
+        self.host.start(self.program, self.config_path(config or self.node.config))
 
     def stop(self) -> None:
         self.host.stop(STOP_TIMEOUT_S)

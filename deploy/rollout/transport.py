@@ -4,17 +4,26 @@ ssh is the system's, so its configuration, agent and known hosts apply. It asks 
 stand in the way of a tool that may run without a terminal.
 """
 
+import contextlib
 import hashlib
 import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.rollout.inventory import Inventory, Node
 
 AGENT: Final = Path(__file__).with_name("host_agent.py")
+PRELUDE: Final = """import json, sys
+if sys.version_info < (3, 11, 4):
+    version = ".".join(map(str, sys.version_info[:3]))
+    print(json.dumps({"error": "Python " + version + " is older than 3.11.4; name another one (cluster.python)"}))
+    sys.exit()
+"""
+"""What any Python can read. 3.11.4 is the first that unpacks bundles safely."""
 CALL_TIMEOUT_S: Final = 900.0
 """Longest call: an installation on a slow host."""
 CONNECT_TIMEOUT_S: Final = 10
@@ -35,7 +44,7 @@ class Host:
         self.node = node
         self._program = inventory.cluster.program
         self._owner = f"node {node.id} of the cluster {inventory.cluster.id}\n"
-        source = AGENT.read_text()
+        source = PRELUDE + f"exec({AGENT.read_text()!r})"
         if node.ssh:
             options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
             remote = shlex.join([inventory.cluster.python, "-I", "-c", source])
@@ -58,6 +67,13 @@ class Host:
         self._call("put", content, path=path, sha256=hashlib.sha256(content).hexdigest(), mode=mode)
         return path
 
+    def put_if_other(self, name: str, content: bytes, mode: int) -> bool:
+        """Store the file unless it is there with this content, and return whether it was stored."""
+        if self.digest(name) == hashlib.sha256(content).hexdigest():
+            return False
+        self.put(name, content, mode)
+        return True
+
     def check(self, program: str, config: str) -> None:
         self._call("check", program=program, config=config)
 
@@ -73,6 +89,47 @@ class Host:
 
     def install(self, archive: str, name: str) -> None:
         self._call("install", root=self.node.root, archive=archive, name=name, owner=self._owner)
+
+    def rollback(self) -> None:
+        self._call("rollback", root=self.node.root, owner=self._owner)
+
+    def version(self, program: str) -> str:
+        return str(self._call("version", program=program)["version"])
+
+    def disk_defect(self) -> str:
+        """Return why files of the node's root cannot be made durable, empty when they can."""
+        return str(self._call("disk_defect", root=self.node.root)["reason"])
+
+    def reach(self, targets: list[list[Any]]) -> list[list[Any]]:
+        """Return the hosts and ports that cannot be reached from here, each with the reason."""
+        refused: list[list[Any]] = self._call("reach", targets=targets)["refused"]
+        return refused
+
+    @contextlib.contextmanager
+    def listening(self, ports: list[int]) -> Iterator[None]:
+        """Have the host accept connections within the block. Raises HostError when a port is in use."""
+        request = json.dumps({"action": "listen", "arguments": {"ports": ports}}).encode() + b"\n"
+        pipe = subprocess.PIPE
+        with subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:  # noqa: S603
+            if process.stdin is None or process.stdout is None:
+                raise HostError(self.node, "listen: no pipes")
+            process.stdin.write(request)
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or b'{"error": "no answer"}')
+            if "error" in answer:
+                raise HostError(self.node, answer["error"])
+            yield
+            process.stdin.close()
+
+    def drain(self, *, drained: bool) -> None:
+        self._call("drain", root=self.node.root, owner=self._owner, drained=drained)
+
+    def hang_up(self) -> None:
+        self._call("hang_up", root=self.node.root, owner=self._owner)
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of the file below the node's root, empty without one."""
+        return str(self._call("digest", path=f"{self.node.root}/{name}")["sha256"])
 
     def destroy(self) -> None:
         self._call("destroy", root=self.node.root, owner=self._owner)

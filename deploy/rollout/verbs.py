@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from deploy.reporting.report import Report
 from deploy.rollout.health import Probe, Unhealthy, leader_of, why_not_whole
 from deploy.rollout.inventory import Inventory
+from deploy.rollout.preflight import defects_of
 from deploy.rollout.rolling import (
     NOTE_END,
     Deployed,
@@ -27,10 +28,6 @@ from deploy.rollout.rolling import (
 )
 from deploy.rollout.transport import HostError
 
-FREE_BYTES_MIN: Final = 1 << 30
-PYTHON_MIN: Final = [3, 11]
-CLOCK_DIFFERENCE_MS_MAX: Final = 2_000
-"""Largest difference of a host's clock that is not called a defect; a call over ssh takes a part of it."""
 BUNDLE_NAME_CHARACTERS: Final = 12
 
 
@@ -51,11 +48,12 @@ class Verbs:
         self._options = options
         self._report = report
         self._probe = Probe(inventory)
+        self.steps = self.steps_done = 0
 
     def run(self) -> None:
         verb: str = self._options.verb
         act: Callable[[], None] = getattr(self, verb)
-        if verb in ("preflight", "status", "logs") or self._options.dry_run:
+        if verb in ("preflight", "status", "logs", "bundle") or self._options.dry_run:
             act()
             return
         with self._alone():
@@ -63,27 +61,9 @@ class Verbs:
 
     def preflight(self) -> None:
         """Look at every host, change nothing, and name all defects."""
-        defects = []
-        times: list[int] = []
+        defects = defects_of(self._inventory)
         for node in self._inventory.nodes:
-            try:
-                deployed = Deployed(self._inventory, node)
-            except HostError as error:
-                defects.append(str(error))
-                continue
-            facts, begin = deployed.facts, f"node {node.id} ({node.host}): "
-            times.append(facts["time_ms"])
-            if facts["python"][:2] < PYTHON_MIN:
-                defects.append(f"{begin}Python {'.'.join(map(str, facts['python']))} is older than 3.11")
-            if not facts["writable"]:
-                defects.append(f"{begin}{node.root} cannot be written")
-            if not facts["is_ours"]:
-                defects.append(f"{begin}{node.root} is in use by something else; choose another root or empty it")
-            if facts["free_bytes"] < FREE_BYTES_MIN:
-                defects.append(f"{begin}{facts['free_bytes'] >> 20} MiB are free at {node.root}, 1 GiB is needed")
-            self._report.event(f"{begin}looked at")
-        if times and max(times) - min(times) > CLOCK_DIFFERENCE_MS_MAX + 1_000 * len(times):
-            defects.append(f"the clocks of the hosts differ by up to {max(times) - min(times)} ms; start NTP")
+            self._report.event(f"node {node.id} ({node.host}): looked at")
         for defect in defects:
             self._report.event(defect, "problem")
         if defects:
@@ -97,7 +77,7 @@ class Verbs:
 
     def bootstrap(self) -> None:
         """Configure every node, start those that do not run, and wait until all are healthy."""
-        nodes = self._all()
+        nodes = self._all_in_service()
         secret = self._secret(create=not self._options.dry_run)
         steps = self._install_steps(nodes)
         steps += [self._step(each, "configure and check", lambda e=each: e.prepare(secret)) for each in nodes]  # type: ignore[misc]
@@ -106,7 +86,7 @@ class Verbs:
 
     def restart(self) -> None:
         """Restart every node, one at a time, with the present configuration and release."""
-        nodes = self._all()
+        nodes = self._all_in_service()
         if self._options.dry_run:
             self._roll(nodes, nodes)
             return
@@ -118,7 +98,7 @@ class Verbs:
 
     def upgrade(self) -> None:
         """Install the bundle if one is given, then restart what runs another program or configuration."""
-        nodes = self._all()
+        nodes = self._all_in_service()
         self._do(self._install_steps(nodes))
         self._roll(*(2 * [self._all()]), skips_wanted=True)
 
@@ -176,6 +156,14 @@ class Verbs:
     def _all(self) -> list[Deployed]:
         return [Deployed(self._inventory, node) for node in self._inventory.nodes]
 
+    def _all_in_service(self) -> list[Deployed]:
+        """Return all nodes. Raises Unsafe while one is drained: it must not be started, nor another one stopped."""
+        nodes = self._all()
+        for each in nodes:
+            if each.is_drained:
+                raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
+        return nodes
+
     def _step(self, each: Deployed, text: str, act: Callable[[], None]) -> Step:
         return Step(f"node {each.node.id} ({each.node.host}): {text}", act)
 
@@ -187,11 +175,13 @@ class Verbs:
         self._report.text("plan:" if steps else "plan: nothing is left to do", "step")
         for number, step in enumerate(steps, 1):
             self._report.text(f"  {number}. {step.text}")
+        self.steps += len(steps)
         if self._options.dry_run:
             return
         for number, step in enumerate(steps, 1):
             self._report.step(f"{number} of {len(steps)}: {step.text}")
             step.act()
+            self.steps_done += 1
 
     def _install_steps(self, nodes: list[Deployed]) -> list[Step]:
         bundle: Path | None = self._options.bundle

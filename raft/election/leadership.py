@@ -72,13 +72,15 @@ class Leadership:
         able = [peer for peer in self._state.other_voters if self._replication.is_caught_up(peer)]
         return sorted(able, key=lambda peer: (self.fitness(peer), -self._replication.acked(peer), -peer))
 
-    def ask_successor(self) -> None:
-        """Leader: tell the fittest of the voters that have caught up to stand, or the most complete of those that are
-        connected; as soon as it has all of the log. Whether this node's own disk has it does not matter.
+    def ask_successor(self, wanted: int | None = None) -> None:
+        """Leader: tell the `wanted` voter to stand, or else the fittest of the voters that have caught up, or the most
+        complete of those that are connected; as soon as it has all of the log. Whether this node's own disk has it does
+        not matter.
         """
         state, acked = self._state, self._replication.acked
         connected = sorted(filter(state.connected, state.other_voters), key=lambda peer: (-acked(peer), -peer))
-        for peer in (self.successors() or connected)[:1]:
+        asked = (self.successors() or connected)[:1] if wanted is None else [wanted]
+        for peer in asked:
             if acked(peer) >= state.log.last_index:
                 self._sender.send(peer, TimeoutNow(state.term))
 

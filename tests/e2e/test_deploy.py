@@ -46,13 +46,15 @@ class Deployment:
             **(cluster or {}),
         }
         self.ssh = ssh
+        self.hosts: dict[int, str] = {}
+        """Destinations for ssh of nodes that are not at `ssh`."""
         self.options: dict[int, dict[str, Any]] = {1: {}, 2: {}, 3: {}}
         self.write()
 
     def write(self) -> None:
         lines = ["[cluster]", *_table(self.cluster), "[options]", *_table(OPTIONS)]
         for number, url in self.urls.items():
-            node = {"id": number, "peer": self.peers[number], "url": url, "ssh": self.ssh}
+            node = {"id": number, "peer": self.peers[number], "url": url, "ssh": self.hosts.get(number, self.ssh)}
             lines += ["[[node]]", *_table(node), "[node.options]", *_table(self.options[number])]
         self.file.write_text("\n".join(lines) + "\n")
 
@@ -152,7 +154,7 @@ async def test_a_restart_node_by_node_fails_no_call(deployment: Deployment) -> N
     assert not (deployment.directory / "cluster.toml.restart").exists()
 
 
-def _kill_once(deployment: Deployment, arguments: tuple[str, ...], happened: Callable[[str], bool]) -> str:
+def kill_once(deployment: Deployment, arguments: tuple[str, ...], happened: Callable[[str], bool]) -> str:
     """Start the tool and kill it with SIGKILL once `happened` is true of its output so far; return that output."""
     process = subprocess.Popen(deployment.command(*arguments), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -170,7 +172,7 @@ def _kill_once(deployment: Deployment, arguments: tuple[str, ...], happened: Cal
 def test_a_restart_whose_tool_was_killed_goes_on_where_it_stopped(deployment: Deployment, step: int) -> None:
     deployment.done("bootstrap")
     before = deployment.pids()
-    output = _kill_once(deployment, ("restart",), lambda text: f"{step} of 7: " in text)
+    output = kill_once(deployment, ("restart",), lambda text: f"{step} of 7: " in text)
     first = int(re.findall(r"4 of 7: node (\d)", output)[0])
     between = deployment.pids()
     output = deployment.done("restart")

@@ -179,6 +179,27 @@ def learner(number: int, port: int = 0) -> dict[str, Any]:
     }
 
 
+def keelmq(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def test_leadership_goes_to_the_node_that_is_named(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path, nodes=3) as made:
+        for _ in range(2):
+            leader = made.wait_leader()
+            follower = min(number for number in made.nodes if number != leader.node_id)
+            assert refused(leader, "POST", f"{MEMBERS}/9/lead") == "node_not_found"
+            shown = keelmq("cluster", "transfer", str(follower), "--servers", leader.url)
+            assert shown.returncode == 0, shown.stderr
+            assert shown.stdout == f"node {follower} leads\n"
+            assert made.wait_leader().node_id == follower
+            again = keelmq("cluster", "transfer", str(follower), "--servers", leader.url)
+            assert again.returncode == 0, again.stderr
+        leader = made.wait_leader()
+        assert leader.request("POST", MEMBERS, payload=learner(4)).status == 200
+        assert refused(leader, "POST", f"{MEMBERS}/4/lead") == "not_caught_up"
+
+
 def test_what_would_do_harm_is_refused(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path, nodes=3, options=("--election-timeout-ms", "8000", "--heartbeat-ms", "100")) as made:
         leader = made.wait_leader()

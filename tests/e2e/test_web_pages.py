@@ -57,6 +57,7 @@ def test_a_page_of_another_site_changes_nothing(
     [
         ("POST", "/v1/transactions/none/commit"),
         ("POST", "/v1/cluster/members/1/promote"),
+        ("POST", "/v1/cluster/members/1/lead"),
         ("POST", "/v1/cluster/rebuild"),
         ("PUT", "/v1/topics/other"),
     ],

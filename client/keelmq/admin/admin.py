@@ -335,6 +335,14 @@ class Admin:
         check_range("node_id", node_id, 0, NODE_ID_MAX)
         return await self._calls.view(ClusterMembers, "POST", f"/v1/cluster/members/{node_id}/promote")
 
+    async def transfer_leadership(self, node_id: int) -> ClusterMembers:
+        """Have that voter lead. Returns once it does, and is harmless to repeat.
+
+        Raises Conflict (`not_caught_up`) for a learner, and for a node that is not up to date.
+        """
+        check_range("node_id", node_id, 0, NODE_ID_MAX)
+        return await self._calls.view(ClusterMembers, "POST", f"/v1/cluster/members/{node_id}/lead")
+
     async def set_node_address(
         self,
         node_id: int,

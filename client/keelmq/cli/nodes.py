@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
         epilog="Example:  keelmq cluster add-node 4 10.0.0.4:7091 http://10.0.0.4:7081",
     )(add_node)
     app.command(epilog="Example:  keelmq cluster promote 4 --wait")(promote)
+    app.command(epilog="Example:  keelmq cluster transfer 2")(transfer)
     app.command(
         "set-address",
         epilog="Example:  keelmq cluster set-address 3 --peer 10.1.0.3:7091 --url http://10.1.0.3:7081",
@@ -67,6 +68,17 @@ def promote(
         return await (_promote_when_ready(admin, node_id) if wait else admin.promote_node(node_id))
 
     _print(run(servers, work, as_json=as_json), as_json)
+
+
+def transfer(node_id: NodeId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+    """Hand leadership over to a voter that is up to date. Writes wait for a moment."""
+    from keelmq.admin import Admin
+
+    answer = run(servers, lambda connection: Admin(connection).transfer_leadership(node_id), as_json=as_json)
+    if as_json:
+        print_json(answer.document)
+    else:
+        say(f"node {node_id} leads")
 
 
 def set_address(

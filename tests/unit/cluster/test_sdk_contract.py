@@ -99,6 +99,7 @@ READ = (
     Sent(admin.ClusterSettings, "put", "/v1/cluster/settings"),
     Sent(admin.ClusterMembers, "post", "/v1/cluster/members"),
     Sent(admin.ClusterMembers, "post", "/v1/cluster/members/{node_id}/promote"),
+    Sent(admin.ClusterMembers, "post", "/v1/cluster/members/{node_id}/lead"),
     Sent(admin.ClusterMembers, "put", "/v1/cluster/members/{node_id}/address"),
     Sent(admin.ClusterMembers, "delete", "/v1/cluster/members/{node_id}"),
     Sent(admin.RebuildStarted, "post", "/v1/cluster/rebuild"),

@@ -1,0 +1,309 @@
+"""The verbs that go back, and those that are about one node, in addition to those of `verbs`."""
+
+import functools
+import hashlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from deploy.rollout.health import POLL_S, Unhealthy, View, leader_of, why_not_whole
+from deploy.rollout.inventory import CERTIFICATES_END, TLS_FILES, Node
+from deploy.rollout.rolling import Deployed, Unsafe, refuse_unless_safe
+from deploy.rollout.support_bundle import support_bundle
+from deploy.rollout.verbs import Failed, Step, Verbs
+
+MEMBERS: Final = "/v1/cluster/members"
+UNSAFE_CODES: Final = ("quorum_at_risk", "last_voter")
+PASSING_CODES: Final = ("not_caught_up", "change_in_progress", "no_leader", "unknown_outcome", "overloaded")
+"""Codes of answers that another attempt may change."""
+
+
+class NodeVerbs(Verbs):
+    """Carries out one verb. Raises as Verbs does."""
+
+    # --- back ------------------------------------------------------------------------------------------------------
+
+    def rollback(self) -> None:
+        """Make the release from before the last installation current, and restart what does not run it."""
+        nodes = self._all_in_service()
+        back = [each for each in nodes if each.facts["has_previous"]]
+        self._refuse_unknown_level(back)
+        if not back:
+            self._report.event("no host has a release from before")
+        self._do([self._step(each, "take the release from before", each.host.rollback) for each in back])
+        if self._options.dry_run:
+            for each in back:
+                self._report.text(f"then: node {each.node.id} ({each.node.host}): restart")
+            return
+        self._roll(*(2 * [self._all()]), skips_wanted=True)
+
+    def _refuse_unknown_level(self, nodes: Sequence[Deployed]) -> None:
+        """Raise Unsafe if a release from before does not know the feature level of the cluster."""
+        levels = [view.status.get("feature_level") or 0 for view in self._probe.views() if view.status is not None]
+        for each in nodes:
+            said = each.host.version(f"{each.node.root}/previous/bin/keelmqd")
+            known = re.search(r"\(feature level .*?(\d+)\)", said)
+            if levels and (known is None or int(known[1]) < max(levels)):
+                raise Unsafe(
+                    f"node {each.node.id}: the release from before ({said or 'of unknown version'}) does not know "
+                    f"feature level {max(levels)} of the cluster: there is no way back"
+                )
+
+    # --- leadership and service ------------------------------------------------------------------------------------
+
+    def transfer(self) -> None:
+        """Have the named node lead."""
+        each = self._named()
+        leads = self._leader().node.id == each.node.id
+        self._do([] if leads else [self._step(each, "take the leadership over", lambda: self._lead(each.node))])
+
+    def drain(self) -> None:
+        """Take the named node out of service until `undrain`: it hands leadership over, and is stopped."""
+        each = self._named()
+        steps = []
+        if not each.is_drained:
+            steps.append(self._step(each, "note that it is drained", lambda: self._note_drained(each)))
+        if each.pid:
+            steps.append(self._step(each, "hand over what it leads, and stop", lambda: self._stop_one(each)))
+        self._do(steps)
+
+    def undrain(self) -> None:
+        """Put the named node back into service, and wait until all nodes are healthy."""
+        each = self._named()
+        steps = []
+        if each.pid == 0:
+            secret = self._secret(create=False)
+            steps.append(self._step(each, "configure and check", lambda: each.prepare(secret)))
+            steps.append(self._step(each, "start", each.start))
+        if steps or each.is_drained:
+            steps.append(self._wait_step())
+            steps.append(self._step(each, "note that it is in service", lambda: each.host.drain(drained=False)))
+        self._do(steps)
+
+    def _note_drained(self, each: Deployed) -> None:
+        self._refuse_unless_safe(each.node)
+        each.host.drain(drained=True)
+
+    def _stop_one(self, each: Deployed) -> None:
+        self._refuse_unless_safe(each.node)
+        each.stop()
+
+    def _refuse_unless_safe(self, node: Node) -> None:
+        if not self._options.accept_downtime:
+            refuse_unless_safe(self._probe, node, self._options.timeout_s)
+
+    def _lead(self, node: Node) -> None:
+        def attempt() -> str | None:
+            return self._ask_leader("POST", f"{MEMBERS}/{node.id}/lead")
+
+        self._until_done(attempt)
+        self._probe.wait(lambda views: None if leader_of(views) == node.id else f"node {node.id} does not lead", 10.0)
+
+    # --- members ---------------------------------------------------------------------------------------------------
+
+    def add(self) -> None:
+        """Install and start a node that is no member yet, and make it a voter."""
+        each = self._named()
+        if self._membership(each.node) == "voter" and each.pid:
+            self._do([])
+            return
+        address = {"node_id": each.node.id, "peer_address": each.node.peer, "http_address": each.node.url}
+        steps = [
+            *self._install_steps([each]),
+            *self._join_steps(each),
+            self._step(each, "become a learner", lambda: self._until_done(self._asking("POST", MEMBERS, address))),
+            self._step(
+                each,
+                "become a voter once it has the log",
+                lambda: self._until_done(self._asking("POST", f"{MEMBERS}/{each.node.id}/promote")),
+            ),
+            self._wait_step(),
+        ]
+        self._do(steps)
+
+    def remove(self) -> None:
+        """Make the named node no member any more, and stop it. Its data stays until its host is cleared."""
+        each = self._named()
+        steps = []
+        if self._membership(each.node) is not None:
+            steps.append(self._step(each, "leave the cluster", lambda: self._leave(each)))
+        if each.pid:
+            steps.append(self._step(each, "stop", each.stop))
+        self._do(steps)
+        self._report.event(
+            f"next: take node {each.node.id} out of {self._inventory.path.name}; its id is not used again"
+        )
+
+    def replace(self) -> None:
+        """Bring a node whose host was wiped back: a new disk under its old id, which the others fill."""
+        each = self._named()
+        if self._membership(each.node) is None:
+            raise Failed(f"node {each.node.id} is no member; next: keelmq-deploy add {each.node.id}")
+        if each.pid and why_not_whole(self._probe.views()) is None:
+            self._do([])
+            return
+        self._do([*self._install_steps([each]), *self._join_steps(each), self._wait_step()])
+
+    def _join_steps(self, each: Deployed) -> list[Step]:
+        """Return the steps that start the node, with an empty disk at the present leader."""
+        if each.pid:
+            return []
+        if each.is_drained:
+            raise Unsafe(f"node {each.node.id} is drained; next: keelmq-deploy undrain {each.node.id}")
+        leader_id = self._leader().node.id
+        others = [node.id for node in self._inventory.nodes if node.id != each.node.id]
+        joins = not each.has_disk and leader_id != each.node.id
+        config = each.node.joining_configs[others.index(leader_id)] if joins else each.node.config
+        secret, text = (
+            self._secret(create=False),
+            f"start, joining node {leader_id}" if joins else "start with its data",
+        )
+
+        def prepare() -> None:
+            self._refuse_unless_safe(each.node)
+            each.host.claim()
+            self._bring_certificates(each)
+            each.prepare(secret, config)
+
+        return [
+            self._step(each, "configure and check", prepare),
+            self._step(each, text, lambda: each.start(config)),
+        ]
+
+    def _leave(self, each: Deployed) -> None:
+        self._refuse_unless_safe(each.node)
+        self._until_done(self._asking("DELETE", f"{MEMBERS}/{each.node.id}"))
+
+    def _membership(self, node: Node) -> str | None:
+        """Return what the leader says that the node is. Raises Unsafe without a leader, which alone can change it."""
+        status = self._leader().status or {"nodes": []}
+        return next((str(each["membership"]) for each in status["nodes"] if each["node_id"] == node.id), None)
+
+    def _leader(self) -> View:
+        """Return the answer of the leader, for which an election is waited. Raises Unsafe when there is none."""
+        try:
+            views = self._probe.wait(self._why_no_leader, self._options.timeout_s)
+        except Unhealthy as error:
+            raise Unsafe(str(error)) from None
+        return next(view for view in views if view.node.id == leader_of(views))
+
+    def _why_no_leader(self, views: Sequence[View]) -> str | None:
+        if leader_of(views) is not None:
+            return None
+        reasons = "; ".join(f"node {view.node.id}: {view.reason}" for view in views if view.reason is not None)
+        return f"the nodes have no leader ({reasons})"
+
+    def _leader_view(self, views: Sequence[View]) -> View | None:
+        return next((view for view in views if view.node.id == leader_of(views)), None)
+
+    # --- calls of the leader ---------------------------------------------------------------------------------------
+
+    def _asking(self, method: str, path: str, body: Any = None) -> Any:
+        return lambda: self._ask_leader(method, path, body)
+
+    def _ask_leader(self, method: str, path: str, body: Any = None) -> str | None:
+        """Return None when the leader has done it, else why not yet. Raises Unsafe or Failed for other refusals."""
+        leader = self._leader_view(self._probe.views())
+        if leader is None:
+            return "the nodes have no leader"
+        try:
+            code, answer = self._probe.call(leader.node, method, path, body)
+        except Unhealthy as error:
+            return str(error)
+        if code == HTTPStatus.OK or (answer.get("code") == "node_not_found" and method == "DELETE"):
+            return None
+        if code == HTTPStatus.TEMPORARY_REDIRECT:
+            return "the leader has just changed"
+        reason = f"{answer.get('code')}: {answer.get('detail')}"
+        if answer.get("code") in UNSAFE_CODES:
+            raise Unsafe(reason)
+        if answer.get("code") in PASSING_CODES:
+            return reason
+        raise Failed(reason)
+
+    def _until_done(self, attempt: Any) -> None:
+        """Attempt until it is done, saying each new reason why it is not. Raises Unhealthy after the longest wait."""
+        deadline, said = time.monotonic() + self._options.timeout_s, ""
+        while (reason := attempt()) is not None:
+            if reason != said:
+                self._report.event(f"waiting: {reason}")
+                said = reason
+            if time.monotonic() > deadline:
+                raise Unhealthy(f"after {self._options.timeout_s:.0f} s still {reason}")
+            time.sleep(POLL_S)
+
+    # --- certificates and support ----------------------------------------------------------------------------------
+
+    def certs(self) -> None:
+        """Make what is missing of authority and certificates, or renew these, and bring them to the hosts."""
+        if not self._inventory.cluster.tls:
+            raise Failed('certs needs tls = "peers" or "all" in [cluster] of the inventory')
+        directory = self._inventory.beside(CERTIFICATES_END)
+        steps = []
+        if not (directory / "ca.crt").exists():
+            steps.append(Step(f"make an authority in {directory}", lambda: self._keelmq_cert("ca", str(directory))))
+        bring = []
+        for each in self._all():
+            is_there = (directory / f"node-{each.node.id}.crt").exists()
+            makes = self._options.renew or not is_there
+            if makes:
+                act = functools.partial(self._make_certificate, each.node, renew=is_there)
+                steps.append(self._step(each, f"{'renew' if is_there else 'make'} its certificate", act))
+            if makes or any(each.host.digest(name) != _digest(path) for name, path, _ in self._certificates(each.node)):
+                act = functools.partial(self._bring_and_reload, each)
+                bring.append(self._step(each, "bring what differs, and have it read", act))
+        steps += bring
+        self._do(steps)
+
+    def _make_certificate(self, node: Node, *, renew: bool) -> None:
+        directory = self._inventory.beside(CERTIFICATES_END)
+        hosts = sorted({node.peer.rsplit(":", 1)[0].strip("[]"), urlsplit(node.url).hostname or ""} - {""})
+        named = [part for host in hosts for part in ("--host", host)]
+        identity = ["--cluster-id", self._inventory.cluster.id, "--node-id", str(node.id)]
+        self._keelmq_cert("node", str(directory), *identity, *named, *(["--renew"] if renew else []))
+
+    def _keelmq_cert(self, *arguments: str) -> None:
+        command = [str(Path(sys.executable).parent / "keelmq"), "cert", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        if done.returncode != 0:
+            raise Failed(f"keelmq cert: {(done.stderr or done.stdout).strip()}")
+
+    def _bring_and_reload(self, each: Deployed) -> None:
+        each.host.claim()
+        if self._bring_certificates(each):
+            each.host.hang_up()
+
+    def _bring_certificates(self, each: Deployed) -> bool:
+        """Bring authority, certificate and key where they differ, and return whether any did."""
+        if not self._inventory.cluster.tls:
+            return False
+        changed = False
+        for name, path, mode in self._certificates(each.node):
+            changed |= each.host.put_if_other(name, path.read_bytes(), mode)
+        return changed
+
+    def _certificates(self, node: Node) -> list[tuple[str, Path, int]]:
+        """Return name and mode on the host, and path here, of each file of the node."""
+        directory = self._inventory.beside(CERTIFICATES_END)
+        here = {"ca.crt": "ca.crt", "node.crt": f"node-{node.id}.crt", "node.key": f"node-{node.id}.key"}
+        return [(f"etc/{name}", directory / here[name], mode) for name, mode in TLS_FILES.items()]
+
+    def bundle(self) -> None:
+        """Write one file with logs, state and configuration of all nodes, without secrets, to be passed on."""
+        path = self._options.output or self._inventory.beside(".support.tar.gz")
+        write = lambda: support_bundle(self._inventory, self._probe, self._options.lines, path)  # noqa: E731
+        self._do([Step(f"write logs, state and configuration, without secrets, to {path}", write)])
+
+    def _named(self) -> Deployed:
+        node = next(node for node in self._inventory.nodes if node.id == self._options.node)
+        return Deployed(self._inventory, node)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
