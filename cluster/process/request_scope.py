@@ -46,7 +46,7 @@ class RequestScope:
 
     @property
     def id(self) -> str:
-        """The id that the client gave, if it is valid, otherwise one drawn here: a random prefix per process, and a number."""
+        """The id that the client gave, if it is valid, otherwise one drawn here: a random prefix and a number."""
         if self._id is None:
             self._id = self.given_id or f"{_process}-{next(_numbers):x}"
         return self._id
