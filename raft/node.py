@@ -110,6 +110,8 @@ class RaftNode:
         self.read_state = self._raft.snapshots.read
         """Returns a reader of the state as of `applied_index`, whatever is applied meanwhile."""
         self.durable_on = self._raft.replication.durable_on
+        self.answering_voters = self._raft.replication.answering_voters
+        """Leader: returns this node and the others that have answered lately and would vote."""
         self._commit_notice = CommitNotice(self._state, self._raft.replication, lambda: not self._failed)
         self._transport.on_outdated = self._fail_with
         on_feature_level(membership.current.level)
@@ -296,10 +298,6 @@ class RaftNode:
     def is_caught_up(self, peer: int) -> bool:
         """Leader: whether that node has everything but the newest entries, and may vote."""
         return self._raft.replication.is_caught_up(peer)
-
-    def answering_voters(self) -> set[int]:
-        """Leader: this node and the others that have answered lately and would vote."""
-        return self._raft.replication.answering_voters()
 
     # --- proposing ---------------------------------------------------------------------------------------------
 
