@@ -6,7 +6,6 @@ Every option is a field of `NodeConfig`. `keelmqd --help` and docs/configuration
 of a name is its unit: `*_ms`, `*_bytes`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
@@ -35,8 +34,6 @@ DEFAULT_HTTP_PORT: Final = 7081
 DEFAULT_PEER_PORT: Final = 7091
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$(?!\n)")]
 Positive = Annotated[int, Meta(ge=1)]
-_CREDENTIALS: Final = re.compile(r"//[^/@]*@")
-"""User and password of a URL."""
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
@@ -423,22 +420,6 @@ def options() -> list[Option]:
         description = next(meta.description for meta in reversed(metas) if meta.description)
         found.append(Option(field.name, hints[field.name], field.default, description))
     return found
-
-
-def describe(config: NodeConfig) -> str:
-    """Return all options and their values on one line. Secrets are in files, of which it names the paths only; what a
-    URL may carry besides scheme, host, port and path is left out.
-    """
-    shown = {option.name: _without_credentials(getattr(config, option.name)) for option in options()}
-    return " ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in shown.items())
-
-
-def _without_credentials(value: object) -> object:
-    if isinstance(value, str):
-        return _CREDENTIALS.sub("//", value).partition("?")[0] if "://" in value else value
-    if isinstance(value, list | tuple):
-        return [_without_credentials(each) for each in value]
-    return value
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, str | Sequence[str]]) -> NodeConfig:

@@ -11,7 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.health.quorum_watch import QuorumWatch
 from cluster.process import request_scope
-from cluster.process.config import NodeConfig, describe
+from cluster.process.config import NodeConfig
+from cluster.process.config_description import describe
 from cluster.process.logging_setup import JsonFormatter, PlainFormatter, note_request
 from cluster.process.request_scope import CURRENT, RequestScope, trace_id_of
 from cluster.telemetry.requests import RequestTimes
