@@ -56,6 +56,8 @@ REPLAY_RULES: Final = {
 }
 """Constants that decide the result of replaying an old log."""
 NOT_SENT: Final = frozenset({"store.version", "store.features", "raft.library.VERSION"})
+OWN_NUMBER: Final = frozenset({"store.snapshots.backup_frames"})
+"""Modules of files that no running node reads, and that have a format number of their own."""
 
 ADVICE: Final = (
     "what nodes send, log, store or hash has changed at feature level {level}. A released level never changes: "
@@ -78,7 +80,7 @@ def modules() -> list[ModuleType]:
     found = []
     for package in (store, raft):
         names = sorted(each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
-        found += [importlib.import_module(name) for name in names if name not in NOT_SENT]
+        found += [importlib.import_module(name) for name in names if name not in NOT_SENT | OWN_NUMBER]
     return found
 
 

@@ -1,6 +1,7 @@
 """The frames of a backup: read back as they were made, and every changed byte is found and has a place."""
 
 import io
+from hashlib import blake2b
 
 import pytest
 from crc32c import crc32c
@@ -86,3 +87,9 @@ def test_a_record_that_does_not_match_its_checksum_is_found_behind_a_frame_that_
     data = encoder.begin(BEGIN) + encoder.frame(LOG, RECORD[:-1] + b"?") + encoder.end(0, b"")
     with pytest.raises(BackupDamaged, match=r"frame 1 .* record at its byte 0"):
         read(data)
+
+
+def test_the_bytes_of_a_format_never_change() -> None:
+    """A backup may be read years later. If this fails, the new form of the file needs a new FORMAT."""
+    assert FORMAT == 1
+    assert blake2b(backup(), digest_size=16).hexdigest() == "a1977267da1117803c8c0664e25ad4c5"
