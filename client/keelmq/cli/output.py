@@ -1,6 +1,5 @@
 """Shared parts of all commands: options, tables for people, JSON for programs, errors with an exit code."""
 
-import asyncio
 import json
 import os
 import sys
@@ -104,6 +103,7 @@ def servers_of(servers: str) -> str:
 
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
     """Run `work` with a connection and return its result; an error ends the process with a message and an exit code."""
+    import asyncio
 
     async def main() -> T:
         connection = connection_to(servers, CALL_TIMEOUT_MS)
