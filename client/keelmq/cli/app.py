@@ -93,6 +93,12 @@ def _root(
         str | None,
         typer.Option("--key-file", envvar="KEELMQ_KEY_FILE", metavar="FILE", help="PEM file with its key."),
     ] = None,
+    local_time: Annotated[
+        bool,
+        typer.Option(
+            "--local-time", envvar="KEELMQ_LOCAL_TIME", help="Show times of this machine's zone instead of UTC."
+        ),
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -100,6 +106,7 @@ def _root(
     def typed(name: str, value: str | None) -> str | None:
         return value if output.was_typed(command, name) else None  # the variables are looked at where they count
 
+    output.LOCAL_TIME.set(local_time)
     contexts.FLAGS.set(
         contexts.Flags(
             context=typed("context", context),

@@ -21,6 +21,7 @@ from keelmq.cli.output import (
     say,
     servers_of,
     when,
+    zone,
 )
 from keelmq.printable import printable
 
@@ -101,7 +102,7 @@ async def _watch(servers: str, interval_s: float, *, as_json: bool) -> None:
             elif not first:
                 say("")
             state = "healthy" if _is_healthy(answers) else "not healthy"
-            say(f"{when(round(time.time() * 1000))} UTC, every {interval_s:g} s: {state}")
+            say(f"{when(round(time.time() * 1000))} {zone()}, every {interval_s:g} s: {state}")
         _show(answers, as_json=as_json)
         sys.stdout.flush()
         first = False

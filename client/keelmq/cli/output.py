@@ -33,6 +33,9 @@ _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code 
 SERVERS_TYPED: Final[ContextVar[bool]] = ContextVar("SERVERS_TYPED", default=False)
 """Whether --servers is on the command line."""
 
+LOCAL_TIME: Final[ContextVar[bool]] = ContextVar("LOCAL_TIME", default=False)
+"""Whether people are shown times of this machine's zone, and not UTC. Documents have Unix milliseconds in any case."""
+
 
 def was_typed(command: typer.Context, parameter: str) -> bool:
     """Return whether a parameter is on the command line, and not from a variable or a default."""
@@ -208,10 +211,19 @@ def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[
 
 
 def when(timestamp_ms: int | None) -> str | None:
-    """Format a time for people: UTC, to the millisecond."""
+    """Format a time for people, to the millisecond, in the zone that `zone` names; a local time with its offset from
+    UTC, because an hour of the autumn comes twice.
+    """
     if not timestamp_ms:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    local = LOCAL_TIME.get()
+    return (time.astimezone() if local else time.replace(tzinfo=None)).isoformat(" ", "milliseconds")
+
+
+def zone() -> str:
+    """Return the zone of the times that `when` returns, for headings and sentences."""
+    return "local time" if LOCAL_TIME.get() else "UTC"
 
 
 def duration(milliseconds: int | None) -> str | None:
