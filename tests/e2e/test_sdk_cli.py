@@ -259,11 +259,3 @@ def test_a_closed_pipe_is_no_error_to_show(shell: Shell, topic: str, command: tu
         )
     assert "Traceback" not in done.stderr
     assert done.returncode == 1
-
-
-def test_start_up_does_not_load_what_is_not_needed() -> None:
-    code = (
-        "import sys, keelmq.cli.app; print([m for m in ('httptools', 'sqlalchemy', 'rich.table') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -1,33 +1,36 @@
 """The `keelmq` command: administration, sending and consuming from a shell."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from keelmq.cli import (
-    auth,
-    backup,
-    cert,
-    cluster,
-    consume,
-    contexts,
-    dlq,
-    doctor,
-    group,
-    log,
-    message,
-    output,
-    pop,
-    scheduled,
-    send,
-    top,
-    topic,
-    transaction,
-)
-from keelmq.cli.context import app as context_app
+from keelmq.cli import contexts, lazy, output
 from keelmq.version import VERSION
 
+SUMMARIES: Final = {
+    "doctor": "Examine the cluster: ask every node twice, and print what is wrong, by which evidence, and the next "
+    "command.",
+    "top": "Show rates, latencies, lag and the nodes, live on a terminal and as plain columns in a pipe.",
+    "send": "Send messages; returns when a majority of the nodes has fsynced them.",
+    "consume": "Print messages. Without a group, nothing is committed and no other consumer is affected.",
+    "pop": "Pop messages, print and acknowledge them. A group without offsets begins with the oldest message.",
+    "topic": "Create, list, show and delete topics.",
+    "message": "Find messages by id, key, time or offset, and trace one.",
+    "scheduled": "List and cancel messages that wait for their delivery time.",
+    "transaction": "List, show, resume and decide half transactions.",
+    "group": "List, show, change and reset consumer groups.",
+    "dlq": "List dead letters, and deliver them to their group once more.",
+    "cluster": "The state of the cluster.",
+    "log": "Show the commit log, as a replica delivers it.",
+    "backup": "Backups of the whole cluster; keelmqd restore brings them back.",
+    "auth": "Users, their tokens and permissions.",
+    "cert": "Make an authority and certificates for TLS, and show them. No node is asked.",
+    "context": "Name clusters, and choose the one that commands use.",
+}
+"""The commands in the order of the help, each with the first paragraph of its own help."""
+
 app = typer.Typer(
+    cls=lazy.group_of(SUMMARIES),
     name="keelmq",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -42,23 +45,6 @@ app = typer.Typer(
     "    keelmq consume orders --from earliest --max 10\n\n    keelmq message trace order-1\n\n"
     "    keelmq transaction list --state prepared",
 )
-app.add_typer(topic.app, name="topic")
-app.add_typer(message.app, name="message")
-app.add_typer(scheduled.app, name="scheduled")
-app.add_typer(transaction.app, name="transaction")
-app.add_typer(group.app, name="group")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(log.app, name="log")
-app.add_typer(backup.app, name="backup")
-app.add_typer(auth.app, name="auth")
-app.add_typer(cert.app, name="cert")
-app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("top", epilog=top.EXAMPLES)(top.top)
-app.add_typer(context_app, name="context")
-app.command("send", epilog=send.EXAMPLES)(send.send)
-app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
-app.command("pop", epilog=pop.EXAMPLES)(pop.pop)
 
 
 def _show_version(value: bool) -> None:
@@ -107,6 +93,12 @@ def _root(
         str | None,
         typer.Option("--key-file", envvar="KEELMQ_KEY_FILE", metavar="FILE", help="PEM file with its key."),
     ] = None,
+    local_time: Annotated[
+        bool,
+        typer.Option(
+            "--local-time", envvar="KEELMQ_LOCAL_TIME", help="Show times of this machine's zone instead of UTC."
+        ),
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -114,6 +106,7 @@ def _root(
     def typed(name: str, value: str | None) -> str | None:
         return value if output.was_typed(command, name) else None  # the variables are looked at where they count
 
+    output.LOCAL_TIME.set(local_time)
     contexts.FLAGS.set(
         contexts.Flags(
             context=typed("context", context),

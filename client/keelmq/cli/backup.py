@@ -20,6 +20,7 @@ from keelmq.cli.output import (
     run,
     say,
     when,
+    zone,
 )
 from keelmq.errors import InvalidRequest, KeelMQError
 
@@ -106,7 +107,7 @@ def list_backups(
     if as_json:
         print_json(found)
         return
-    columns = ["file", "created (UTC)", "cluster", "entry", "bytes", "state hash"]
+    columns = ["file", f"created ({zone()})", "cluster", "entry", "bytes", "state hash"]
     rows = [
         (
             each["file"],

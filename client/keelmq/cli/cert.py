@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from keelmq.cli.output import EXIT_ERROR, EXIT_INTERRUPTED, AsJson, fail, print_json, print_table, say, when
+from keelmq.cli.output import EXIT_ERROR, EXIT_INTERRUPTED, AsJson, fail, print_json, print_table, say, when, zone
 from keelmq.errors import KeelMQError
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ def show(
             )
             for file, facts in found
         ]
-        print_table(None, ["file", "names", "issuer", "valid until (UTC)", "days left", "SHA-256"], rows)
+        print_table(None, ["file", "names", "issuer", f"valid until ({zone()})", "days left", "SHA-256"], rows)
         for file, facts in invalid:
             ended = now_ms >= facts.valid_until_ms
-            why = "has expired" if ended else f"is not valid before {when(facts.valid_from_ms)} UTC"
+            why = "has expired" if ended else f"is not valid before {when(facts.valid_from_ms)} {zone()}"
             say(f"warning: {file}: {_names(facts)} {why}", file=sys.stderr)
     if invalid:
         raise typer.Exit(EXIT_ERROR)
@@ -190,7 +190,7 @@ def _print_made(made: "Made", as_json: bool) -> None:
             {**document, "key_file": str(made.key_file), "renewed": made.renewed, "warnings": list(made.warnings)}
         )
         return
-    say(f"{made.certificate_file}: {_names(facts)}, valid until {when(facts.valid_until_ms)} UTC")
+    say(f"{made.certificate_file}: {_names(facts)}, valid until {when(facts.valid_until_ms)} {zone()}")
     say(f"{made.key_file}: {'its key, which stayed' if made.renewed else 'its key, readable by its owner only'}")
     for warning in made.warnings:
         say(f"warning: {made.certificate_file}: {warning}", file=sys.stderr)

@@ -1,6 +1,8 @@
 """Commands of `keelmq cluster`."""
 
 import asyncio
+import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -19,6 +21,7 @@ from keelmq.cli.output import (
     say,
     servers_of,
     when,
+    zone,
 )
 from keelmq.printable import printable
 
@@ -32,6 +35,7 @@ nodes.register(app)
 upgrade.register(app)
 
 NODE_TIMEOUT_MS: Final = 2_000
+WATCH_S: Final = 2.0
 
 
 class Answer(NamedTuple):
@@ -49,20 +53,70 @@ class Answer(NamedTuple):
 def _root() -> None: ...
 
 
-@app.command(epilog="Example:  keelmq cluster status --servers http://10.0.0.1:7081")
-def status(servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
+@app.command(
+    epilog="Examples:\n\n    keelmq cluster status --servers http://10.0.0.1:7081\n\n"
+    "    keelmq cluster status --watch 5"
+)
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Ask again and again until Ctrl-C, every SECONDS if they are given.")
+    ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Argument(
+            metavar="SECONDS",
+            min=0.1,
+            max=3600.0,
+            help=f"Seconds from one answer to the next question of --watch; default: {WATCH_S:g}.",
+        ),
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    as_json: AsJson = False,
+) -> None:
     """Ask every node for its view of the cluster.
 
     Exit code 1 unless one node leads, all nodes answer and none has a critical alarm.
+
+    With --watch a terminal is drawn anew each time, and a pipe gets one view after another.
     """
-    answers = run(servers, lambda connection: ask_all(servers), as_json=as_json)
+    if watch:
+        interval_s = WATCH_S if seconds is None else seconds
+        run(servers, lambda connection: _watch(servers, interval_s, as_json=as_json), as_json=as_json)
+    elif seconds is not None:
+        raise typer.BadParameter("SECONDS are those of --watch", param_hint="SECONDS")
+    elif not _show(run(servers, lambda connection: ask_all(servers), as_json=as_json), as_json=as_json):
+        raise typer.Exit(EXIT_ERROR)
+
+
+async def _watch(servers: str, interval_s: float, *, as_json: bool) -> None:
+    """Show the cluster until the process is interrupted."""
+    from rich.console import Console
+
+    console = Console()
+    first = True
+    while True:
+        answers = await ask_all(servers)  # before the screen is cleared, so that it is not empty while nodes are asked
+        if not as_json:
+            if console.is_terminal:
+                console.clear()
+            elif not first:
+                say("")
+            state = "healthy" if _is_healthy(answers) else "not healthy"
+            say(f"{when(round(time.time() * 1000))} {zone()}, every {interval_s:g} s: {state}")
+        _show(answers, as_json=as_json)
+        sys.stdout.flush()
+        first = False
+        await asyncio.sleep(interval_s)
+
+
+def _show(answers: "Sequence[Answer]", *, as_json: bool) -> bool:
+    """Print the answers; return whether the cluster is healthy."""
     healthy = _is_healthy(answers)
     if as_json:
         print_json({"healthy": healthy, "nodes": [answer.document() for answer in answers]})
     else:
         _print_nodes(answers)
-    if not healthy:
-        raise typer.Exit(EXIT_ERROR)
+    return healthy
 
 
 @app.command(epilog="Example:  keelmq cluster settings --reject-transactions")

@@ -1,6 +1,5 @@
 """Shell completion of names: asks the cluster, and gives up after 2 s."""
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,6 +17,8 @@ COMPLETION_TIMEOUT_MS: Final = 2_000
 
 def _names(context: typer.Context, incomplete: str, ask: "Callable[[Admin], Awaitable[list[str]]]") -> list[str]:
     """Return the names that `ask` finds; none on an error, because a completing shell must not print errors."""
+    import asyncio
+
     from keelmq.admin import Admin
 
     servers = context.params.get("servers") or os.environ.get("KEELMQ_SERVERS") or DEFAULT_SERVERS

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
@@ -176,6 +175,8 @@ def save(contexts: Contexts) -> None:
 
 
 def _replace(file: Path, content: bytes) -> None:
+    import tempfile
+
     descriptor, new = tempfile.mkstemp(prefix=".contexts-", dir=file.parent)  # mode 0600
     try:
         with open(descriptor, "wb") as stream:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from keelmq.cli.complete import GroupArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 
 if TYPE_CHECKING:
     from keelmq.admin import Admin, DeadLetter
@@ -48,7 +48,8 @@ def list_dead_letters(
         )
         for m in page.messages
     ]
-    print_table(None, ["offset", "message", "origin", "attempts", "dead since (UTC)", "reason", "replayed (UTC)"], rows)
+    dead, replayed = f"dead since ({zone()})", f"replayed ({zone()})"
+    print_table(None, ["offset", "message", "origin", "attempts", dead, "reason", replayed], rows)
     if page.next_offset < page.max_offset:
         say(f"there are more: --offset {page.next_offset}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from keelmq.cli.complete import GroupArgument, group_names, topic_names
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
 from keelmq.cli.times import parse_duration
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def show(group: GroupArgument, servers: Servers = DEFAULT_SERVERS, as_json: AsJs
     for topic, expression in found.filters.items():
         say(f"topic {topic}: only messages that match {expression}")
     members = [(m.member_id, m.client_id, when(m.joined_at_ms), _queues(m.assignment)) for m in found.members]
-    print_table(None, ["member", "client", "joined (UTC)", "queues"], members)
+    print_table(None, ["member", "client", f"joined ({zone()})", "queues"], members)
     _print_offsets(found.offsets)
 
 

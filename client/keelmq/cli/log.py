@@ -4,12 +4,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when, zone
 
 app = typer.Typer(no_args_is_help=True, help="Show the commit log, as a replica delivers it.")
 
 FOLLOW_WAIT_MS: Final = 10_000
-_COLUMNS: Final = f"{'index':>10} {'term':>6} {'position':>14} {'size':>10} kind   {'time (UTC)':<23}  commands"
 
 
 @app.callback()
@@ -43,7 +42,8 @@ def dump(
                 return
 
     if not as_json:
-        say(_COLUMNS)
+        heading = f"time ({zone()})".ljust(len(_time(1)))
+        say(f"{'index':>10} {'term':>6} {'position':>14} {'size':>10} kind   {heading}  commands")
     run(servers, read, as_json=as_json)
 
 
@@ -64,13 +64,17 @@ def _print_record(record: Any, as_json: bool) -> None:
             }
         )
         return
-    time = when(header.timestamp_ms) if header else "-"
     commands = ", ".join(_counted(header.command_names)) if header else ""
     say(
         f"{record.index:>10} {record.term:>6} {record.position:>14} {record.size:>10} {record.kind_name:<6} "
-        f"{time or '-':<23}  {commands}",
+        f"{_time(header.timestamp_ms if header else None)}  {commands}",
         flush=True,
     )
+
+
+def _time(timestamp_ms: int | None) -> str:
+    """Return the time, or a dash as wide as one."""
+    return (when(timestamp_ms) or "-").ljust(len(when(1) or ""))
 
 
 def _counted(names: list[str]) -> list[str]:

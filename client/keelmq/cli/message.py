@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from keelmq.cli.complete import topic_names
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 from keelmq.cli.timeline import print_timeline
 from keelmq.cli.times import parse_time
 
@@ -108,7 +108,7 @@ def trace(
         return
     for each in traces:
         where = f"{each.topic}/{each.queue}" + (f" at offset {each.offset}" if each.offset is not None else "")
-        print_timeline(f"message {message_id} is {each.state} in {where} (UTC)", each.events, _said_of)
+        print_timeline(f"message {message_id} is {each.state} in {where} ({zone()})", each.events, _said_of)
 
 
 def _said_of(event: "TraceEvent") -> list[str]:
@@ -140,7 +140,7 @@ def _print_list(page: Found) -> None:
     rows = [
         (when(m.stored_at_ms), f"{m.topic}/{m.queue}", m.offset, m.message_id, m.tag, _shown(m)) for m in page.messages
     ]
-    print_table(None, ["stored (UTC)", "queue", "offset", "message", "tag", "body"], rows)
+    print_table(None, [f"stored ({zone()})", "queue", "offset", "message", "tag", "body"], rows)
     if page.next:
         say(f"there are more: --after {page.next}")
 
@@ -159,9 +159,9 @@ def _print_message(message: "StoredMessage") -> None:
     where += f" at offset {message.offset}" if found is None or found.offset is not None else f", {found.state}"
     say(f"message {message.message_id} in {where}")
     rows: list[tuple[str, Any]] = [
-        ("stored", f"{when(message.stored_at_ms)} UTC"),
-        ("due", f"{when(found.deliver_at_ms)} UTC" if found and found.deliver_at_ms is not None else None),
-        ("born", f"{when(message.born_at_ms)} UTC" if message.born_at_ms else None),
+        ("stored", f"{when(message.stored_at_ms)} {zone()}"),
+        ("due", f"{when(found.deliver_at_ms)} {zone()}" if found and found.deliver_at_ms is not None else None),
+        ("born", f"{when(message.born_at_ms)} {zone()}" if message.born_at_ms else None),
         ("tag", message.tag),
         ("keys", ", ".join(message.keys)),
         ("properties", ", ".join(f"{name}={value}" for name, value in message.properties.items())),

@@ -1,6 +1,5 @@
 """Shared parts of all commands: options, tables for people, JSON for programs, errors with an exit code."""
 
-import asyncio
 import json
 import os
 import sys
@@ -33,6 +32,9 @@ _JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code 
 
 SERVERS_TYPED: Final[ContextVar[bool]] = ContextVar("SERVERS_TYPED", default=False)
 """Whether --servers is on the command line."""
+
+LOCAL_TIME: Final[ContextVar[bool]] = ContextVar("LOCAL_TIME", default=False)
+"""Whether people are shown times of this machine's zone, and not UTC. Documents have Unix milliseconds in any case."""
 
 
 def was_typed(command: typer.Context, parameter: str) -> bool:
@@ -104,6 +106,7 @@ def servers_of(servers: str) -> str:
 
 def run(servers: str, work: "Callable[[Connection], Awaitable[T]]", *, as_json: bool = False) -> T:
     """Run `work` with a connection and return its result; an error ends the process with a message and an exit code."""
+    import asyncio
 
     async def main() -> T:
         connection = connection_to(servers, CALL_TIMEOUT_MS)
@@ -208,10 +211,19 @@ def table_of(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[
 
 
 def when(timestamp_ms: int | None) -> str | None:
-    """Format a time for people: UTC, to the millisecond."""
+    """Format a time for people, to the millisecond, in the zone that `zone` names; a local time with its offset from
+    UTC, because an hour of the autumn comes twice.
+    """
     if not timestamp_ms:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    local = LOCAL_TIME.get()
+    return (time.astimezone() if local else time.replace(tzinfo=None)).isoformat(" ", "milliseconds")
+
+
+def zone() -> str:
+    """Return the zone of the times that `when` returns, for headings and sentences."""
+    return "local time" if LOCAL_TIME.get() else "UTC"
 
 
 def duration(milliseconds: int | None) -> str | None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from keelmq.cli.complete import TopicArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 
 app = typer.Typer(no_args_is_help=True, help="List and cancel messages that wait for their delivery time.")
 
@@ -30,7 +30,7 @@ def list_scheduled(
     rows = [
         (m.message_id, m.queue, when(m.deliver_at_ms), when(m.scheduled_at_ms), m.transaction_id) for m in page.messages
     ]
-    print_table(None, ["message", "queue", "due (UTC)", "scheduled (UTC)", "transaction"], rows)
+    print_table(None, ["message", "queue", f"due ({zone()})", f"scheduled ({zone()})", "transaction"], rows)
     if page.next:
         say(f"there are more: --after {page.next}")
 

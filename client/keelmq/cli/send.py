@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from keelmq.cli.complete import TopicArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say, when, zone
 from keelmq.cli.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -109,5 +109,5 @@ def _print_result(result: "SendResult", as_json: bool) -> None:
         return
     nodes = ", ".join(map(str, result.receipt.durable_on))
     again = ", stored before" if result.duplicate else ""
-    place = f"offset {result.offset}" if result.offset is not None else f"due {when(result.deliver_at_ms)} UTC"
+    place = f"offset {result.offset}" if result.offset is not None else f"due {when(result.deliver_at_ms)} {zone()}"
     say(f"{result.message_id}  {result.topic}/{result.queue} {place}  durable on {nodes}{again}")

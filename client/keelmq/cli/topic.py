@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from keelmq.cli.complete import TopicArgument
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, duration, print_json, print_table, run, say, when, zone
 
 if TYPE_CHECKING:
     from keelmq.admin import TopicInfo
@@ -93,7 +93,7 @@ def _print_topic(topic: "TopicInfo", as_json: bool) -> None:
         print_json(topic.document)
         return
     created = when(topic.created_at_ms)
-    say(f"{topic.topic}: {topic.type}, kept {_kept(topic)}, created {created} UTC")
+    say(f"{topic.topic}: {topic.type}, kept {_kept(topic)}, created {created} {zone()}")
     rows = [
         (
             q.queue,
@@ -104,4 +104,5 @@ def _print_topic(topic: "TopicInfo", as_json: bool) -> None:
         )
         for q in topic.queue_offsets
     ]
-    print_table(None, ["queue", "min offset", "max offset", "first stored (UTC)", "last stored (UTC)"], rows)
+    first, last = f"first stored ({zone()})", f"last stored ({zone()})"
+    print_table(None, ["queue", "min offset", "max offset", first, last], rows)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when
+from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
 from keelmq.cli.timeline import print_timeline
 from keelmq.cli.times import parse_duration
 
@@ -52,7 +52,7 @@ def list_transactions(
         (t.transaction_id, t.state, t.producer_group, when(t.prepared_at_ms), t.check_times, _topics(t))
         for t in page.transactions
     ]
-    print_table(None, ["transaction", "state", "group", "prepared (UTC)", "checks", "messages"], rows)
+    print_table(None, ["transaction", "state", "group", f"prepared ({zone()})", "checks", "messages"], rows)
     if page.next:
         say(f"there are more: --after {page.next}")
 
@@ -74,10 +74,10 @@ def show(transaction_id: TransactionId, servers: Servers = DEFAULT_SERVERS, as_j
         if place.offset is not None:
             say(f"  visible in {where} at offset {place.offset}, {place.count} message(s)")
         else:
-            say(f"  due in {where} {when(place.deliver_at_ms)} UTC, {place.count} message(s)")
+            say(f"  due in {where} {when(place.deliver_at_ms)} {zone()}, {place.count} message(s)")
     if found.next_check_at_ms:
-        say(f"  next check {when(found.next_check_at_ms)} UTC")
-    print_timeline("timeline (UTC)", found.timeline, _said_of)
+        say(f"  next check {when(found.next_check_at_ms)} {zone()}")
+    print_timeline(f"timeline ({zone()})", found.timeline, _said_of)
 
 
 @app.command(epilog="Example:  keelmq transaction resume 4b39f920a1c28884d447c708f3f858b6 --reason 'shop is back'")
@@ -99,7 +99,7 @@ def resume(
     if as_json:
         print_json(answer.document)
     else:
-        say(f"transaction {transaction_id} is {answer.state}, next check {when(answer.next_check_at_ms)} UTC")
+        say(f"transaction {transaction_id} is {answer.state}, next check {when(answer.next_check_at_ms)} {zone()}")
 
 
 @app.command(epilog="Example:  keelmq transaction commit 4b39f920a1c28884d447c708f3f858b6")

@@ -10,12 +10,15 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from keelmq.cli.app import app
+from keelmq.cli.lazy import LazyCommand
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 ROOT: Final = typer.main.get_command(app)
 
 
 def leaves(command: object, name: str = "") -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(command, LazyCommand):
+        command = command.load()
     if isinstance(command, TyperCommand):
         yield name, command
         return

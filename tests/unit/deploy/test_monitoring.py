@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.monitoring.dashboards import DASHBOARDS, DIRECTORY, text_of
 from keelmq.cli.app import app
+from keelmq.cli.lazy import LazyCommand
 from tests.requirements import PROMETHEUS, REPOSITORY, path_of
 from tests.unit.cluster.conftest import Node, node_config, running_node
 
@@ -81,7 +82,8 @@ def wrong_words(command: str) -> Iterator[str]:
     here: Any = typer.main.get_command(app)
     for word in command.split()[1:]:
         if word in getattr(here, "commands", {}):
-            here = here.commands[word]
+            found = here.commands[word]
+            here = found.load() if isinstance(found, LazyCommand) else found
         elif getattr(here, "commands", None):
             yield f"{command}: {word}"
             return

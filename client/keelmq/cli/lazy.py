@@ -1,0 +1,54 @@
+"""Commands that are imported when they are used: the start of one command does not wait for the others."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+class LazyCommand(TyperCommand):
+    """A command, or a group of commands, that is only known by its name and the first paragraph of its help."""
+
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(name, help=summary)
+
+    def load(self) -> TyperCommand | TyperGroup:
+        """Import the module of this name in `keelmq.cli` and return its command.
+
+        A group is the module's `app`; a single command is the function of the same name, with EXAMPLES as its epilog.
+        """
+        name = str(self.name)
+        module = import_module(f"keelmq.cli.{name}")
+        parent = typer.Typer(rich_markup_mode="rich")
+        parent.callback()(_nothing)
+        if hasattr(module, "app"):
+            parent.add_typer(module.app, name=name)
+        else:
+            parent.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+        group = get_command(parent)
+        assert isinstance(group, TyperGroup)
+        command = group.commands[name]
+        assert isinstance(command, TyperCommand | TyperGroup)
+        return command
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the context of the loaded command, so that this one is invoked, completed and explained."""
+        return self.load().make_context(*args, **kwargs)
+
+
+def group_of(summaries: Mapping[str, str]) -> type[TyperGroup]:
+    """Return a class of groups with a lazy command for each name, which is listed with its summary."""
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            for name, summary in summaries.items():
+                self.add_command(LazyCommand(name, summary))
+
+    return LazyGroup
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,110 @@
+"""`keelmq cluster status --watch` as a process on a real cluster: in a pipe, on a terminal, and at Ctrl-C."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner
+
+from keelmq.cli.app import app
+from tests.e2e.cluster_process import ClusterProcess
+from tests.e2e.fixtures import Shell, shared_cluster
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.process
+
+COMMAND: Final = [sys.executable, "-c", "from keelmq.cli.app import main; main()", "cluster", "status"]
+CLEAR: Final = b"\x1b[2J"
+
+cluster = shared_cluster()
+
+
+@pytest.fixture
+def shell(cluster: ClusterProcess) -> Shell:
+    return Shell(cluster)
+
+
+@contextlib.contextmanager
+def watching(shell: Shell, *arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command; at the end of the block interrupt it, and check that it ends as it promises."""
+    environment = {**os.environ, **shell.environment, "TERM": "xterm"}
+    command = [*COMMAND, "--watch", *arguments]
+    process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.PIPE)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130
+        assert b"Traceback" not in errors
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "the command has ended"
+    return line.decode()
+
+
+def test_json_has_a_line_for_each_look(shell: Shell, cluster: ClusterProcess) -> None:
+    def look() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(line_of(process))
+        return found
+
+    with watching(shell, "0.1", "--json") as process:
+        while not (found := look())["healthy"]:
+            pass
+        assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
+        follower = cluster.follower()
+        follower.kill()
+        while (later := look())["healthy"]:
+            pass
+        assert [node["url"] for node in later["nodes"] if "error" in node] == [follower.url]
+        follower.start()
+        while not look()["healthy"]:
+            pass
+
+
+def test_a_pipe_gets_one_view_after_another(shell: Shell) -> None:
+    with watching(shell, "0.1") as process:
+        shown = ""
+        while shown.count("UTC, every 0.1 s: healthy\n") < 3:
+            shown += line_of(process)
+    assert shown.count(", leader http://") >= 2
+    assert "\x1b" not in shown
+
+
+def test_a_terminal_is_drawn_anew(shell: Shell) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with watching(shell, "0.1", stdout=theirs):
+            shown = b""
+            while shown.count(CLEAR) < 3:
+                shown += os.read(ours, 65_536)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    before, *views = shown.split(CLEAR)
+    assert before.strip(b"\x1b[H") == b""
+    assert all(b" UTC, every 0.1 s: " in view and b", leader http://" in view for view in views[:2])
+
+
+@pytest.mark.parametrize("arguments", [("5",), ("--watch", "0"), ("--watch", "nan"), ("--watch", "3601")], ids=" ".join)
+def test_other_seconds_are_wrong_usage(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["cluster", "status", *arguments])
+    assert done.exit_code == 2
+    assert "SECONDS" in done.stderr
+
+
+def test_without_seconds_it_waits_for_two(shell: Shell) -> None:
+    with watching(shell) as process:
+        assert " UTC, every 2 s: " in line_of(process)

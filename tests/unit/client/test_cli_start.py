@@ -1,0 +1,86 @@
+"""A start of `keelmq` imports what its command needs: the modules are counted, because times depend on the machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.main import get_command
+
+from keelmq.cli.app import SUMMARIES, app
+from keelmq.cli.lazy import LazyCommand
+
+RUN: Final = """
+import json, sys
+sys.argv = ["keelmq", *sys.argv[1:]]
+from keelmq.cli.entry import main
+try:
+    main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+START: Final = frozenset(
+    {
+        "keelmq",
+        "keelmq.cli",
+        "keelmq.cli.app",
+        "keelmq.cli.contexts",
+        "keelmq.cli.entry",
+        "keelmq.cli.lazy",
+        "keelmq.cli.output",
+        "keelmq.errors",
+        "keelmq.printable",
+        "keelmq.version",
+    }
+)
+NETWORK: Final = frozenset({"asyncio", "ssl", "httptools", "sqlalchemy", "cryptography", "opentelemetry"})
+PRINTING: Final = frozenset({"rich.console", "rich.table", "pydantic"})
+
+
+def imported(tmp_path: Path, *arguments: str) -> frozenset[str]:
+    """Return the modules that a process of the command has imported at its end."""
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", RUN, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return frozenset(json.loads(done.stderr.splitlines()[-1]))
+
+
+def own(modules: frozenset[str]) -> set[str]:
+    return {each for each in modules if each.split(".")[0] == "keelmq"}
+
+
+def test_the_version_needs_no_command(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--version")
+    assert own(modules) == START
+    assert modules & (NETWORK | PRINTING) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (("--help",), set()),
+        (("topic", "--help"), {"topic", "complete"}),
+        (("topic", "list", "--help"), {"topic", "complete"}),
+        (("context", "list", "--json"), {"context"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_that_asks_no_node_imports_itself_alone(tmp_path: Path, arguments: list[str], more: set[str]) -> None:
+    modules = imported(tmp_path, *arguments)
+    assert own(modules) == START | {f"keelmq.cli.{name}" for name in more}
+    assert modules & NETWORK == set()
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_listed_command_says_what_its_own_help_says(name: str) -> None:
+    command = LazyCommand(name, SUMMARIES[name]).load()
+    assert command.name == name
+    first = (command.help or "").split("\n\n")[0]
+    assert " ".join(first.split()) == SUMMARIES[name]
+
+
+def test_the_listed_commands_are_those_of_the_command() -> None:
+    assert list(getattr(get_command(app), "commands", ())) == list(SUMMARIES)
