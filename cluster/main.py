@@ -5,6 +5,7 @@ The exit codes are in cluster/process/exit_codes.py.
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -45,19 +46,32 @@ PRIVATE_UMASK: Final = 0o077
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command `keelmqd` and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    command = given.pop(0) if given and given[0] in ("run", "log", RESTORE, RECOVER) else "run"
+    """Run the command `keelmqd` and return its exit code, with which the process ends even when standard output or
+    error cannot be written: their file may be on the disk that is full.
+    """
+    code = command(arguments)
     try:
-        if command == "log":
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(code)  # the interpreter would end with a code of its own
+    return code
+
+
+def command(arguments: Sequence[str] | None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    verb = given.pop(0) if given and given[0] in ("run", "log", RESTORE, RECOVER) else "run"
+    try:
+        if verb == "log":
             parsed = log_parser().parse_args(given)
             return log_command(parsed.action, parsed.data_dir, parsed.from_index)
-        if command in (RESTORE, RECOVER):
+        if verb in (RESTORE, RECOVER):
             os.umask(PRIVATE_UMASK)
-            return restore(given) if command == RESTORE else recover(given)
+            return restore(given) if verb == RESTORE else recover(given)
         return run_command(given)
     except StartupError as error:
-        print(f"keelmqd: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"keelmqd: {error}", file=sys.stderr)
         return error.code
 
 

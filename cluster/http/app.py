@@ -122,6 +122,9 @@ def make_application(core: Core, routes: Sequence[Route]) -> web.Application:
         route = resource.canonical if resource is not None else "other"
         core.metrics.count_request(request.method, route, response.status)
         if not response.prepared and not request.content.is_eof():
+            scope = current()
+            if scope is not None:
+                response.headers[REQUEST_ID_HEADER] = scope.id
             await time_shares.charged(client, answer_early(request, response, client))
         return response
 

@@ -40,11 +40,13 @@ class EndQuery(Request, kw_only=True, frozen=True):
 
 class BackupView(Response, kw_only=True, frozen=True):
     """A backup that has begun: the state after the entry `index`, and the log from `first_index` up to it. It is given
-    up after `idle_ms_max` without a request.
+    up after `idle_ms_max` without a request. `leader_id` is the leader that the node knows; without one it may lack
+    what others have.
     """
 
     backup_id: str
     node_id: int
+    leader_id: int | None
     cluster_id: str
     cluster_uid: str
     index: int
@@ -129,6 +131,7 @@ class BackupApi:
             first_index=stream.first_index,
             idle_ms_max=int(IDLE_S_MAX * 1000),
             node_id=begin.node_id,
+            leader_id=core.raft.leader_id,
             cluster_id=begin.cluster_id,
             cluster_uid=begin.cluster_uid,
             index=begin.index,

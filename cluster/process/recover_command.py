@@ -70,6 +70,9 @@ def recover_command(data_dir: str, peer: str | None, *, accepted: bool, segment_
             survivor = Survivor(directory, stored.node_id, place, segment_bytes)
             try:
                 survivor.tell()
+                if survivor.is_alone:
+                    print("keelmqd: this node is the only voter already: start it; nothing was changed")
+                    return ExitCode.STOPPED
                 if accepted:
                     survivor.recover()
             finally:
@@ -122,6 +125,12 @@ class Survivor:
             self._require_whole()
             apply_up_to(min(self._watermarks.committed_index, self._log.last_index), self._state, self._log)
             self._opened = opened.pop_all()
+
+    @property
+    def is_alone(self) -> bool:
+        """True when this node is the only member already, at that place: it needs no recovery, or has had it."""
+        alone = self._former.members == (self._myself,)
+        return alone and self._hard_state.voter and read_unfinished(self._directory.path) is None
 
     def tell(self) -> None:
         """Print what this node knows, and what may be lost."""

@@ -212,10 +212,19 @@ def recovered(survivor: NodeProcess) -> None:
     wait_for(survivor.ready, "the survivor to be ready")
 
 
-def test_one_survivor_of_three_goes_on_alone(cluster: ClusterProcess) -> None:
+def test_one_survivor_of_three_goes_on_alone(cluster: ClusterProcess, tmp_path: Path) -> None:
     prepare(cluster)
     survivor = cluster.follower()
     state_hash = cluster.wait_same_state()
+    for node in cluster.nodes.values():
+        if node is not survivor:
+            node.kill()
+    wait_for(lambda: ok(survivor.request("GET", "/v1/cluster"))["leader_id"] is None, "the survivor to be alone")
+    assert cli("backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, code=1) == ""
+    read = [*COMMAND, "backup", "create", f"{tmp_path}/made/", "--servers", cluster.servers, "--node", survivor.url]
+    done = subprocess.run(read, capture_output=True, text=True, timeout=60, check=True)
+    assert f"node {survivor.node_id} knows no leader" in done.stderr
+    assert [each["state_hash"] for each in json.loads(cli("backup", "list", f"{tmp_path}/made", "--json"))]
     cluster.stop()
     told = keelmqd("recover", "--data-dir", str(survivor.data_dir), "--segment-bytes", str(SEGMENT_BYTES))
     assert (told.returncode, told.stderr) == (ExitCode.STOPPED, "")
@@ -223,6 +232,14 @@ def test_one_survivor_of_three_goes_on_alone(cluster: ClusterProcess) -> None:
         assert word in told.stdout, told.stdout
     recovered(survivor)
     goes_on(cluster)
+    before = ok(survivor.request("GET", "/v1/cluster"))["configuration_index"]
+    survivor.terminate()
+    flag = "--i-accept-the-loss-of-what-only-others-had"
+    again = keelmqd("recover", "--data-dir", str(survivor.data_dir), "--segment-bytes", str(SEGMENT_BYTES), flag)
+    assert (again.returncode, "is the only voter already" in again.stdout) == (ExitCode.STOPPED, True), again
+    survivor.start()
+    wait_for(survivor.ready, "the survivor to go on")
+    assert ok(survivor.request("GET", "/v1/cluster"))["configuration_index"] == before
     ok(survivor.request("POST", "/v1/transactions/half/commit"))
     assert [each["node_id"] for each in ok(survivor.request("GET", "/v1/cluster"))["nodes"]] == [survivor.node_id]
 

@@ -4,10 +4,13 @@ from keelmq.admin.view import View
 
 
 class BackupBegun(View, frozen=True, kw_only=True):
-    """A backup under way at node `node_id`: its state is that after the entry `index`."""
+    """A backup under way at node `node_id`: its state is that after the entry `index`. `leader_id` is the leader that
+    the node knew then; without one it may lack what others have.
+    """
 
     backup_id: str
     node_id: int
+    leader_id: int | None = None
     cluster_id: str
     cluster_uid: str
     index: int

@@ -1,6 +1,7 @@
 """Commands of `keelmq backup`."""
 
 import os
+import secrets
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ app = typer.Typer(no_args_is_help=True, help="Backups of the whole cluster; keel
 
 SUFFIX: Final = ".backup"
 FRAME_TIMEOUT_MS: Final = 30_000
+PRIVATE_DIRECTORY_MODE: Final = 0o700
 PRIVATE_MODE: Final = 0o600
 """Mode of the file: it holds the messages of all clients and the hashes of their tokens."""
 
@@ -46,24 +48,39 @@ def _root() -> None: ...
 @app.command(epilog="Example:  keelmq backup create /backups/ --servers http://10.0.0.1:7081")
 def create(
     target: Annotated[
-        Path, typer.Argument(metavar="FILE|DIR", help="New file, or directory in which a file is named by the backup.")
+        str,
+        typer.Argument(
+            metavar="FILE|DIR/",
+            help="New file, or directory in which a file is named by the backup; DIR/ is made if it is missing.",
+        ),
     ],
     node: Annotated[
-        str | None, typer.Option("--node", metavar="URL", help="Node that is read; by default a follower.")
+        str | None,
+        typer.Option(
+            "--node",
+            metavar="URL",
+            help="Node that is read, whether it knows a leader or not; by default the follower that has most.",
+        ),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     as_json: AsJson = False,
 ) -> None:
     """Back up the state and the log of the running cluster from one node, verified as it is written."""
-    if target.exists() and not target.is_dir():
+    place = Path(target)
+    try:
+        if target.endswith("/"):
+            place.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
+    except OSError as exc:
+        fail(InvalidRequest("file_unusable", f"{target}: {exc.strerror}"), as_json=as_json)
+    if place.exists() and not place.is_dir():
         exists = InvalidRequest("file_exists", f"{target} exists; a backup never replaces a file")
         fail(exists, as_json=as_json)
-    url = node or run(servers, lambda _: _a_follower(servers), as_json=as_json)
+    url = node or run(servers, lambda _: _node_to_read(servers), as_json=as_json)
 
     async def work() -> tuple["BackupBegun", Path]:
         connection = connection_to(servers, FRAME_TIMEOUT_MS, node=url)
         try:
-            return await _create(connection, target)
+            return await _create(connection, place, knows_leader=node is None)
         finally:
             connection.close()
 
@@ -135,22 +152,35 @@ def _described(file: Path) -> dict[str, Any]:
     return {"file": file.name, "bytes": size, **{name: getattr(summary, name) for name in names}}
 
 
-async def _a_follower(servers: str) -> str:
-    """Return the URL of a node to read from: a follower if one answers, since the leader has the most to do."""
+async def _node_to_read(servers: str) -> str:
+    """Return the URL of the follower that has applied most, since the leader has the most to do; of the leader if no
+    follower knows the leader of the newest term. A node that knows none may have been cut off for days.
+    """
     from keelmq.cli.cluster import ask_all
-    from keelmq.errors import Unavailable
+    from keelmq.errors import NoLeader, Unavailable
 
-    answers = [each for each in await ask_all(servers) if each.status is not None and not each.status.removed]
+    answers = [(each.url, each.status) for each in await ask_all(servers) if each.status and not each.status.removed]
     if not answers:
         raise Unavailable("no_answer", "no node answers")
-    return next((each.url for each in answers if each.status and each.status.role == "follower"), answers[0].url)
+    term = max(status.term for _, status in answers)
+    led = [(url, status) for url, status in answers if status.leader_id is not None and status.term == term]
+    if not led:
+        raise NoLeader(
+            "no_leader",
+            "no node that answers knows a leader, so any of them may lack what others have; --node URL reads one all "
+            "the same",
+        )
+    followers = [each for each in led if each[1].role == "follower"]
+    return max(followers or led, key=lambda each: each[1].applied_index)[0]
 
 
-async def _create(connection: "Connection", target: Path) -> tuple["BackupBegun", Path]:
+async def _create(connection: "Connection", target: Path, *, knows_leader: bool) -> tuple["BackupBegun", Path]:
     from keelmq.admin import Admin
 
     admin = Admin(connection)
     begun = await admin.begin_backup()
+    if not knows_leader and begun.leader_id is None:
+        say(f"warning: node {begun.node_id} knows no leader: others may have what it lacks", file=sys.stderr)
     stored = False
     try:
         with NewFile(_place(target, begun)) as file:
@@ -190,9 +220,10 @@ class NewFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._partial = path.with_name(path.name + ".partial")
+        # A name of its own: of two that write the same file, the one that ends first wins, and the other is an error.
+        self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         self._stream = open(  # noqa: SIM115 - closed by __exit__
-            os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE), "wb"
+            os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE), "wb"
         )
 
     def __enter__(self) -> Self:

@@ -23,7 +23,9 @@ class Interrupted(Exception):
 
 
 def recover(path: Path, *, accepted: bool = True) -> int:
-    return command.recover_command(str(path / "data"), None, accepted=accepted, segment_bytes=SEGMENT_BYTES)
+    """At another place: a node that is alone at its place needs no recovery."""
+    place = "1=127.0.0.1:1=http://127.0.0.1:2"
+    return command.recover_command(str(path / "data"), place, accepted=accepted, segment_bytes=SEGMENT_BYTES)
 
 
 async def used(path: Path) -> tuple[Any, str, str]:
@@ -104,6 +106,14 @@ async def test_it_is_finished_wherever_it_was_interrupted(
             Broker.open(config, pytest.fail)
         assert recover(tmp_path) == ExitCode.STOPPED
     await assert_goes_on(config, uid)
+
+
+async def test_a_node_that_is_alone_stays_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, _, uid = await used(tmp_path)
+    command.recover_command(str(tmp_path / "data"), None, accepted=True, segment_bytes=SEGMENT_BYTES)
+    assert "is the only voter already" in capsys.readouterr().out
+    async with running_node(config, []) as node:
+        assert node.core.state.cluster_uid == uid
 
 
 async def test_a_replica_that_differs_is_no_survivor(tmp_path: Path) -> None:

@@ -116,6 +116,19 @@ async def test_answers_tell_the_id(node: Node) -> None:
             assert answer.headers["X-Request-Id"]
 
 
+async def test_an_answer_before_the_body_is_read_tells_the_id(node: Node) -> None:
+    reader, writer = await asyncio.open_connection(*node.broker.config.http_listen.split(":"))  # type: ignore[union-attr]
+    writer.write(
+        b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 9999999999\r\nX-Request-Id: abc-7\r\n\r\n"
+    )
+    async with asyncio.timeout(30):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 4")
+    assert b"X-Request-Id: abc-7\r\n" in head
+
+
 async def test_a_bug_is_logged_under_the_id_of_its_answer(
     node: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
