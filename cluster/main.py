@@ -85,7 +85,7 @@ def run_command(given: Sequence[str]) -> int:
         while runs_again(runner, broker, stop, on_ready, read_level):
             logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
-            broker = open_broker()
+            broker = open_broker(former=broker)
     logger.info("stopped")
     manager.close()
     return ExitCode.STOPPED

@@ -27,6 +27,7 @@ PATH = "/v1/topics/shared/messages"
 BODY = b'{"messages": [{"body": "x"}]}'
 OTHERS = tuple(f"service-{number}" for number in range(9))
 GREEDY = "greedy"
+WEBHOOK_SECRET = "secret-of-webhooks-0123456789abcdef"
 QUOTAS = f"[default]\nrequests_per_s = {RATE}\n[users.{GREEDY}]\nrequests_per_s = {GREEDY_RATE}\n"
 
 
@@ -35,13 +36,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     directory = tmp_path_factory.mktemp("cluster")
     quotas = directory / "quotas.toml"
     quotas.write_text(QUOTAS)
+    webhook_secret = directory / "webhook-secret"
+    webhook_secret.touch(mode=0o600)
+    webhook_secret.write_text(WEBHOOK_SECRET)
     closed = ClusterProcess(
         directory,
         nodes=3,
         options=(
             *OPTIONS,
             *("--auth", "enforce", "--admin-token-file", str(administrator_file(directory))),
-            *("--quota-file", str(quotas)),
+            *("--quota-file", str(quotas), "--webhook-secret-file", str(webhook_secret)),
         ),
     )
     for node in closed.nodes.values():
@@ -151,3 +155,19 @@ async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> 
     assert not is_refused()
     file.write_text(QUOTAS)
     await until(is_refused)
+
+
+async def test_a_node_that_opens_again_goes_on_with_the_former_files(cluster: ClusterProcess) -> None:
+    """A rebuild, like a received snapshot, has the process open all its files again."""
+    node = cluster.follower()
+    files = {cluster.directory / "quotas.toml": QUOTAS, cluster.directory / "webhook-secret": WEBHOOK_SECRET}
+    for file in files:
+        file.write_text("refused")
+    await until(lambda: node.request("POST", f"/v1/cluster/rebuild?node_id={node.node_id}").status < 300)
+    await until(lambda: "serving again" in node.output() or not node.running())
+    assert node.running(), node.log_tail(5)
+    assert "the node goes on with the former quotas: quota_file" in node.output()
+    assert "the node goes on with the former secrets of webhooks: webhook_secret_file" in node.output()
+    cluster.wait_ready()
+    for file, content in files.items():
+        file.write_text(content)
