@@ -1,6 +1,7 @@
 """Quotas on a real cluster: ten principals that ask for more than they may, and the SDK of one that waits."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from keelmq.errors import QuotaExceeded
 from keelmq.transport.retry import Deadline
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.fixtures import Shell
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -134,6 +136,29 @@ async def test_the_sdk_waits_within_its_time_and_says_why_it_gave_up(cluster: Cl
             )
     finally:
         connection.close()
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split("[┃│]", line)[1:-1]]
+
+
+def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
+    headers = {"Authorization": f"Bearer {asyncio.run(tokens_of(cluster, 'shown'))['shown']}"}
+    leader = cluster.wait_leader()
+    while leader.request("POST", PATH, BODY, headers=headers).status != 429:
+        pass
+    shell = Shell(cluster)
+    shell.environment["KEELMQ_TOKEN"] = ADMINISTRATOR
+    table = [cells(line) for line in shell("auth", "quota").stdout.splitlines()]
+    assert ["user", "requests left", "bytes in left", "bytes out left", "throttled"] in table
+    (row,) = [row for row in table if row[:1] == ["shown"]]
+    assert re.fullmatch(rf"-?\d+ of {RATE}", row[1])
+    assert row[2:] == ["no limit", "no limit", "1"]
+    (shown,) = [each for each in shell.json("auth", "quota")["principals"] if each["principal"] == "shown"]
+    assert shown["throttled"] == 1
+    table = [cells(line) for line in shell("auth", "quota", "--addresses").stdout.splitlines()]
+    assert table[1][:2] == ["address", "requests left"]
+    assert not [row for row in table if row[:1] == ["shown"]]
 
 
 async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> None:
