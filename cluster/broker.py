@@ -128,7 +128,7 @@ class Broker:
         )
         data_directory.belong_to(self._state.cluster_uid)
         self._raft.on_applied(self._note_cluster)
-        self.core = Core(
+        self.core: Core = Core(
             config,
             self._raft,
             self._state,
@@ -142,13 +142,13 @@ class Broker:
             administrator_tokens=administrator_tokens(config),
             quotas=_quotas(config, clock, None if former is None else former.core.quotas),
         )
-        self._signer = signer = WebhookSigner(config, () if former is None else former._signer.secrets)
+        self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
-            AllowedUrls.of(config), signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
+            AllowedUrls.of(config), self._signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
         )
         self.services = Services(self.core, webhooks, self._rebuild)
         register_process(self._metrics.registry)
-        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, signer)
+        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, self._signer)
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
     @classmethod
