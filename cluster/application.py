@@ -72,6 +72,7 @@ class Services:
         self._leadership_guard = LeadershipGuard(core)
         self._index_rebuild = IndexRebuild(core)
         self.readiness = Readiness(core, self._index_rebuild)
+        self._cluster = ClusterApi(core, self.alarms, self._retention.log_front, self.readiness, self._index_rebuild)
         for source in (
             BackgroundAlarm(core),
             ClockGuard(core),
@@ -109,9 +110,7 @@ class Services:
             *self.groups.routes(),
             *RetryApi(self.core).routes(),
             *PopApi(self.core).routes(),
-            *ClusterApi(
-                self.core, self.alarms, self._retention.log_front, self.readiness, self._index_rebuild
-            ).routes(),
+            *self._cluster.routes(),
             *MemberApi(self.core).routes(),
             *self._replica.routes(),
             *FeatureApi(self.core, self.alarms).routes(),
@@ -137,12 +136,14 @@ class Services:
         self._retention.start()
         self._leadership_guard.start()
         self._index_rebuild.start()
+        self._cluster.start()
         self.alarms.start()
 
     async def leave(self) -> None:
         """Stop background work, hand leadership over, then answer every waiting request."""
         await self.alarms.stop()
         await self._leadership_guard.stop()
+        await self._cluster.stop()
         await self._index_rebuild.stop()
         await self._retention.stop()
         await self._timers.stop()

@@ -82,6 +82,7 @@ class Broker:
         on_outdated: Callable[[str], None],
         clock: Clock,
         manager: NotifySocket,
+        former: "Broker | None",
     ) -> None:
         """Open index and log and wire the parts. Callers use `Broker.open`."""
         self.config = config
@@ -127,7 +128,7 @@ class Broker:
         )
         data_directory.belong_to(self._state.cluster_uid)
         self._raft.on_applied(self._note_cluster)
-        self.core = Core(
+        self.core: Core = Core(
             config,
             self._raft,
             self._state,
@@ -139,15 +140,15 @@ class Broker:
             clock=clock,
             id_prefix=secrets.token_hex(ID_PREFIX_BYTES),
             administrator_tokens=administrator_tokens(config),
-            quotas=_quotas(config, clock),
+            quotas=_quotas(config, clock, None if former is None else former.core.quotas),
         )
-        signer = WebhookSigner(config)
+        self._signer: WebhookSigner = WebhookSigner(config, () if former is None else former._signer.secrets)
         webhooks = HttpWebhooks(
-            AllowedUrls.of(config), signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
+            AllowedUrls.of(config), self._signer, config.check_webhook_timeout_ms, clock.wall_ms, webhook_trust(config)
         )
         self.services = Services(self.core, webhooks, self._rebuild)
         register_process(self._metrics.registry)
-        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, signer)
+        self._guards = Guards(self.core, self.services.alarms, disk, path, self._http_tls, self._signer)
         self._reporter = ServiceReporter(self.core, self.services.readiness, manager)
 
     @classmethod
@@ -158,17 +159,21 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         on_outdated: Callable[[str], None] | None = None,
         manager: NotifySocket | None = None,
+        former: "Broker | None" = None,
     ) -> "Broker":
         """Claim the data directory and recover its content.
 
         `on_outdated` is called instead of `on_fatal` when another version has to be started. `manager` is told of the
-        node's state; the caller closes it. Raises StartupError, which says what to do, when the directory cannot be
-        claimed or recovered.
+        node's state; the caller closes it. `former` is the broker of the same configuration that this process has
+        closed: its quotas and webhook secrets are kept, and an error is logged, when their files cannot be used now.
+        Raises StartupError, which says what to do, when the directory cannot be claimed or recovered.
         """
         directory = DataDirectory.open(Path(config.data_dir), Identity(config.cluster_id, config.node_id))
         try:
             with _startup_errors(config):
-                return cls(config, directory, on_fatal, on_outdated or on_fatal, clock, manager or NotifySocket(""))
+                return cls(
+                    config, directory, on_fatal, on_outdated or on_fatal, clock, manager or NotifySocket(""), former
+                )
         except BaseException:
             directory.close()
             raise
@@ -331,9 +336,18 @@ def _is_for_want_of_room(error: StartupError) -> bool:
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _quotas(config: NodeConfig, clock: Clock) -> Quotas | None:
-    """Return the quotas of the file; None without one. Raises ConfigError."""
-    return None if config.quota_file is None else Quotas(read_quotas(config.quota_file), clock.steady_s)
+def _quotas(config: NodeConfig, clock: Clock, former: Quotas | None) -> Quotas | None:
+    """Return the quotas of the file; None without one. Raises ConfigError, unless there are former settings to keep."""
+    if config.quota_file is None:
+        return None
+    try:
+        settings = read_quotas(config.quota_file)
+    except ConfigError as error:
+        if former is None:
+            raise
+        logger.error("the node goes on with the former quotas: %s", error)
+        settings = former.settings
+    return Quotas(settings, clock.steady_s)
 
 
 def _read_secrets(config: NodeConfig) -> tuple[bytes, ...]:

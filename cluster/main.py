@@ -100,7 +100,7 @@ def run_command(given: Sequence[str]) -> int:
         while runs_again(runner, broker, stop, on_ready, read_level):
             logger.info("starting again")
             on_ready = partial(logger.info, "serving again")
-            broker = open_broker()
+            broker = open_broker(former=broker)
     logger.info("stopped")
     manager.close()
     return ExitCode.STOPPED
@@ -159,7 +159,7 @@ async def reload_at_hang_ups(hang_ups: asyncio.Event, broker: Broker, read_level
         await hang_ups.wait()
         hang_ups.clear()
         try:
-            level = read_level()
+            level = await asyncio.to_thread(read_level)  # it validates all options and the files that they name
         except ConfigError as error:
             logger.error("SIGHUP: the configuration is not used, and the log level stays: %s", error)
         except Exception:  # a bug must not end reloading

@@ -123,6 +123,11 @@ class Quotas:
         self._addresses = _Principals(lambda _: Quota(ANONYMOUS, self._settings.anonymous, self._note))
         self.use(settings)
 
+    @property
+    def settings(self) -> QuotaSettings:
+        """The settings that are in force."""
+        return self._settings
+
     def use(self, settings: QuotaSettings) -> None:
         """Go by these settings from now on. A principal whose rates have changed begins with full buckets."""
         self._settings = settings

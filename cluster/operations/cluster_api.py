@@ -125,6 +125,12 @@ class ClusterApi:
         core.metrics.add_gauges(self._gauges)
         alarms.add(self._conditions)
 
+    def start(self) -> None:
+        self._topic_gauges.start()
+
+    async def stop(self) -> None:
+        await self._topic_gauges.stop()
+
     def routes(self) -> list[Route]:
         return [
             Route(

@@ -1,5 +1,6 @@
 """Metrics by topic, read at every scrape: what came in, what was handed out, and what is kept."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,26 +12,30 @@ from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX, TopicCounters
 
 TOPICS_PER_STEP: Final = 100
 """Number of topics after which the event loop runs other work."""
+FORGET_INTERVAL_S: Final = 60.0
+"""Seconds between two searches for counters of deleted topics, at a node that nobody scrapes."""
 
 
 class TopicGauges:
-    """Owns the counts of appended messages; the core has those of messages that were read."""
+    """Owns the counts of appended messages; the core has those of messages read. Use on the event loop only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._appended = TopicCounters()
         self.summed = {"topic_appended": 0, "topic_read": 0, "topic_kept": 0}
         """Number of topics without a series of their own as of the last scrape, by kind of metric."""
+        self._task = core.background.task("topic-counters", "forget the counters of deleted topics", self._round)
+
+    def start(self) -> None:
+        """Begin to forget the counters of deleted topics, whether anybody scrapes this node or not."""
+        self._task.start(FORGET_INTERVAL_S)
+
+    async def stop(self) -> None:
+        await self._task.stop()
 
     def metrics(self) -> Iterator[Metric | None]:
-        state, read = self._core.state, self._core.topic_reads
-        for number, (topic, (messages, size_bytes)) in enumerate(state.take_appended().items(), start=1):
-            self._appended.add(topic, messages, size_bytes)
-            if number % TOPICS_PER_STEP == 0:
-                yield None
-        for counters in (self._appended, read):
-            counters.forget_deleted(lambda topic: state.topic(topic) is not None)
-            yield None
+        read = self._core.topic_reads
+        yield from self._bring_up_to_date()
         yield from self._appended.families(
             "keelmq_topic_appended",
             "Messages that became visible in the topic, as this node applied it: about equal on all nodes",
@@ -43,6 +48,21 @@ class TopicGauges:
         )
         yield from self._kept()
         self.summed["topic_appended"], self.summed["topic_read"] = self._appended.summed, read.summed
+
+    async def _round(self) -> float:
+        for _ in self._bring_up_to_date():
+            await asyncio.sleep(0)
+        return FORGET_INTERVAL_S
+
+    def _bring_up_to_date(self) -> Iterator[None]:
+        """Count what was appended since the last time, and forget topics that were deleted, in steps."""
+        state = self._core.state
+        for number, (topic, (messages, size_bytes)) in enumerate(state.take_appended().items(), start=1):
+            self._appended.add(topic, messages, size_bytes)
+            if number % TOPICS_PER_STEP == 0:
+                yield
+        for counters in (self._appended, self._core.topic_reads):
+            yield from counters.forget_deleted(lambda topic: state.topic(topic) is not None)
 
     def _kept(self) -> Iterator[Metric | None]:
         family = GaugeMetricFamily(

@@ -1,14 +1,18 @@
 """Signs checks, so that a producer's webhook knows that its cluster asks, and when."""
 
 import hmac
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from cluster.process.addresses import ConfigError
 from cluster.process.trust import webhook_secrets
 from raft.peers.pem_files import PemFile, stamp_of
 
 if TYPE_CHECKING:
     from cluster.process.config import NodeConfig
+
+logger = logging.getLogger(__name__)
 
 HEADER: Final = "KeelMQ-Signature"
 
@@ -16,12 +20,25 @@ HEADER: Final = "KeelMQ-Signature"
 class WebhookSigner:
     """Owns the secrets of webhook_secret_file. Use it on the event loop only, except `look`."""
 
-    def __init__(self, config: "NodeConfig") -> None:
-        """Read the file. Raises ConfigError when it cannot be used."""
+    def __init__(self, config: "NodeConfig", former: tuple[bytes, ...] = ()) -> None:
+        """Read the file. When it cannot be used, the former secrets are kept and an error is logged; without any,
+        ConfigError is raised.
+        """
         self._config = config
         self._files = [PemFile("webhook_secret_file", config.webhook_secret_file or "")]
         self._stamp = stamp_of(self._files)
-        self._secrets = webhook_secrets(config)
+        try:
+            self._secrets = webhook_secrets(config)
+        except ConfigError as error:
+            if not former:
+                raise
+            logger.error("the node goes on with the former secrets of webhooks: %s", error)
+            self._secrets, self._stamp = former, ()  # no file has this stamp, so the next look reads it again
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """The secrets that sign at present."""
+        return self._secrets
 
     @property
     def has_secrets(self) -> bool:

@@ -12,6 +12,8 @@ from prometheus_client.core import CounterMetricFamily
 
 SERIES_MAX: Final = 1_000
 """Maximum number of objects of one kind that have a series of their own, on one node."""
+TOPICS_PER_STEP: Final = 1_000
+"""Number of topics that are looked at in one step, which takes 0.2 ms."""
 OTHERS: Final = "(others)"
 """Label of the series in which all further objects are summed. No topic and no group can have this name."""
 
@@ -44,12 +46,17 @@ class TopicCounters:
             return self._others
         return self._own.setdefault(topic, [0, 0])
 
-    def forget_deleted(self, exists: Callable[[str], bool]) -> None:
-        """End the series of topics that do not exist any more. New topics get their room."""
-        for topic in [topic for topic in self._own if not exists(topic)]:
-            del self._own[topic]
-        for topic in [topic for topic in self._summed if not exists(topic)]:
-            del self._summed[topic]
+    def forget_deleted(self, exists: Callable[[str], bool]) -> Iterator[None]:
+        """End the series of topics that do not exist any more, in steps between which other work may run and topics may
+        be counted. New topics get their room.
+        """
+        for counted in (self._own, self._summed):
+            for number, topic in enumerate(tuple(counted), start=1):
+                if not exists(topic):
+                    counted.pop(topic, None)
+                if number % TOPICS_PER_STEP == 0:
+                    yield
+            yield
 
     def families(self, name: str, messages: str, size_bytes: str) -> Iterator[CounterMetricFamily]:
         """Yield the counters `{name}_messages` and `{name}_bytes`, each with its description."""

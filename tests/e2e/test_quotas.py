@@ -1,6 +1,7 @@
 """Quotas on a real cluster: ten principals that ask for more than they may, and the SDK of one that waits."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from keelmq.errors import QuotaExceeded
 from keelmq.transport.retry import Deadline
 from tests.e2e.closed_cluster import ADMINISTRATOR, administrator_file
 from tests.e2e.cluster_process import OPTIONS, ClusterProcess, NodeProcess, ok, until
+from tests.e2e.fixtures import Shell
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -27,6 +29,7 @@ PATH = "/v1/topics/shared/messages"
 BODY = b'{"messages": [{"body": "x"}]}'
 OTHERS = tuple(f"service-{number}" for number in range(9))
 GREEDY = "greedy"
+WEBHOOK_SECRET = "secret-of-webhooks-0123456789abcdef"
 QUOTAS = f"[default]\nrequests_per_s = {RATE}\n[users.{GREEDY}]\nrequests_per_s = {GREEDY_RATE}\n"
 
 
@@ -35,13 +38,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     directory = tmp_path_factory.mktemp("cluster")
     quotas = directory / "quotas.toml"
     quotas.write_text(QUOTAS)
+    webhook_secret = directory / "webhook-secret"
+    webhook_secret.touch(mode=0o600)
+    webhook_secret.write_text(WEBHOOK_SECRET)
     closed = ClusterProcess(
         directory,
         nodes=3,
         options=(
             *OPTIONS,
             *("--auth", "enforce", "--admin-token-file", str(administrator_file(directory))),
-            *("--quota-file", str(quotas)),
+            *("--quota-file", str(quotas), "--webhook-secret-file", str(webhook_secret)),
         ),
     )
     for node in closed.nodes.values():
@@ -132,6 +138,29 @@ async def test_the_sdk_waits_within_its_time_and_says_why_it_gave_up(cluster: Cl
         connection.close()
 
 
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split("[┃│]", line)[1:-1]]
+
+
+def test_the_command_shows_what_is_left(cluster: ClusterProcess) -> None:
+    headers = {"Authorization": f"Bearer {asyncio.run(tokens_of(cluster, 'shown'))['shown']}"}
+    leader = cluster.wait_leader()
+    while leader.request("POST", PATH, BODY, headers=headers).status != 429:
+        pass
+    shell = Shell(cluster)
+    shell.environment["KEELMQ_TOKEN"] = ADMINISTRATOR
+    table = [cells(line) for line in shell("auth", "quota").stdout.splitlines()]
+    assert ["user", "requests left", "bytes in left", "bytes out left", "throttled"] in table
+    (row,) = [row for row in table if row[:1] == ["shown"]]
+    assert re.fullmatch(rf"-?\d+ of {RATE}", row[1])
+    assert row[2:] == ["no limit", "no limit", "1"]
+    (shown,) = [each for each in shell.json("auth", "quota")["principals"] if each["principal"] == "shown"]
+    assert shown["throttled"] == 1
+    table = [cells(line) for line in shell("auth", "quota", "--addresses").stdout.splitlines()]
+    assert table[1][:2] == ["address", "requests left"]
+    assert not [row for row in table if row[:1] == ["shown"]]
+
+
 async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> None:
     file = cluster.directory / "quotas.toml"
     leader = cluster.wait_leader()
@@ -151,3 +180,19 @@ async def test_quotas_are_changed_without_a_restart(cluster: ClusterProcess) -> 
     assert not is_refused()
     file.write_text(QUOTAS)
     await until(is_refused)
+
+
+async def test_a_node_that_opens_again_goes_on_with_the_former_files(cluster: ClusterProcess) -> None:
+    """A rebuild, like a received snapshot, has the process open all its files again."""
+    node = cluster.follower()
+    files = {cluster.directory / "quotas.toml": QUOTAS, cluster.directory / "webhook-secret": WEBHOOK_SECRET}
+    for file in files:
+        file.write_text("refused")
+    await until(lambda: node.request("POST", f"/v1/cluster/rebuild?node_id={node.node_id}").status < 300)
+    await until(lambda: "serving again" in node.output() or not node.running())
+    assert node.running(), node.log_tail(5)
+    assert "the node goes on with the former quotas: quota_file" in node.output()
+    assert "the node goes on with the former secrets of webhooks: webhook_secret_file" in node.output()
+    cluster.wait_ready()
+    for file, content in files.items():
+        file.write_text(content)

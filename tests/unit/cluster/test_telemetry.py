@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.telemetry.durations import Durations
 from cluster.telemetry.process import GcPauses
-from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX, TopicCounters
+from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX, TOPICS_PER_STEP, TopicCounters
 from raft.errors import NoLeader
 from store.commands.entry import Proposal
 from store.commands.topics import PutTopic
 from tests.requirements import PROMETHEUS, path_of
-from tests.unit.cluster.conftest import Node
+from tests.unit.cluster.conftest import Node, node_config, running_node
 
 TOPICS = 10_000
 PER_REQUEST = 1_000
@@ -86,12 +87,49 @@ def test_no_counter_falls_when_topics_are_deleted() -> None:
     counters = TopicCounters(series_max=2)
     for topic in ("a", "b", "c", "d"):
         counters.add(topic, 1, 10)
-    counters.forget_deleted({"a", "d"}.__contains__)
+    assert not any(counters.forget_deleted({"a", "d"}.__contains__))
     assert counters.summed == 1
     assert shown_topics(counters) == {"a": (1, 10), OTHERS: (2, 20)}
     for topic in ("d", "e", "f"):  # d stays where it was counted, e gets the room, f finds none
         counters.add(topic, 1, 10)
     assert shown_topics(counters) == {"a": (1, 10), "e": (1, 10), OTHERS: (4, 40)}
+
+
+def test_deleted_topics_are_forgotten_in_steps_between_which_topics_are_counted() -> None:
+    counters, asked = TopicCounters(), list[str]()
+
+    def exists(topic: str) -> bool:
+        asked.append(topic)
+        return topic.startswith("new")
+
+    for number in range(5 * TOPICS_PER_STEP):
+        counters.add(f"old-{number}", 1, 10)
+    for number, _ in enumerate(counters.forget_deleted(exists)):
+        assert len(asked) <= TOPICS_PER_STEP, "one step"
+        asked.clear()
+        counters.add(f"new-{number}", 1, 10)
+    assert not [topic for topic in (*counters._own, *counters._summed) if not topic.startswith("new")]
+
+
+async def test_a_node_that_nobody_scrapes_forgets_deleted_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.operations.topic_gauges.FORGET_INTERVAL_S", 0.01)
+    fatal: list[str] = []
+    async with running_node(node_config(tmp_path), fatal) as node:
+        counted = [node.core.topic_reads, node.broker.services._cluster._topic_gauges._appended]
+        for topic in ("kept", "deleted"):
+            await node.call("PUT", f"/v1/topics/{topic}", {"queues": 1})
+            await node.call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"body": "x"}]})
+            assert (await node.call("GET", f"/v1/topics/{topic}/queues/0/messages?offset=0")).body["messages"]
+
+        async def names(*topics: str) -> bool:
+            return all(set(each._own) == set(topics) for each in counted)
+
+        await node.wait(lambda: names("kept", "deleted"))
+        assert (await node.call("DELETE", "/v1/topics/deleted")).status < 300
+        await node.wait(lambda: names("kept"))
+    assert not fatal
 
 
 async def test_requests_are_measured_by_route(node: Node) -> None:
