@@ -7,11 +7,13 @@ So the rest of the body is read and dropped for up to LINGER_S. This is charged 
 
 import asyncio
 import contextlib
+import time
 from typing import Final
 
 from aiohttp import web
 
 from cluster.budgets.time_shares import Client
+from cluster.process.request_scope import note_polled
 
 LINGER_S: Final = 2.0
 """Seconds after which the connection is closed, even if bytes are still on their way."""
@@ -25,6 +27,10 @@ async def answer_early(request: web.Request, response: web.StreamResponse, clien
     with contextlib.suppress(TimeoutError, ConnectionError, web.RequestPayloadError):
         await response.prepare(request)
         await response.write_eof()
-        async with asyncio.timeout(LINGER_S):
-            while part := await request.content.readany():
-                await client.rest_for(len(part) * READ_S_PER_BYTE)
+        begun_s = time.perf_counter()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while part := await request.content.readany():
+                    await client.rest_for(len(part) * READ_S_PER_BYTE)
+        finally:
+            note_polled(begun_s)  # the answer is given: a client that goes on sending makes no slow request

@@ -11,9 +11,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from cluster.process import request_scope
 from cluster.process.line_pace import LinePace
 
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+_LINE_ENDS: Final = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029)}
+_CONTROLS: Final = _LINE_ENDS | {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"
+}
 """Replacements of control characters in log lines: texts of clients must not move the cursor of a reader's terminal."""
-_JSON_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+_JSON_CONTROLS: Final = _LINE_ENDS | {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Replacements of the control characters that JSON encoding does not escape."""
 
 

@@ -71,7 +71,7 @@ def promote(
 
 
 def transfer(node_id: NodeId, servers: Servers = DEFAULT_SERVERS, as_json: AsJson = False) -> None:
-    """Hand leadership over to a voter that is up to date. Writes wait for a moment."""
+    """Hand leadership over to a voter that is up to date. Writes wait meanwhile, 3 s at most."""
     from keelmq.admin import Admin
 
     answer = run(servers, lambda connection: Admin(connection).transfer_leadership(node_id), as_json=as_json)

@@ -6,7 +6,7 @@ import logging
 from cluster.process.line_pace import LINE_INTERVAL_S, LINES_PER_PLACE_MAX, LinePace
 from cluster.process.logging_setup import JsonFormatter, PlainFormatter
 
-SENT = "/v1/\x1b[2J\x1b]0;owned\x07\r\n2026-01-01T00:00:00.000Z CRITICAL forged: line\x9b31m\x7f\ttail"
+SENT = "/v1/\x1b[2J\x1b]0;owned\x07\r\n2026-01-01T00:00:00.000Z CRITICAL forged: line\x9b31m\x7f\ttail\u2028more"
 
 
 def record(message: str) -> logging.LogRecord:
@@ -19,6 +19,7 @@ def test_plain_lines_have_no_control_characters_and_cannot_be_forged() -> None:
     assert r"\x1b[2J\x1b]0;owned\x07\x0d" in first
     assert second.startswith("    2026-01-01")
     assert r"\x9b31m\x7f" in second
+    assert r"tail\u2028more" in second
 
 
 def test_json_lines_have_none_either_and_mean_the_same() -> None:

@@ -129,6 +129,21 @@ async def test_an_answer_before_the_body_is_read_tells_the_id(node: Node) -> Non
     assert b"X-Request-Id: abc-7\r\n" in head
 
 
+async def test_the_time_in_which_a_refused_body_goes_on_arriving_is_not_slow(node: Node, lines: Lines) -> None:
+    host, port = str(node.broker.config.http_listen).split(":")
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 9999999999\r\n\r\n"
+    )
+    async with asyncio.timeout(30):
+        await reader.readuntil(b"\r\n\r\n")
+        while await reader.read(4096):  # until the node gives up, after more than slow_request_ms
+            pass
+    writer.close()
+    assert lines.of(SLOW_LOGGER) == []
+
+
 async def test_a_bug_is_logged_under_the_id_of_its_answer(
     node: Node, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
