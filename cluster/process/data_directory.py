@@ -230,7 +230,7 @@ def _claim(path: Path, identity: Identity) -> StoredIdentity:
             f"data_dir {path}: belongs to node {stored.node_id} of cluster {stored.cluster_id!r}, not to node "
             f"{identity.node_id} of cluster {identity.cluster_id!r}; correct node_id, cluster_id or data_dir",
         )
-    if not (path / "log").exists() and not (path / "hard_state").exists():
+    if not (path / "log").exists() and not (path / "hard_state").exists() and read_unfinished(path) is None:
         logger.warning("data_dir %s holds an identity and no log: it counts as a new disk, which others fill", path)
         by_decision = (path / REBUILD_FILE).exists() or (path / REBUILT_FILE).exists()
         return _write_identity(path, identity, stored.cluster_uid if by_decision else "")
