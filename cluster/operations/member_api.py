@@ -183,7 +183,10 @@ class MemberApi:
             reason = self._what_is_missing(node_id) if known.voter else f"node {node_id} is a learner"
             raise MembershipRefused("not_caught_up", reason)
         if not await raft.hand_over(node_id):
-            raise Problem("no_leader", f"node {node_id} has not taken the leadership over in time, and this one leads on; try again")
+            raise Problem(
+                "no_leader",
+                f"node {node_id} has not taken the leadership over in time, and this one leads on; try again",
+            )
         if raft.leader_id in (None, raft.node_id):
             raise Problem("no_leader", "leadership was handed over, the next leader is not known yet; try again")
         raise NotLeader(raft.leader_id)
