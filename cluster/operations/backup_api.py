@@ -33,7 +33,7 @@ class FrameQuery(Request, kw_only=True, frozen=True):
 
 
 class EndQuery(Request, kw_only=True, frozen=True):
-    """With `stored`, the whole backup is durable at the client, which the metrics then say."""
+    """The end of a backup. `stored` says that the whole backup is durable at the client; the metrics then count it."""
 
     stored: bool = False
 

@@ -164,7 +164,7 @@ def test_a_new_node_joins_a_closed_cluster(cluster: ClusterProcess, tmp_path: Pa
 
 
 async def test_a_cluster_is_closed_under_load_without_a_lost_call(tmp_path: Path) -> None:
-    """From open over permissive to enforced, node by node, as docs/security.md says."""
+    """The cluster goes from open over permissive to enforced, node by node, as docs/security.md says."""
     cluster = ClusterProcess(tmp_path, options=(*OPTIONS, "--admin-token-file", str(administrator_file(tmp_path))))
     with cluster:
         ok(cluster.wait_leader().request("PUT", "/v1/topics/orders", payload={"queues": 2}))

@@ -53,7 +53,7 @@ class Verdict(View, frozen=True, kw_only=True):
 
 
 class PrincipalInfo(View, frozen=True, kw_only=True):
-    """As whom the cluster knows the client, and the address from which it sees it."""
+    """The client as the cluster knows it: its principal, the address from which it comes."""
 
     principal: str
     address: str

@@ -1,5 +1,6 @@
 """Broken ways to keep the dedupe window."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from store.index import keys
@@ -21,9 +22,9 @@ def knows_no_batch(window: DedupeWindow, topic_id: int, batch_id: str) -> SeenBa
     return None
 
 
-def knows_no_message(window: DedupeWindow, topic_id: int, message_id: str) -> SeenMessage | None:
+def knows_no_message(window: DedupeWindow, topic_id: int, message_ids: Iterable[str | None]) -> dict[str, SeenMessage]:
     """A message with an explicit id that comes again in another batch is appended again."""
-    return None
+    return {}
 
 
 def forgets_ids_at_a_restart(window: DedupeWindow, topic_id: int, batch_id: str) -> SeenBatch | None:
@@ -55,7 +56,7 @@ def measures_age_by_its_own_clock(window: DedupeWindow, clock_ms: int, *, by_age
 
 MUTANTS = (
     mutant(9, Swap(DedupeWindow, "batch", knows_no_batch)),
-    mutant(9, Swap(DedupeWindow, "message", knows_no_message)),
+    mutant(9, Swap(DedupeWindow, "messages", knows_no_message)),
     mutant(9, Swap(DedupeWindow, "batch", forgets_ids_at_a_restart), Swap(DedupeWindow, "_remember", _notes_in_memory)),
     mutant(9, Swap(keys, "batch_id", ignores_the_topic)),
     mutant(9, Swap(DedupeWindow, "__init__", forgets_the_youngest_ids), rare=True),

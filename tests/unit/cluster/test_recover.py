@@ -23,7 +23,7 @@ class Interrupted(Exception):
 
 
 def recover(path: Path, *, accepted: bool = True) -> int:
-    """At another place: a node that is alone at its place needs no recovery."""
+    """Recover the node at another place, since a node that is alone at its place needs no recovery."""
     place = "1=127.0.0.1:1=http://127.0.0.1:2"
     return command.recover_command(str(path / "data"), place, accepted=accepted, segment_bytes=SEGMENT_BYTES)
 
