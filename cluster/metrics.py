@@ -1,7 +1,7 @@
 """Metrics of a node for Prometheus, in a registry of their own.
 
-Children are labelled once, so the hot path costs one addition under a lock. Gauges of the Raft node and of the state
-are read at each scrape.
+What every message passes is counted without a lock (measures.py) and becomes a metric at each scrape, and so do gauges
+of the Raft node and of the state.
 """
 
 import asyncio
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from cluster.measures import Count, Durations
 from store.log.disk import PosixDisk, PosixFile
 from store.log.segment import SEGMENT_SUFFIX
 
@@ -50,11 +51,13 @@ class Metrics:
         self._gauges: list[GaugeReader] = []
         disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody asks when a counter began
         self.registry = CollectorRegistry()
-        self.produced_messages = self._counter("keelmq_produced_messages", "Messages acknowledged to producers")
-        self.produced_bytes = self._counter("keelmq_produced_bytes", "Bytes of acknowledged message blocks")
-        self.pulled_messages = self._counter("keelmq_pulled_messages", "Messages handed to consumers")
-        self.pulled_bytes = self._counter("keelmq_pulled_bytes", "Bytes of message blocks read for consumers")
-        self.prepared = self._counter("keelmq_transactions_prepared", "Half transactions stored")
+        self._hot = _HotMetrics()
+        self.registry.register(self._hot)
+        self.produced_messages = self._hot.count("keelmq_produced_messages", "Messages acknowledged to producers")
+        self.produced_bytes = self._hot.count("keelmq_produced_bytes", "Bytes of acknowledged message blocks")
+        self.pulled_messages = self._hot.count("keelmq_pulled_messages", "Messages handed to consumers")
+        self.pulled_bytes = self._hot.count("keelmq_pulled_bytes", "Bytes of message blocks read for consumers")
+        self.prepared = self._hot.count("keelmq_transactions_prepared", "Half transactions stored")
         decided = Counter(
             "keelmq_transactions_decided", "Transactions decided through this node", ["state"], registry=self.registry
         )
@@ -92,21 +95,21 @@ class Metrics:
         self._snapshot_received_seconds = self._counter(
             "keelmq_snapshot_received_seconds", "How long it took to receive these snapshots"
         )
-        self.commit_seconds = self._histogram(
+        self.commit_seconds = self._hot.durations(
             "keelmq_commit_seconds", "From proposing a command to its being applied, durable on a majority"
         )
-        self.fsync_seconds = self._histogram("keelmq_fsync_seconds", "fdatasync of the commit log")
-        self.append_seconds = self._histogram("keelmq_append_seconds", "Writing one record into the commit log file")
-        self._http = Counter(
-            "keelmq_http_requests", "HTTP requests", ["method", "route", "status"], registry=self.registry
+        self.append_seconds = self._hot.durations(
+            "keelmq_append_seconds", "Writing one record into the commit log file"
         )
-        self._http_children: dict[tuple[str, str, int], Counter] = {}
+        self.fsync_seconds = Histogram(
+            "keelmq_fsync_seconds", "fdatasync of the commit log", buckets=LATENCY_BUCKETS_S, registry=self.registry
+        )
+        """Observed in the sync thread, and on the loop."""
 
     def count_request(self, method: str, route: str, status: int) -> None:
-        child = self._http_children.get((method, route, status))
-        if child is None:
-            child = self._http_children[method, route, status] = self._http.labels(method, route, str(status))
-        child.inc()
+        key = method, route, status
+        requests = self._hot.requests
+        requests[key] = requests.get(key, 0) + 1
 
     def snapshot_received(self, size_bytes: int, took_s: float) -> None:
         self._snapshots_received.inc()
@@ -140,13 +143,35 @@ class Metrics:
     def _counter(self, name: str, description: str) -> Counter:
         return Counter(name, description, registry=self.registry)
 
-    def _histogram(self, name: str, description: str) -> Histogram:
-        return Histogram(name, description, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
+class _HotMetrics(Collector):
+    """Makes metrics of what hot paths count."""
 
-def value_of(counter: Counter) -> int:
-    """Return the value of a counter without labels."""
-    return int(next(sample.value for metric in counter.collect() for sample in metric.samples))
+    def __init__(self) -> None:
+        self._counts: list[tuple[str, str, Count]] = []
+        self._durations: list[tuple[str, str, Durations]] = []
+        self.requests: dict[tuple[str, str, int], int] = {}
+        """Number of HTTP requests by method, route and status of the answer."""
+
+    def count(self, name: str, description: str) -> Count:
+        self._counts.append((name, description, count := Count()))
+        return count
+
+    def durations(self, name: str, description: str) -> Durations:
+        self._durations.append((name, description, durations := Durations(LATENCY_BUCKETS_S)))
+        return durations
+
+    def collect(self) -> Iterator[Metric]:
+        for name, description, count in self._counts:
+            yield CounterMetricFamily(name, description, value=count.value)
+        for name, description, durations in self._durations:
+            histogram = HistogramMetricFamily(name, description)
+            durations.add_to(histogram, ())
+            yield histogram
+        requests = CounterMetricFamily("keelmq_http_requests", "HTTP requests", labels=["method", "route", "status"])
+        for (method, route, status), number in self.requests.items():
+            requests.add_metric([method, route, str(status)], number)
+        yield requests
 
 
 def _texts(metric: Metric) -> Iterator[bytes]:

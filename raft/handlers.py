@@ -59,6 +59,7 @@ from store.snapshots.install import SnapshotStore
 
 log = logging.getLogger(__name__)
 
+_OF_THE_LOG: Final = Append, AppendReply
 CHORES_SHARE: Final = 1 / 8
 """Minimum time between two rounds of chores, as a share of the heartbeat interval."""
 
@@ -235,14 +236,16 @@ class SafeRaft:
         """Take a decoded message of a connected peer. Raises ProtocolError when the peer is at fault."""
         self.stalls.notice()
         self.presence.heard(peer)
-        if not isinstance(message, Append | AppendReply):
-            self.wants_step = True
-        if isinstance(message, Vitals):
-            self._vital_signs.hear(peer, message)
-        elif isinstance(message, Comparison):
-            self.replicas.on_message(peer, message)
-        else:
+        if isinstance(message, _OF_THE_LOG):
             self._on_raft_message(peer, message)
+        else:
+            self.wants_step = True
+            if isinstance(message, Vitals):
+                self._vital_signs.hear(peer, message)
+            elif isinstance(message, Comparison):
+                self.replicas.on_message(peer, message)
+            else:
+                self._on_raft_message(peer, message)
         if self.replicas.difference is not None:  # the step gives the vote up, durably
             self.wants_step = True
 

@@ -6,6 +6,7 @@ a majority of the current term commits, check-quorum, leadership transfer. Every
 the parts that `raft/handlers.py` composes.
 """
 
+import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
@@ -17,11 +18,15 @@ from pysyncobj.transport import Transport as LibraryTransport
 from raft.errors import ProtocolError, SafetyViolation
 from raft.journal import Journal
 from store.log.errors import DiskFull
+from store.properties import reads
 
 VERSION = "0.3.17"
 
 library.PIPE_NOTIFIER_ENABLED = False
 """It would wake `poll`, which nobody calls here, by a pipe that is never closed: two files of the process per node."""
+
+library.monotonicTime = time.monotonic
+"""The library's own is a function of Python around a clock of the same kind; it is read twenty times per message."""
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 ROLE_NAMES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
@@ -78,7 +83,8 @@ def now() -> float:
 
     Simulations replace `pysyncobj.syncobj.monotonicTime` (and `.random`); there is no other source of time or chance.
     """
-    return float(library.monotonicTime())
+    at_s: float = library.monotonicTime()
+    return at_s
 
 
 def check_library() -> None:
@@ -191,13 +197,8 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     # --- state -------------------------------------------------------------------------------------------------
 
-    @property
-    def role(self) -> int:
-        return self._SyncObj__raftState
-
-    @property
-    def term(self) -> int:
-        return self._SyncObj__raftCurrentTerm
+    role: int = reads("_SyncObj__raftState")
+    term: int = reads("_SyncObj__raftCurrentTerm")
 
     @property
     def voted_for(self) -> int | None:
@@ -224,13 +225,10 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
     def set_leader(self, node_id: int | None) -> None:
         self._SyncObj__raftLeader = None if node_id is None else self._node(node_id)
 
-    @property
-    def last_applied(self) -> int:
-        return self._SyncObj__raftLastApplied
-
-    @last_applied.setter
-    def last_applied(self, index: int) -> None:
+    def _set_last_applied(self, index: int) -> None:
         self._SyncObj__raftLastApplied = index
+
+    last_applied: int = reads("_SyncObj__raftLastApplied", _set_last_applied)
 
     @property
     def election_deadline(self) -> float:
@@ -322,17 +320,14 @@ class PinnedSyncObj(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     # --- rows 6 and 8: the commit index never passes the own durable log ------------------------------------------
 
-    @property
-    def commit_index(self) -> int:
-        """Index of the last entry that is committed and on this node's own disk; never decreases."""
-        return self._commit_index
-
-    @commit_index.setter
-    def commit_index(self, index: int) -> None:
+    def _set_commit_index(self, index: int) -> None:
         index = min(index, self._journal.durable_index)
         if hasattr(self, "handlers"):  # while the library is constructed nothing leads
             index = min(index, self.handlers.commit_limit)
         self._commit_index = max(self._commit_index, index)
+
+    commit_index: int = reads("_commit_index", _set_commit_index)
+    """Index of the last entry that is committed and on this node's own disk; never decreases."""
 
     _SyncObj__raftCommitIndex = commit_index
 

@@ -79,8 +79,8 @@ class Configuration(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
     def held_by_majority(self, held: Mapping[int, int]) -> int:
         """Return the highest index that a majority of the voters holds, given each node's index; 0 if there is none."""
-        indexes = sorted((held.get(voter, 0) for voter in self.voters), reverse=True)
-        return indexes[self.majority - 1] if len(indexes) >= self.majority else 0
+        indexes = sorted([held.get(voter, 0) for voter in self.voters])
+        return indexes[-self.majority] if indexes else 0
 
     # --- one change at a time ----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from raft.journal import Journal
 from raft.knowledge import Knowledge
 from raft.library import PinnedSyncObj
 from raft.membership import Configuration, Membership
+from store.properties import reads
 
 
 class RaftState:
@@ -34,14 +35,9 @@ class RaftState:
 
     # --- this node's place in the term ----------------------------------------------------------------------------
 
-    @property
-    def role(self) -> int:
-        """FOLLOWER, CANDIDATE or LEADER (raft/library.py)."""
-        return self.library.role
-
-    @property
-    def term(self) -> int:
-        return self.library.term
+    role: int = reads("library.role")
+    """FOLLOWER, CANDIDATE or LEADER (raft/library.py)."""
+    term: int = reads("library.term")
 
     @property
     def leader_id(self) -> int | None:
@@ -50,15 +46,10 @@ class RaftState:
 
     # --- how far the log is committed and applied -----------------------------------------------------------------
 
-    @property
-    def commit_index(self) -> int:
-        """Index of the last entry that is committed and on this node's own disk; never decreases."""
-        return self.library.commit_index
-
-    @property
-    def last_applied(self) -> int:
-        """Index of the last entry that the state machine has applied."""
-        return self.library.last_applied
+    commit_index: int = reads("library.commit_index")
+    """Index of the last entry that is committed and on this node's own disk; never decreases."""
+    last_applied: int = reads("library.last_applied")
+    """Index of the last entry that the state machine has applied."""
 
     @property
     def commit_term(self) -> int:

@@ -48,6 +48,8 @@ SOUGHT_BYTES_MIN: Final = 16 * 1024
 quickly as it is found."""
 SOUGHT_BLOCKS_MAX: Final = 100
 """Maximum number of blocks of a command that is looked up as a repetition: each takes up to 10 µs of the loop."""
+_FREEING: Final = ExpireMessages, ReleaseMessages, DeleteTopic, DeleteGroup
+"""Commands that are accepted on a low disk: they are small and free more than they take."""
 ADMINISTRATION_BYTES: Final = 1024 * 1024
 """Bytes of request bodies that are reserved for administration, in addition to the bytes of other requests."""
 
@@ -273,7 +275,7 @@ class Core:
             return self.state.topic(command.topic) is not None
         if isinstance(command, Decide):  # a rollback releases the half message
             return command.decision == "rollback"
-        return isinstance(command, ExpireMessages | ReleaseMessages | DeleteTopic | DeleteGroup)
+        return isinstance(command, _FREEING)
 
     @property
     def disk_is_low(self) -> bool:

@@ -18,7 +18,7 @@ from cluster.http.app import json_response
 from cluster.http.requests import Request, parse_query
 from cluster.http.responses import Response
 from cluster.http.routes import TEXT, Route, json_of
-from cluster.metrics import CONTENT_TYPE, gauge, value_of
+from cluster.metrics import CONTENT_TYPE, gauge
 from cluster.operations.disk_gauges import disk_gauges
 from cluster.operations.edge_metrics import edge_metrics
 from cluster.operations.feature_api import build_view
@@ -237,10 +237,10 @@ class ClusterApi:
         return json_response(
             CountersView(
                 node_id=self._core.raft.node_id,
-                produced_messages=value_of(metrics.produced_messages),
-                produced_bytes=value_of(metrics.produced_bytes),
-                pulled_messages=value_of(metrics.pulled_messages),
-                pulled_bytes=value_of(metrics.pulled_bytes),
+                produced_messages=metrics.produced_messages.value,
+                produced_bytes=metrics.produced_bytes.value,
+                pulled_messages=metrics.pulled_messages.value,
+                pulled_bytes=metrics.pulled_bytes.value,
             )
         )
 

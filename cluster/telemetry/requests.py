@@ -12,10 +12,10 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from cluster.measures import Durations
 from cluster.problems import CODE
 from cluster.process.logging_setup import FIELDS
 from cluster.process.request_scope import CURRENT, REQUEST_ID_HEADER, RequestScope
-from cluster.telemetry.durations import Durations
 
 logger = logging.getLogger(__name__)
 

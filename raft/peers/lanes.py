@@ -35,6 +35,7 @@ BASE_SHARE_MAX = 1 / 4
 CUT_MIN = 0.5
 
 Part = bytes | memoryview
+_OF_SNAPSHOTS = SnapshotBegin, SnapshotChunk, SnapshotEnd
 
 
 class Lanes(Protocol):
@@ -63,7 +64,7 @@ def lane_of(message: Message | Append) -> int:
     """Return the lane of a message: appends with entries and snapshot messages are data, all others are control."""
     if isinstance(message, Append):
         return DATA if message.entries else CONTROL
-    return DATA if isinstance(message, SnapshotBegin | SnapshotChunk | SnapshotEnd) else CONTROL
+    return DATA if isinstance(message, _OF_SNAPSHOTS) else CONTROL
 
 
 class Pace:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import get_args
 
 import msgspec
 from pysyncobj.node import Node as LibraryNode
@@ -45,6 +46,8 @@ from store.features import UnknownFeatureLevel
 
 log = logging.getLogger(__name__)
 
+_OUT_OF_PLACE = (*get_args(Handshake), Arrived)
+"""Messages that no welcomed connection carries to the handlers."""
 HANDSHAKE_TIMEOUT_MS = 5_000
 TLS_CONNECT_TIMEOUT_MS = 3_000
 """Replaces CONNECT_TIMEOUT_MS under TLS: several round trips, each behind the queue of a slow link."""
@@ -427,10 +430,10 @@ class TcpTransport(LanedSender, LibraryTransport):  # type: ignore[misc]  # the 
         senders[lane] = connection
 
     def _deliver(self, peer: LibraryNode, incarnation: str, message: Message | Append) -> None:
-        if isinstance(message, Handshake):
+        if isinstance(message, _OUT_OF_PLACE):
+            if isinstance(message, Arrived):
+                raise ProtocolError("the peer reports arrived bytes on a connection by which none were sent")
             raise ProtocolError("the peer sent a message of the handshake after the handshake")
-        if isinstance(message, Arrived):
-            raise ProtocolError("the peer reports arrived bytes on a connection by which none were sent")
         if getattr(peer, "incarnation", incarnation) != incarnation:
             return  # from a lost disk, or one without a Welcome yet
         self._onMessageReceived(peer, message)

@@ -163,7 +163,8 @@ class Replication:
     @property
     def may_commit(self) -> bool:
         """Leader: whether `advance` would commit something."""
-        return self._state.commit_index < self._committable
+        committed = self._state.commit_index
+        return committed < self._state.log.last_index and committed < self._committable
 
     def needed_from(self) -> int:
         """Return the lowest index that has to stay in this log for other nodes, or for these handlers, which go by the
@@ -297,9 +298,10 @@ class Replication:
         if progress.counted >= self.leads_from:
             state.knowledge.acknowledged(peer, state.term, progress.counted)
         snapshots.on_acked(peer, progress.acked)
-        self._limit = None
-        self._answered.setdefault(peer, False)
+        if self._limit is not None and progress.counted > self._limit:  # less changes no majority
+            self._limit = None
         if progress.next_index <= state.log.last_index:
+            self._answered.setdefault(peer, False)
             self._may_send_on = True
 
     def on_synced(self) -> None:
@@ -318,8 +320,9 @@ class Replication:
         """Commit every entry that this node and a majority hold durably. The first one is the own no-op, and with it
         every entry before it (row 17).
         """
-        if self.may_commit:
-            self._library.commit_index = self._committable
+        committable = self._committable
+        if self._state.commit_index < committable:
+            self._library.commit_index = committable
 
     @property
     def _committable(self) -> int:

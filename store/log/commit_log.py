@@ -23,6 +23,7 @@ from store.log.record import HEADER_BYTES, KIND_ENTRY, KIND_NOOP, KINDS, MAX_PAY
 from store.log.recovery import Recovered, recover
 from store.log.segment import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from store.log.segment_files import cut_log, grow_active, prepare_segment, publish_segment, remove_segments, seal_active
+from store.properties import reads
 
 __all__ = ["CACHE_BYTES_DEFAULT", "SEGMENT_BYTES_DEFAULT", "CommitLog", "Entry"]
 
@@ -112,10 +113,8 @@ class CommitLog:
             log.sync()
         return log
 
-    @property
-    def base(self) -> LogBase:
-        """The last record before the first kept one; all fields are zero at the beginning of the log."""
-        return self._stored_base.base
+    base: LogBase = reads("_stored_base.base")
+    """The last record before the first kept one; all fields are zero at the beginning of the log."""
 
     @property
     def first_index(self) -> int:
@@ -124,7 +123,8 @@ class CommitLog:
     @property
     def synced_index(self) -> int:
         """Index up to which every record is on disk. Never moves back except by `truncate_from`."""
-        return self._synced()[1]
+        by_loop, by_thread = self._loop_synced, self._thread_synced  # as in _synced, without a call: a hot path
+        return by_loop[1] if by_thread[0] != by_loop[0] or by_thread[1] < by_loop[1] else by_thread[1]
 
     @property
     def synced_position(self) -> int:
@@ -285,8 +285,11 @@ class CommitLog:
 
     def term_at(self, index: int) -> int:
         """Returns the term of a record or of the base without reading it. Raises `IndexError` outside the log."""
-        if index == self.base.index:
-            return self.base.term
+        base, entry = self.base, self._reader.tail.get(index)
+        if entry is not None and index > base.index:
+            return entry.term
+        if index == base.index:
+            return base.term
         self._check_bounds(index)
         return self._reader.term_at(index)
 
@@ -295,7 +298,8 @@ class CommitLog:
 
         Raises as `entry` does.
         """
-        self._check_bounds(first)
+        if not self.base.index < first <= self.last_index:
+            self._check_bounds(first)
         return self._reader.entries(first, self.last_index if last is None else min(last, self.last_index), max_bytes)
 
     def raw_records(self, first: int, last: int, max_bytes: int) -> tuple[bytes, int]:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.telemetry.durations import Durations
+from cluster.measures import Durations
 from cluster.telemetry.process import GcPauses
 from cluster.telemetry.topic_counters import OTHERS, SERIES_MAX, TOPICS_PER_STEP, TopicCounters
 from raft.errors import NoLeader
