@@ -7,7 +7,8 @@ go away by themselves is answered with 429 (send the request again later), one o
 first with 409.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any, get_args
 
 from cluster.problems import Problem
 from cluster.process.config import NodeConfig
@@ -20,7 +21,7 @@ from store.commands.transactions import Prepare, SetCheckUrl
 from store.commands.users import PutUser
 from store.state.machine import StateMachine
 
-_CREATE_GROUPS = (CloneOffsets, CommitOffsets, GiveBack, JoinGroup, Pop, PutGroup)
+_CreatesGroup = CloneOffsets | CommitOffsets | GiveBack | JoinGroup | Pop | PutGroup
 
 
 def require_capacity(config: NodeConfig, state: StateMachine, command: Command) -> None:
@@ -30,33 +31,36 @@ def require_capacity(config: NodeConfig, state: StateMachine, command: Command) 
     reached: too_many_timers, too_many_transactions, too_many_topics, too_many_groups, too_many_members,
     too_many_check_urls, too_many_users.
     """
-    if isinstance(command, Produce):
-        _require_timers(config, state, command)
-    elif isinstance(command, Prepare):
-        _require_undecided(config, state, command)
-    elif isinstance(command, PutTopic):
-        count = state.topics_of_clients
-        if count >= config.max_topics and state.topic(command.topic) is None:
-            raise _full("too_many_topics", f"there are {count} topics: delete some", config.max_topics)
-    elif isinstance(command, PutUser):
-        count = len(state.users)
-        if count >= config.max_users and state.users.get(command.user) is None:
-            raise _full("too_many_users", f"there are {count} users: delete some", config.max_users)
-    elif isinstance(command, SetCheckUrl):
-        count = state.check_urls_count(config.max_check_urls)
-        if (
-            count >= config.max_check_urls
-            and command.url is not None
-            and state.check_url(command.producer_group) is None
-        ):
-            detail = f"{count} producer groups have a check URL: set the URLs of some to null"
-            raise _full("too_many_check_urls", detail, config.max_check_urls)
-    elif isinstance(command, _CREATE_GROUPS):
-        members = state.member_ids(command.group)
-        if members is None and state.groups_count >= config.max_groups:
-            raise _full("too_many_groups", f"there are {state.groups_count} groups: delete some", config.max_groups)
-        if isinstance(command, JoinGroup) and members is not None:
-            _require_members(config, members, command)
+    check = _CHECKS.get(type(command))
+    if check is not None:
+        check(config, state, command)
+
+
+def _require_topics(config: NodeConfig, state: StateMachine, command: PutTopic) -> None:
+    count = state.topics_of_clients
+    if count >= config.max_topics and state.topic(command.topic) is None:
+        raise _full("too_many_topics", f"there are {count} topics: delete some", config.max_topics)
+
+
+def _require_users(config: NodeConfig, state: StateMachine, command: PutUser) -> None:
+    count = len(state.users)
+    if count >= config.max_users and state.users.get(command.user) is None:
+        raise _full("too_many_users", f"there are {count} users: delete some", config.max_users)
+
+
+def _require_check_urls(config: NodeConfig, state: StateMachine, command: SetCheckUrl) -> None:
+    count = state.check_urls_count(config.max_check_urls)
+    if count >= config.max_check_urls and command.url is not None and state.check_url(command.producer_group) is None:
+        detail = f"{count} producer groups have a check URL: set the URLs of some to null"
+        raise _full("too_many_check_urls", detail, config.max_check_urls)
+
+
+def _require_groups(config: NodeConfig, state: StateMachine, command: _CreatesGroup) -> None:
+    members = state.member_ids(command.group)
+    if members is None and state.groups_count >= config.max_groups:
+        raise _full("too_many_groups", f"there are {state.groups_count} groups: delete some", config.max_groups)
+    if isinstance(command, JoinGroup) and members is not None:
+        _require_members(config, members, command)
 
 
 def _require_undecided(config: NodeConfig, state: StateMachine, command: Prepare) -> None:
@@ -83,3 +87,14 @@ def _require_timers(config: NodeConfig, state: StateMachine, command: Produce) -
 
 def _full(code: str, detail: str, limit: int) -> Problem:
     return Problem(code, f"{detail}; the limit is {limit}", {"limit": limit})
+
+
+_CHECKS: dict[type, Callable[[NodeConfig, StateMachine, Any], None]] = {
+    Produce: _require_timers,
+    Prepare: _require_undecided,
+    PutTopic: _require_topics,
+    PutUser: _require_users,
+    SetCheckUrl: _require_check_urls,
+    **dict.fromkeys(get_args(_CreatesGroup), _require_groups),
+}
+"""The check of each command that adds objects, looked up since every command passes here."""

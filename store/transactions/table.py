@@ -36,6 +36,8 @@ _ANSWER_OF_STATE: Final = {COMMITTED: "commit", ROLLED_BACK: "rollback"}
 
 HEADER_BYTES: Final = 100
 """Size of a usual batch header in a command, without ids and keys."""
+HELD_BYTES_KEPT: Final = 4_096
+"""Number of transactions, the newest undecided ones, whose `held_bytes` are known without a look into the index."""
 
 
 class HalfBatch(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -105,6 +107,7 @@ class TransactionTable:
         self._references = references
         prepared = index.scan(keys.transaction_state(PREPARED, 0, ""), keys.transaction_state(PREPARED + 1, 0, ""))
         self.undecided = sum(1 for _ in prepared)
+        self._held_bytes: dict[str, int] = {}
 
     # Changes, during apply.
 
@@ -116,11 +119,19 @@ class TransactionTable:
         """Store a prepared transaction. Explicit ids and keys of messages are stored apart from the record, because
         there may be many and the record is rewritten.
         """
+        held_bytes = HEADER_BYTES * len(headers)
         for number, header in enumerate(headers):
             if header.message_ids is not None:
-                self._index.put(keys.transaction_ids(transaction_id, number), _encode(header.message_ids))
+                ids = _encode(header.message_ids)
+                self._index.put(keys.transaction_ids(transaction_id, number), ids)
+                held_bytes += len(ids)
             if header.keys is not None:
-                self._index.put(keys.transaction_keys(transaction_id, number), _encode(header.keys))
+                hashes = _encode(header.keys)
+                self._index.put(keys.transaction_keys(transaction_id, number), hashes)
+                held_bytes += len(hashes)
+        if len(self._held_bytes) >= HELD_BYTES_KEPT:
+            del self._held_bytes[next(iter(self._held_bytes))]
+        self._held_bytes[transaction_id] = held_bytes
         for batch in record.batches:
             self._references.add(batch.block, Holder.TRANSACTION)
         self._index.put(keys.transaction(transaction_id), _encode(record))
@@ -154,6 +165,7 @@ class TransactionTable:
         self._index.delete(keys.transaction_state(record.state, record.prepared_at_ms, transaction_id))
         self._index.delete(keys.check(record.next_check_at_ms, transaction_id))
         self.undecided -= record.state == PREPARED
+        self._held_bytes.pop(transaction_id, None)
         if state in _DECIDED:
             self._release(record)
         record.state = state
@@ -236,6 +248,9 @@ class TransactionTable:
         """Return the size of the batch headers that a decision carries out, as if a command brought them; 0 if the
         transaction does not exist.
         """
+        known = self._held_bytes.get(transaction_id)
+        if known is not None:
+            return known
         record = self.get(transaction_id)
         size = 0
         for number, batch in enumerate(record.batches if record is not None else ()):
