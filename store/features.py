@@ -38,7 +38,17 @@ LEVELS: Final = (
         2,
         "0.3.0",
         frozenset(
-            {"PutUser", "UserPut", "DeleteUser", "UserDeleted", "Rule", "Token", "User", "store.index.keys.USER"}
+            {
+                "PutUser",
+                "UserPut",
+                "DeleteUser",
+                "UserDeleted",
+                "Rule",
+                "Token",
+                "User",
+                "store.index.keys.USER",
+                "rows_hash_summed",
+            }
         ),
     ),
 )

@@ -12,11 +12,9 @@
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from store.commands.cluster import PutSettings
 from store.commands.entry import IRREVERSIBLE, Command, DecodedEntry, Result, decode_entry
@@ -65,6 +63,7 @@ from store.state.expiry import OUTCOMES_REMOVED_MIN, Expiry
 from store.state.index_upgrade import upgrade
 from store.state.message_search import MessageSearch
 from store.state.queries import Queries
+from store.state.rows_hash import SUMMED, rows_hash
 from store.state.state_history import StateDigest, StateHistory
 from store.state.tables import Tables
 from store.transactions.transactions import Transactions
@@ -215,10 +214,14 @@ class StateMachine(Queries):
             PutUser: lambda command, at, _: tables.users.put(command, at.raft_index),
             DeleteUser: lambda command, _at, _: tables.users.delete(command),
         }
-        self.feature_level = self._level_applied()
+        self._take_level(self._level_applied())
         if stored is None:
             topics.create_system_topics()
             self._commit()
+
+    def _take_level(self, level: int) -> None:
+        self.feature_level = level
+        self._sums_rows = FEATURES.knows(SUMMED, level)
 
     def _level_applied(self) -> int:
         """Return the level of the last applied configuration; the next entry is carried out and hashed at it."""
@@ -313,7 +316,7 @@ class StateMachine(Queries):
         elif entry.kind == KIND_CONFIG:
             header = entry.payload
             self._index.put(keys.META_CONFIGURATION, keys.u64(entry.index) + entry.payload)
-            self.feature_level = read_level(entry.payload).level
+            self._take_level(read_level(entry.payload).level)
         elif entry.payload:
             header = entry.payload
             if not self.cluster_uid:
@@ -326,7 +329,7 @@ class StateMachine(Queries):
         applied.state_hash = blake2b(
             b"".join((applied.state_hash, place, header, said)), digest_size=HASH_BYTES
         ).digest()
-        applied.rows_hash = crc32c(b"".join(chain.from_iterable(sorted(touched))), applied.rows_hash)
+        applied.rows_hash = rows_hash(touched, applied.rows_hash, summed=self._sums_rows)
         self.history.note(entry.index, applied.state_hash, applied.rows_hash)
         return results
 

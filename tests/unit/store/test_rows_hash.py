@@ -7,7 +7,36 @@ import pytest
 from store.commands.entry import Proposal
 from store.commands.groups import CommitOffsets, QueueOffset
 from store.commands.topics import DeleteTopic, PutTopic
+from store.state.rows_hash import rows_hash
 from tests.unit.store.replica import Replica, header, produce
+
+ROWS = [(b"a", b"1"), (b"b",), (b"c", b"d"), (b"a", b"2")]
+both_ways = pytest.mark.parametrize("summed", [True, False], ids=["summed", "sorted"])
+
+
+@both_ways
+def test_the_order_of_the_rows_does_not_matter(summed: bool) -> None:
+    assert rows_hash(ROWS[::-1], 7, summed=summed) == rows_hash(ROWS, 7, summed=summed)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "other",
+    [ROWS[1:], [*ROWS, ROWS[0]], [*ROWS[:3], (b"a", b"3")], [*ROWS[:3], (b"a",)], []],
+    ids=["fewer", "twice", "another value", "deleted", "none"],
+)
+def test_other_rows_have_another_hash(other: list[tuple[bytes, ...]], summed: bool) -> None:
+    assert rows_hash(other, 7, summed=summed) != rows_hash(ROWS, 7, summed=summed)
+
+
+@both_ways
+def test_the_hash_follows_from_the_one_before(summed: bool) -> None:
+    assert rows_hash(ROWS, 8, summed=summed) != rows_hash(ROWS, 7, summed=summed)
+
+
+def test_what_versions_compare_does_not_change() -> None:
+    """The first is the hash of feature level 1, the second of level 2."""
+    assert [rows_hash(ROWS, 7, summed=summed) for summed in (False, True)] == [3445336321, 1816912681]
 
 
 def commit(group: str, queue: int) -> Proposal:
