@@ -1,0 +1,24 @@
+"""The hash of the rows that entries change, which replicas compare to notice that their indexes differ.
+
+The hash does not depend on the order in which an entry changes its rows: another version may change them in another
+order.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from crc32c import crc32c
+
+SUMMED: Final = "rows_hash_summed"
+"""The feature by which the rows of an entry are summed and not sorted, which is five times as fast."""
+
+
+def rows_hash(touched: Sequence[tuple[bytes, ...]], before: int, *, summed: bool) -> int:
+    """Return the hash after an entry that touched these rows, from the hash before it. A row that is put is its key and
+    value, one that is deleted its key alone, and a deleted range its two ends.
+    """
+    if summed:
+        total = sum(map(crc32c, map(b"".join, touched)))
+        return crc32c(total.to_bytes(8, "big"), before)
+    return crc32c(b"".join(chain.from_iterable(sorted(touched))), before)
