@@ -50,12 +50,14 @@ class KeelMQError(Exception):
     """Base class of all errors of the SDK.
 
     `code` is stable (docs/http-api.md). `status` is the HTTP status, or 0 for an error found by the SDK itself. `extra`
-    holds the further members of the broker's problem document.
+    holds the further members of the broker's problem document. `request_id` names the request in the log of the node
+    that answered with the error (docs/logs.md), or is None.
     """
 
     retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
     """Class default; set to True on an instance whose call had an earlier try that may have taken effect."""
+    request_id: str | None = None
 
     def __init__(self, code: str, detail: str, *, status: int = 0, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{code}: {detail}")

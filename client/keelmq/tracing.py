@@ -119,6 +119,18 @@ def traceparent_of(span: "Span | None") -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
+def trace_header() -> str:
+    """Return the header line by which a request belongs to the trace of the current span, ending in CR LF; an empty
+    text if OpenTelemetry is not in use, or without a span.
+    """
+    if not in_use():
+        return ""
+    from opentelemetry import trace
+
+    traceparent = traceparent_of(trace.get_current_span())
+    return "" if traceparent is None else f"{TRACEPARENT}: {traceparent}\r\n"
+
+
 def _tracer() -> "Tracer":
     from opentelemetry import trace
 

@@ -1,19 +1,32 @@
 """Reads the errors in the answers of nodes."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
-from keelmq.errors import KeelMQError, Unauthenticated, error_from_problem
+from keelmq.errors import BrokerFault, KeelMQError, Unauthenticated, error_from_problem
 from keelmq.transport.credentials import Credentials
 from keelmq.transport.http1 import HttpResponse, Origin
 
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}", re.ASCII)
+
 
 def error_of(response: HttpResponse, node: Origin, credentials: Credentials) -> KeelMQError:
-    """Return the error with which the node answered; if it lacks a token, with what to do about it."""
+    """Return the error with which the node answered; if it lacks a token, with what to do about it, and if it is a bug
+    of the broker, with the place of its trace.
+    """
     error = error_from_problem(response.status, _problem(response))
-    if isinstance(error, Unauthenticated) and (why := credentials.why_none(node)):
-        return Unauthenticated(error.code, f"{error.detail}; {why}", status=error.status, extra=error.extra)
+    request_id = response.headers.get("x-request-id", "")
+    known_id = request_id if _REQUEST_ID.fullmatch(request_id) else None  # it is shown on terminals
+    hint = ""
+    if isinstance(error, Unauthenticated):
+        hint = credentials.why_none(node) or ""
+    elif isinstance(error, BrokerFault) and known_id is not None:
+        hint = f"request {known_id} in the log of {node.url}"
+    if hint:
+        error = type(error)(error.code, f"{error.detail}; {hint}", status=error.status, extra=error.extra)
+    error.request_id = known_id
     return error
 
 

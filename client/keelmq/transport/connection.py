@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from keelmq import wire
 from keelmq.errors import Closed, KeelMQError, NoLeader, Overloaded, QuotaExceeded, Unavailable
 from keelmq.line_log import log
+from keelmq.tracing import trace_header
 from keelmq.transport.answer_time import AnswerTime
 from keelmq.transport.answers import error_of, retry_after_s
 from keelmq.transport.call import Call, Request, is_haste, not_reached
@@ -294,7 +295,7 @@ class Connection:
         self, node: Origin, request: Request, timeout_s: float, answers: AnswerTime | None = None
     ) -> HttpResponse:
         """Send the request to the node, record its latency or failure, and return its answer, whatever the status."""
-        headers = request.headers + self._credentials.header(node)
+        headers = request.headers + self._credentials.header(node) + trace_header()
         if request.writes:
             way_s = 0.0 if answers is None else answers.least_s
             headers += f"{TIMEOUT_HEADER}: {min(max(int((timeout_s - way_s) * 1000), 1), TIMEOUT_MS_MAX)}\r\n"

@@ -277,6 +277,20 @@ async def test_with_opentelemetry_sends_and_handler_calls_are_spans_of_one_trace
     assert send.attributes["messaging.message.body.size"] == 5
 
 
+async def test_requests_within_a_span_name_its_trace(spans: Spans) -> None:
+    made, transport = producer()
+    async with made:
+        await made.send("t", b"1")
+        with spans.provider.get_tracer("app").start_as_current_span("checkout") as span:
+            await made.send("t", b"2")
+    before, within = (request.headers for request in transport.requests)
+    context = span.get_span_context()
+    assert "traceparent" not in before
+    assert (
+        f"traceparent: 00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}\r\n" in within
+    )
+
+
 async def test_a_send_that_fails_is_a_span_with_the_error(spans: Spans) -> None:
     made, _ = producer()
     async with made:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from keelmq.errors import (
+    BrokerFault,
     Closed,
     DiskFull,
     InvalidRequest,
@@ -324,3 +325,17 @@ def test_bad_server_lists(servers: str | list[str]) -> None:
 def test_server_lists() -> None:
     urls = [origin.url for origin in parse_servers("http://a:1/, http://b ,https://[::1]:7,http://a:1")]
     assert urls == ["http://a:1", "http://b:80", "https://[::1]:7"]
+
+
+@pytest.mark.parametrize(("given", "known"), [("5f3a-2b", "5f3a-2b"), ("\x1b[2J", None), ("x" * 65, None), ("", None)])
+async def test_an_error_names_the_request_in_the_log_of_the_node(clock: Clock, given: str, known: str | None) -> None:
+    """What a terminal would take for a command is no request id."""
+
+    def script(request: Request) -> HttpResponse:
+        return json_answer({"code": "internal", "detail": "a bug of the broker"}, 500, **{"x-request-id": given})
+
+    connection, _ = connect(clock, script)
+    with pytest.raises(BrokerFault) as raised:
+        await post(connection, clock, tries=1)
+    assert raised.value.request_id == known
+    assert raised.value.detail.endswith(f"request {known} in the log of http://n1:1") == (known is not None)
