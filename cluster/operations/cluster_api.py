@@ -28,7 +28,7 @@ from cluster.operations.snapshot_metrics import snapshot_metrics
 from cluster.operations.state_gauges import StateGauges
 from cluster.operations.topic_gauges import TopicGauges
 from cluster.problems import Problem
-from cluster.process.config import Address
+from cluster.process.addresses import Address
 from cluster.security import permissions
 from cluster.security.access import CLUSTER_DESCRIBED, PUBLIC, SIGNED_IN
 

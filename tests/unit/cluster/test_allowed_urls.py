@@ -4,7 +4,7 @@ import pytest
 
 from cluster.process.addresses import ConfigError
 from cluster.process.allowed_urls import AllowedUrls, UrlInvalid, UrlNotAllowed, require_address
-from cluster.process.config import load
+from cluster.process.config_loading import load
 
 HOOKS = "https://hooks.example:8443/keelmq"
 
