@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keelmq.cli.cluster import NODE_TIMEOUT_MS, Answer, ask_all
-from keelmq.cli.exposition import Reading
-from keelmq.cli.findings import CHECKS, Finding, Seen, findings_of
+from keelmq.cli.operations.cluster import NODE_TIMEOUT_MS, Answer, ask_all
+from keelmq.cli.operations.exposition import Reading
+from keelmq.cli.operations.findings import CHECKS, Finding, Seen, findings_of
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, connection_to, print_json, run, say
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keelmq.cli import nodes, upgrade
+from keelmq.cli.operations import nodes, upgrade
 from keelmq.cli.output import (
     DEFAULT_SERVERS,
     EXIT_ERROR,

@@ -156,7 +156,7 @@ async def _node_to_read(servers: str) -> str:
     """Return the URL of the follower that has applied most, since the leader has the most to do; of the leader if no
     follower knows the leader of the newest term. A node that knows none may have been cut off for days.
     """
-    from keelmq.cli.cluster import ask_all
+    from keelmq.cli.operations.cluster import ask_all
     from keelmq.errors import NoLeader, Unavailable
 
     answers = [(each.url, each.status) for each in await ask_all(servers) if each.status and not each.status.removed]

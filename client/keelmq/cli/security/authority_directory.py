@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-from keelmq.cli.certificate_files import (
+from keelmq.cli.security.certificate_files import (
     CERTIFICATE_MODE,
     KEY_MODE,
     NewFile,
@@ -16,7 +16,7 @@ from keelmq.cli.certificate_files import (
     read,
     replace,
 )
-from keelmq.cli.certificates import (
+from keelmq.cli.security.certificates import (
     OWN_HOSTS,
     Authority,
     Subject,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from keelmq.cli.exposition import Reading, quantile
+from keelmq.cli.operations.exposition import Reading, quantile
 
 if TYPE_CHECKING:
     from keelmq.admin import ClusterStatus

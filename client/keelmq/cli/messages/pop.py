@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from keelmq.cli.complete import TopicArgument, group_names
-from keelmq.cli.consume import message_line, print_message
+from keelmq.cli.messages.consume import message_line, print_message
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, run, say
 from keelmq.cli.times import parse_duration
 

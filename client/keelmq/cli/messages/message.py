@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from keelmq.cli.complete import topic_names
+from keelmq.cli.messages.timeline import print_timeline
 from keelmq.cli.output import DEFAULT_SERVERS, AsJson, Servers, print_json, print_table, run, say, when, zone
-from keelmq.cli.timeline import print_timeline
 from keelmq.cli.times import parse_time
 
 if TYPE_CHECKING:

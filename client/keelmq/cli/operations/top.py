@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keelmq.cli.cluster import Answer, ask_all, role_of
-from keelmq.cli.doctor import read_metrics
-from keelmq.cli.exposition import Reading, increase, quantile
+from keelmq.cli.operations.cluster import Answer, ask_all, role_of
+from keelmq.cli.operations.doctor import read_metrics
+from keelmq.cli.operations.exposition import Reading, increase, quantile
 from keelmq.cli.output import DEFAULT_SERVERS, EXIT_ERROR, AsJson, Servers, print_json, run, table_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from keelmq.cli.output import EXIT_ERROR, EXIT_INTERRUPTED, AsJson, fail, print_
 from keelmq.errors import KeelMQError
 
 if TYPE_CHECKING:
-    from keelmq.cli.authority_directory import Made
-    from keelmq.cli.certificates import Facts
+    from keelmq.cli.security.authority_directory import Made
+    from keelmq.cli.security.certificates import Facts
 
 # `cryptography` is imported by the commands alone: the other commands start without it.
 
@@ -48,8 +48,8 @@ def ca(
     """
 
     def work() -> "Made":
-        from keelmq.cli.authority_directory import make_authority_in
-        from keelmq.cli.certificates import now_utc
+        from keelmq.cli.security.authority_directory import make_authority_in
+        from keelmq.cli.security.certificates import now_utc
 
         return make_authority_in(directory, name, days, now_utc())
 
@@ -85,8 +85,8 @@ def node(
     """
 
     def work() -> "Made":
-        from keelmq.cli.authority_directory import hosts_in, issue_in, renew_in
-        from keelmq.cli.certificates import node_subject, now_utc
+        from keelmq.cli.security.authority_directory import hosts_in, issue_in, renew_in
+        from keelmq.cli.security.certificates import node_subject, now_utc
 
         stem = f"node-{node_id}"
         subject = node_subject(cluster_id, node_id, host or ())
@@ -111,8 +111,8 @@ def client(
     """
 
     def work() -> "Made":
-        from keelmq.cli.authority_directory import issue_in, renew_in
-        from keelmq.cli.certificates import client_subject, now_utc
+        from keelmq.cli.security.authority_directory import issue_in, renew_in
+        from keelmq.cli.security.certificates import client_subject, now_utc
 
         subject = client_subject(name)
         return (renew_in if renew else issue_in)(directory, f"client-{name}", subject, days, now_utc())
@@ -133,8 +133,8 @@ def show(
     """
 
     def work() -> "tuple[int, list[tuple[Path, Facts]]]":
-        from keelmq.cli.certificate_files import read
-        from keelmq.cli.certificates import facts_of, load_certificates, now_utc
+        from keelmq.cli.security.certificate_files import read
+        from keelmq.cli.security.certificates import facts_of, load_certificates, now_utc
 
         found = [(file, each) for file in files for each in load_certificates(read(file), file)]
         return int(now_utc().timestamp()) * 1000, [(file, facts_of(each, file)) for file, each in found]
@@ -181,7 +181,7 @@ def _done(work: Callable[[], T], *, as_json: bool) -> T:
 
 
 def _print_made(made: "Made", as_json: bool) -> None:
-    from keelmq.cli.certificates import facts_of
+    from keelmq.cli.security.certificates import facts_of
 
     facts = facts_of(made.certificate, made.certificate_file)
     if as_json:
