@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from keelmq_spark import schema
-from keelmq_spark.tables import Tables
+from keelmq_spark.tables import schema
+from keelmq_spark.tables.tables import Tables
 
 DEPTH_MAX: Final = 64
 """Maximum number of steps of a walk between cause and effect."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from keelmq.blocks.batch import BlockMessage
 from keelmq.log.log_events import EntryEvents, EventsPage, LogEvent
-from keelmq_spark.events import EVENTS_ARROW
+from keelmq_spark.views.events import EVENTS_ARROW
 
 ROWS_PER_BATCH: Final = 16_384
 """Number of rows at which a batch is closed after the current event; one event has at most 10,000 messages."""

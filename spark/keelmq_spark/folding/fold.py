@@ -11,12 +11,22 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark import events, intervals, schema
-from keelmq_spark.fold_state import GROUP_PLACES_MAX, OPEN_MAX, Delivery, FoldState, NodeRow, OpenTransaction, key_of
-from keelmq_spark.log_order import in_log_order
-from keelmq_spark.places import Places, node_ids
-from keelmq_spark.rows import Edges, constant, nodes_table, plain
-from keelmq_spark.schema import message_node, node
+from keelmq_spark.folding import intervals
+from keelmq_spark.folding.fold_state import (
+    GROUP_PLACES_MAX,
+    OPEN_MAX,
+    Delivery,
+    FoldState,
+    NodeRow,
+    OpenTransaction,
+    key_of,
+)
+from keelmq_spark.folding.log_order import in_log_order
+from keelmq_spark.folding.places import Places, node_ids
+from keelmq_spark.folding.rows import Edges, constant, nodes_table, plain
+from keelmq_spark.tables import schema
+from keelmq_spark.tables.schema import message_node, node
+from keelmq_spark.views import events
 
 _DECIDED: Final = {events.COMMIT: schema.COMMITTED, events.ROLLBACK: schema.ROLLED_BACK}
 _SLOW_COLUMNS: Final = [

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from keelmq_spark.commits import Commit, Commits, Format, TablesError, TablesInUse
-from keelmq_spark.schema import EDGES, NODES
+from keelmq_spark.tables.commits import Commit, Commits, Format, TablesError, TablesInUse
+from keelmq_spark.tables.schema import EDGES, NODES
 
 APPLICATION: Final = "keelmq-lineage"
 COMPACT_EVERY: Final = 200
@@ -346,7 +346,7 @@ class ParquetFiles:
 def _schema(name: str) -> Any:
     if name != "events":
         return NODES if name == "nodes" else EDGES
-    from keelmq_spark.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
+    from keelmq_spark.views.events import EVENTS_ARROW  # imports PySpark, which readers of the tables do not need
 
     return EVENTS_ARROW
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from keelmq_spark.intervals import Ranges
+from keelmq_spark.folding.intervals import Ranges
 
 OPEN_MAX: Final = 200_000
 """Maximum number of open messages, and of open transactions. Beyond it, the one open for longest is settled as it is,

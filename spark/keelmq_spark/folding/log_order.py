@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keelmq_spark.rows import plain
+from keelmq_spark.folding.rows import plain
 
 
 def in_log_order(batch: Any) -> Any:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from keelmq_spark import answers, schema
-from keelmq_spark.drawing import Arrow, Box, draw
-from keelmq_spark.graph import Fact, Graph
+from keelmq_spark.queries import answers
+from keelmq_spark.queries.drawing import Arrow, Box, draw
+from keelmq_spark.queries.graph import Fact, Graph
+from keelmq_spark.tables import schema
 
 BOXES_MAX: Final = 60
 """Maximum number of boxes, because nobody reads more; further nodes are only counted."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from keelmq_spark.commits import Gap, OtherLog
-from keelmq_spark.fold import Fold
-from keelmq_spark.fold_state import FoldState, decode_state, encode_state
-from keelmq_spark.places import Places
-from keelmq_spark.tables import Tables
+from keelmq_spark.folding.fold import Fold
+from keelmq_spark.folding.fold_state import FoldState, decode_state, encode_state
+from keelmq_spark.folding.places import Places
+from keelmq_spark.tables.commits import Gap, OtherLog
+from keelmq_spark.tables.tables import Tables
 
 
 class LineageSink:

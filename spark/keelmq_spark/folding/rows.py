@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keelmq_spark.fold_state import NodeRow
-from keelmq_spark.schema import ATTRIBUTES, EDGES, NODES
+from keelmq_spark.folding.fold_state import NodeRow
+from keelmq_spark.tables.schema import ATTRIBUTES, EDGES, NODES
 
 
 class Edges:

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any, Final
 
-from keelmq_spark import schema
-from keelmq_spark.graph import DEPTH_MAX, Fact, Graph, also_unnamed
+from keelmq_spark.queries.graph import DEPTH_MAX, Fact, Graph, also_unnamed
+from keelmq_spark.tables import schema
 
 LIMIT: Final = 1_000
 """Default maximum number of rows of a listing."""
