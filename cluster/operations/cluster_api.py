@@ -66,7 +66,7 @@ class NodeView(Response, kw_only=True, frozen=True):
 
 
 class CountersView(Response, kw_only=True, frozen=True):
-    """What this node has taken and handed out since it started. A page of rates costs no scrape of all metrics."""
+    """Counters of this node since it started. A page of rates costs no scrape of all metrics."""
 
     node_id: int
     produced_messages: int

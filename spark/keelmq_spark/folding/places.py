@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the table has of a queue at begin <= offset < end, by offset."""
+    """Rows that the table has of a queue at begin <= offset < end, by offset."""
 
     begin: int
     end: int

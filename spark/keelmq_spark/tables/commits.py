@@ -43,7 +43,7 @@ class Gap(TablesError):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tables hold: every event of the entries before `end_index`, of the log of the cluster `cluster_uid`.
+    """Content of the tables: every event of the entries before `end_index`, of the log of the cluster `cluster_uid`.
 
     `begin_index` is where the committed batch began. `tables` has the version of each Delta table; it is empty for
     Parquet. `state` names the file with the state of the fold. `cluster_uid` is empty while the cluster is not known.

@@ -1,4 +1,4 @@
-"""Which URLs and addresses webhook_allow allows."""
+"""URLs and addresses that webhook_allow allows."""
 
 import pytest
 

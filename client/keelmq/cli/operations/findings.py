@@ -1,4 +1,4 @@
-"""What `keelmq doctor` finds: each check looks at what all nodes say, and yields its findings."""
+"""Findings of `keelmq doctor`: each check looks at what all nodes say, and yields its findings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the nodes said of themselves and of each other."""
+    """Answers of the nodes about themselves and each other."""
 
     statuses: "Sequence[ClusterStatus]"
     unreachable: Mapping[str, str]

@@ -36,7 +36,7 @@ COLUMNS: Final = (
 
 
 class Round(NamedTuple):
-    """What the nodes said at one moment, on this process' steady clock."""
+    """Answers of the nodes at one moment, on this process' steady clock."""
 
     at_s: float
     answers: Sequence[Answer]

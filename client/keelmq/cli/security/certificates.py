@@ -47,7 +47,7 @@ class Authority(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a certificate is made for."""
+    """Subject and purpose of a certificate."""
 
     common_name: str
     uri: str | None
@@ -57,7 +57,7 @@ class Subject(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a certificate says. Times are Unix milliseconds."""
+    """Content of a certificate. Times are Unix milliseconds."""
 
     common_name: str | None
     uris: tuple[str, ...]
